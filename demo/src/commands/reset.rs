@@ -1,0 +1,42 @@
+//! `cargo demo reset`: back to the seeds.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use testbed::eventually;
+
+use crate::choice::Choice;
+use crate::shop::Shop;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// An event that is still on its way would find its order gone and leave an effect without a cause.
+const DRAINED_WITHIN: Duration = Duration::from_secs(30);
+
+const EMPTY: &str = "
+    truncate orders.orders, orders.order_lines, orders.outbox,
+             inventory.reservations, inventory.processed_events,
+             billing.invoices, billing.processed_events
+        restart identity;
+    update inventory.stock set reserved = 0;
+";
+
+/// Waits until nothing is on its way, then empties every table but the seeds, and forgets the acknowledgements.
+pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
+    let shop = Shop::find(choice.wanted()).await?.context(super::up::NOTHING_RUNS)?;
+    terminal.say("Waiting until nothing is on its way …");
+    eventually("everything to be applied", DRAINED_WITHIN, async || {
+        Ok(shop.audit(&[]).await?.at_rest().then_some(()))
+    })
+    .await
+    .context(
+        "`cargo demo verify` says what is missing; `cargo demo down` erases everything, however it stands",
+    )?;
+    let ledger = shop.ledger_path().await?;
+    shop.administer(EMPTY).await?;
+    if ledger.exists() {
+        std::fs::remove_file(ledger)?;
+    }
+    terminal.say("Back to the seeds.");
+    Ok(Verdict::Held)
+}

@@ -1,0 +1,94 @@
+//! What a drill found, and what follows from it.
+
+use anyhow::Result;
+use load_tests::Summary;
+use serde::Serialize;
+
+use super::Drill;
+use crate::audit::{Audit, Dropped, Kind};
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// Something that must have happened for the drill to prove anything.
+#[derive(Debug, Serialize)]
+pub(crate) struct Fact {
+    /// In words, with the figures.
+    pub(crate) what: String,
+    /// Whether it was observed. `false` makes the drill inconclusive.
+    pub(crate) observed: bool,
+}
+
+/// The outcome of a drill.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Report {
+    pub(crate) verdict: Verdict,
+    pub(crate) reason: String,
+    pub(crate) facts: Vec<Fact>,
+    pub(crate) load: Summary,
+    pub(crate) audit: Audit,
+    /// Dropped during this drill; `null` where a service did not say.
+    pub(crate) duplicates_dropped: Dropped,
+}
+
+impl Report {
+    pub(crate) fn new(facts: Vec<Fact>, load: Summary, audit: Audit, duplicates_dropped: Dropped) -> Self {
+        let (verdict, reason) = judge(&facts, &load, &audit);
+        Self { verdict, reason, facts, load, audit, duplicates_dropped }
+    }
+
+    /// The table and the verdict for people; the whole for machines.
+    pub(crate) fn show(&self, drill: &Drill, terminal: &Terminal) -> Result<()> {
+        terminal.say("");
+        for line in self.audit.table(self.duplicates_dropped) {
+            terminal.say(line);
+        }
+        terminal.say("");
+        for fact in &self.facts {
+            terminal.say(format!(
+                "  {} {}",
+                if fact.observed { "observed:    " } else { "NOT observed:" },
+                fact.what
+            ));
+        }
+        let load = &self.load;
+        terminal.say(format!("  load:         {load}"));
+        terminal.say("");
+        terminal.say(format!("VERDICT  {}: {}", self.verdict.word(), self.reason));
+        terminal.document(&serde_json::json!({ "drill": drill.name, "claim": drill.claim, "report": self }))
+    }
+}
+
+/// One order in a hundred may fail for reasons of the machine before "orders are accepted" is called untrue.
+const TOLERATED: f64 = 0.01;
+
+fn judge(facts: &[Fact], load: &Summary, audit: &Audit) -> (Verdict, String) {
+    let count =
+        |kind| ["orders", "inventory", "billing"].map(|place| audit.count(kind, place)).iter().sum::<u64>();
+    let [missing, doubled, phantom, sums] =
+        [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::Sums].map(count);
+    if missing + doubled + phantom + sums > 0 {
+        let what = format!("{missing} missing, {doubled} doubled, {phantom} from nowhere, {sums} wrong sums");
+        return (Verdict::Broken, format!("{what}; the ids are above"));
+    }
+    if audit.owed + audit.parked > 0 {
+        let what = format!("{} events still unpublished and {} set aside", audit.owed, audit.parked);
+        return (Verdict::Broken, format!("{what}, although everything has been running again for a while"));
+    }
+    if let Some(fact) = facts.iter().find(|fact| !fact.observed) {
+        return (
+            Verdict::Inconclusive,
+            format!("nothing is proven, because this was not observed: {}", fact.what),
+        );
+    }
+    let unanswered = load.refused_in_all() + load.failed;
+    if unanswered as f64 > load.sent as f64 * TOLERATED {
+        let what = format!("{unanswered} of {} orders were refused or got no answer", load.sent);
+        return (Verdict::Broken, format!("nothing is lost, but {what}"));
+    }
+    let accepted = load.accepted;
+    (
+        Verdict::Held,
+        format!("{accepted} orders accepted, none lost, none doubled, no effect without its order"),
+    )
+}

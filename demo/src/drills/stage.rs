@@ -1,0 +1,168 @@
+//! What every drill needs: a load with a ledger, a live line, a wait for rest, a sum at the end.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result};
+use load_tests::{Answer, Load, Summary};
+use serde::Deserialize;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, interval, sleep};
+
+use super::report::{Fact, Report};
+use super::{Options, Shop, Terminal};
+use crate::audit::{Audit, Dropped};
+use crate::ledger::Ledger;
+use crate::target::Target;
+
+/// What is not applied this long after the load has ended and everything runs again counts as missing.
+const APPLIED_WITHIN: Duration = Duration::from_secs(60);
+
+/// The running system, the load on it, and what is shown meanwhile.
+pub(crate) struct Stage<'a> {
+    pub(crate) shop: &'a Shop,
+    pub(crate) options: Options,
+    terminal: &'a Terminal,
+    ledger: Arc<Ledger>,
+    started: Instant,
+    phase: RefCell<&'static str>,
+    /// How much had been done before: the live line counts from here.
+    before: Option<Progress>,
+    duplicates_before: Dropped,
+}
+
+/// A look at the database.
+#[derive(Clone, Copy, Deserialize)]
+struct Progress {
+    waiting: u64,
+    inventory: u64,
+    billing: u64,
+}
+
+const PROGRESS: &str = "select json_build_object(
+    'waiting', (select count(*) from orders.outbox where published_at is null and parked_at is null),
+    'inventory', (select count(*) from inventory.processed_events),
+    'billing', (select count(*) from billing.processed_events))::text";
+
+/// A load in the background. Dropping it ends it.
+pub(crate) struct RunningLoad(JoinHandle<Result<Summary>>);
+
+impl Drop for RunningLoad {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl RunningLoad {
+    /// Waits for its end.
+    pub(crate) async fn end(mut self) -> Result<Summary> {
+        (&mut self.0).await.context("the load generator died")?
+    }
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) async fn new(shop: &'a Shop, terminal: &'a Terminal, options: Options) -> Result<Self> {
+        let ledger = Arc::new(Ledger::open(&shop.ledger_path().await?)?);
+        let mut stage = Self {
+            shop,
+            options,
+            terminal,
+            ledger,
+            started: Instant::now(),
+            phase: RefCell::new("steady"),
+            before: None,
+            duplicates_before: shop.duplicates_dropped().await,
+        };
+        stage.before = stage.look().await;
+        Ok(stage)
+    }
+
+    /// Starts the load. Each acknowledgement is in the ledger before it is counted.
+    pub(crate) fn load(&self, for_: Duration) -> RunningLoad {
+        let load = Load::new(self.shop.orders_url(), self.options.rate, for_);
+        let ledger = self.ledger.clone();
+        RunningLoad(tokio::spawn(load_tests::run(load, move |outcome| {
+            if let Answer::Accepted(id) = outcome.answer {
+                ledger.note(id, outcome.finished);
+            }
+        })))
+    }
+
+    /// Names what is going on; it stands in the live line.
+    pub(crate) fn phase(&self, name: &'static str, what: impl AsRef<str>) {
+        *self.phase.borrow_mut() = name;
+        let seconds = self.started.elapsed().as_secs_f64();
+        self.terminal.say(format!("  {seconds:5.1} s  {name:<8} {}", what.as_ref()));
+    }
+
+    /// How many orders were acknowledged in this period.
+    pub(crate) fn accepted_between(&self, from: SystemTime, to: SystemTime) -> u64 {
+        self.ledger.noted_between(from, to)
+    }
+
+    /// Waits until every effect is there, then draws the sum. Past the deadline the sum is drawn as things are.
+    pub(crate) async fn count(&self, facts: Vec<Fact>, load: Summary) -> Result<Report> {
+        self.phase("drain", "waiting until everything that was accepted is applied");
+        let deadline = Instant::now() + APPLIED_WITHIN;
+        let audit = loop {
+            let audit = self.audit().await?;
+            if audit.at_rest() || audit.beyond_hope() || Instant::now() >= deadline {
+                break audit;
+            }
+            sleep(Duration::from_millis(500)).await;
+        };
+        self.phase("verify", "comparing the clients' acknowledgements with all three services, by order id");
+        let now = self.shop.duplicates_dropped().await;
+        let dropped = now.since(self.duplicates_before);
+        Ok(Report::new(facts, load, audit, dropped))
+    }
+
+    async fn audit(&self) -> Result<Audit> {
+        self.shop.audit(&self.ledger.acknowledged()?).await
+    }
+
+    /// Runs the drill and draws the live line beside it.
+    pub(super) async fn with_progress<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        let mut every = interval(Duration::from_secs(1));
+        loop {
+            let look = async {
+                every.tick().await;
+                tokio::join!(self.look(), self.shop.pid(&Target::Broker))
+            };
+            tokio::select! {
+                done = &mut work => return done,
+                (now, broker) = look => {
+                    self.terminal.progress(self.line(now, broker.ok().map(|pid| pid.is_some())));
+                }
+            }
+        }
+    }
+
+    async fn look(&self) -> Option<Progress> {
+        serde_json::from_str(&self.shop.read(PROGRESS).await.ok()?).ok()
+    }
+
+    /// Unknown is `?`, never 0.
+    fn line(&self, now: Option<Progress>, broker_runs: Option<bool>) -> String {
+        let show = |n: Option<u64>| n.map_or("?".to_owned(), |n| n.to_string());
+        let since =
+            |figure: fn(Progress) -> u64| show(now.zip(self.before).map(|(n, b)| figure(n) - figure(b)));
+        let broker = match broker_runs {
+            Some(true) => "up",
+            Some(false) => "DOWN",
+            None => "?",
+        };
+        format!(
+            "  {:5.1} s  {:<8} accepted {:>5}   waiting in the outbox {:>5}   applied: inventory {:>5}, billing {:>5}   \
+             broker {broker}",
+            self.started.elapsed().as_secs_f64(),
+            self.phase.borrow(),
+            self.ledger.noted(),
+            show(now.map(|now| now.waiting)),
+            since(|progress| progress.inventory),
+            since(|progress| progress.billing),
+        )
+    }
+}

@@ -1,0 +1,288 @@
+//! Every kind of wrong is planted in a real database, one at a time, and has to be found. A sum that cannot fail
+//! proves nothing.
+
+use anyhow::{Context as _, Result};
+use demo::audit::{Audit, Dropped, Kind, query};
+use demo::ledger::{self, Ledger};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use std::time::SystemTime;
+use testbed::{TestDatabase, database};
+use uuid::Uuid;
+
+struct Books {
+    database: TestDatabase,
+    admin: PgConnection,
+}
+
+/// The services' tables, without the services.
+async fn books() -> Result<Books> {
+    let database = database().await?;
+    testbed::migrate(database.urls()).await?;
+    let admin = PgConnection::connect(&database.admin_url()).await?;
+    Ok(Books { database, admin })
+}
+
+impl Books {
+    /// An order of two lines that went its whole way.
+    async fn order(&mut self) -> Result<Uuid> {
+        let (order, event) = (Uuid::now_v7(), Uuid::now_v7());
+        self.run(&format!(
+            "insert into orders.orders (id, customer_id, status, total_amount, currency)
+                 values ('{order}', gen_random_uuid(), 'pending', 2700, 'EUR');
+             insert into orders.order_lines (order_id, line_number, sku, quantity, unit_price)
+                 values ('{order}', 1, 'TEA-001', 2, 625), ('{order}', 2, 'MUG-001', 1, 1450);
+             insert into orders.outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
+                                        schema_version, payload, lane, published_at)
+                 values ('{event}', 'order', '{order}', 1, 'OrderCreated', 1, '{{}}', 0, now());
+             insert into inventory.processed_events (consumer, event_id, event_type)
+                 values ('inventory', '{event}', 'OrderCreated');
+             insert into inventory.reservations (order_id, line_number, sku, quantity, event_id)
+                 values ('{order}', 1, 'TEA-001', 2, '{event}'), ('{order}', 2, 'MUG-001', 1, '{event}');
+             update inventory.stock set reserved = reserved + 2 where sku = 'TEA-001';
+             update inventory.stock set reserved = reserved + 1 where sku = 'MUG-001';
+             insert into billing.processed_events (consumer, event_id, event_type)
+                 values ('billing', '{event}', 'OrderCreated');
+             insert into billing.invoices (order_id, customer_id, amount, currency, event_id)
+                 values ('{order}', gen_random_uuid(), 2700, 'EUR', '{event}')"
+        ))
+        .await?;
+        Ok(order)
+    }
+
+    async fn run(&mut self, sql: &str) -> Result<()> {
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut self.admin).await?;
+        Ok(())
+    }
+
+    /// As the auditor: the query must need no more than she may.
+    async fn audit(&self, acknowledged: &[Uuid]) -> Result<Audit> {
+        let mut auditor = PgConnection::connect(&self.database.url("auditor")).await?;
+        let json: String =
+            sqlx::query_scalar(AssertSqlSafe(query(acknowledged))).fetch_one(&mut auditor).await?;
+        Audit::parse(&json)
+    }
+}
+
+#[tokio::test]
+async fn good_books_are_found_good() -> Result<()> {
+    let mut books = books().await?;
+    let empty = books.audit(&[]).await?;
+    assert!(empty.at_rest() && empty.findings.is_empty() && empty.orders == 0, "{empty:?}");
+
+    let orders = [books.order().await?, books.order().await?, books.order().await?];
+    // An order that nobody of ours placed is nobody's loss; the same acknowledgement twice is one promise.
+    let audit = books.audit(&[orders[0], orders[1], orders[1]]).await?;
+    assert!(audit.at_rest() && !audit.beyond_hope() && audit.findings.is_empty(), "{audit:?}");
+    assert_eq!((audit.acknowledged, audit.orders, audit.events), (2, 3, 3));
+    assert_eq!((audit.lines, audit.lines_reserved), (6, 6));
+    assert_eq!((audit.orders_reserved, audit.orders_invoiced), (3, 3));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_is_neither_missing_nor_at_rest() -> Result<()> {
+    let mut books = books().await?;
+    let order = books.order().await?;
+    books
+        .run(
+            "truncate inventory.reservations, inventory.processed_events, billing.invoices, billing.processed_events;
+             update inventory.stock set reserved = 0; update orders.outbox set published_at = null",
+        )
+        .await?;
+    let audit = books.audit(&[order]).await?;
+    assert!(audit.findings.is_empty() && !audit.at_rest(), "{audit:?}");
+    assert_eq!((audit.owed, audit.parked), (1, 0));
+
+    books.run("update orders.outbox set parked_at = now()").await?;
+    let audit = books.audit(&[order]).await?;
+    assert_eq!((audit.owed, audit.parked), (0, 1));
+
+    // Published, and still no effect: that may take a moment, and is missing if it lasts.
+    books.run("update orders.outbox set parked_at = null, published_at = now()").await?;
+    let audit = books.audit(&[order]).await?;
+    assert_eq!((audit.count(Kind::Missing, "inventory"), audit.count(Kind::Missing, "billing")), (1, 1));
+    assert!(!audit.at_rest() && !audit.beyond_hope(), "{audit:?}");
+    Ok(())
+}
+
+/// What is planted (`ORDER` stands for the victim), and what has to be found.
+const WRONGS: [(&str, Kind, &str, &str); 20] = [
+    (
+        "delete from billing.invoices where order_id = ORDER; delete from inventory.reservations where order_id = ORDER;
+         update inventory.stock set reserved = 0; delete from orders.outbox where aggregate_id = ORDER;
+         delete from orders.order_lines where order_id = ORDER; delete from orders.orders where id = ORDER",
+        Kind::Missing,
+        "orders",
+        "acknowledged, but there is no such order",
+    ),
+    ("delete from orders.outbox where aggregate_id = ORDER", Kind::Missing, "orders", "order without its event"),
+    (
+        "delete from inventory.reservations where order_id = ORDER and line_number = 2",
+        Kind::Missing,
+        "inventory",
+        "published, but a line of the order is not reserved",
+    ),
+    (
+        "delete from billing.invoices where order_id = ORDER",
+        Kind::Missing,
+        "billing",
+        "published, but the order is not invoiced",
+    ),
+    (
+        "insert into orders.outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                                    payload, lane)
+         values (gen_random_uuid(), 'order', ORDER, 2, 'OrderCreated', 1, '{}', 0)",
+        Kind::Doubled,
+        "orders",
+        "order with two creation events",
+    ),
+    (
+        "insert into inventory.reservations (order_id, line_number, sku, quantity, event_id)
+         select order_id, line_number, sku, quantity, event_id from inventory.reservations
+         where order_id = ORDER and line_number = 1",
+        Kind::Doubled,
+        "inventory",
+        "order line reserved more than once",
+    ),
+    (
+        "update inventory.reservations set event_id = gen_random_uuid() where order_id = ORDER and line_number = 1",
+        Kind::Doubled,
+        "inventory",
+        "order applied under two event ids",
+    ),
+    (
+        "insert into billing.invoices (order_id, customer_id, amount, currency, event_id)
+         select order_id, customer_id, amount, currency, event_id from billing.invoices where order_id = ORDER",
+        Kind::Doubled,
+        "billing",
+        "order invoiced more than once",
+    ),
+    (
+        "delete from orders.order_lines where order_id = ORDER; delete from orders.orders where id = ORDER",
+        Kind::Phantom,
+        "orders",
+        "event without its order",
+    ),
+    (
+        "delete from orders.order_lines where order_id = ORDER and line_number = 2",
+        Kind::Phantom,
+        "inventory",
+        "reservation without such an order line",
+    ),
+    (
+        "update inventory.reservations set event_id = gen_random_uuid() where order_id = ORDER",
+        Kind::Phantom,
+        "inventory",
+        "reservation by an event that was never written",
+    ),
+    (
+        "delete from inventory.processed_events where event_id in
+             (select event_id from inventory.reservations where order_id = ORDER)",
+        Kind::Phantom,
+        "inventory",
+        "reservation without a record of its event",
+    ),
+    (
+        "delete from orders.order_lines where order_id = ORDER; delete from orders.orders where id = ORDER",
+        Kind::Phantom,
+        "billing",
+        "invoice without such an order",
+    ),
+    (
+        "update billing.invoices set event_id = gen_random_uuid() where order_id = ORDER",
+        Kind::Phantom,
+        "billing",
+        "invoice by an event that was never written",
+    ),
+    (
+        "delete from billing.processed_events where event_id in
+             (select event_id from billing.invoices where order_id = ORDER)",
+        Kind::Phantom,
+        "billing",
+        "invoice without a record of its event",
+    ),
+    (
+        "update orders.orders set total_amount = 2701 where id = ORDER",
+        Kind::Sums,
+        "orders",
+        "total that is not the sum of the lines",
+    ),
+    (
+        "update inventory.reservations set quantity = 3 where order_id = ORDER and line_number = 1",
+        Kind::Sums,
+        "inventory",
+        "reserved something else than was ordered",
+    ),
+    (
+        "update inventory.reservations set sku = 'TEA-002' where order_id = ORDER and line_number = 1",
+        Kind::Sums,
+        "inventory",
+        "reserved something else than was ordered",
+    ),
+    (
+        "update inventory.stock set reserved = reserved - 1 where sku = 'MUG-001'",
+        Kind::Sums,
+        "inventory",
+        "stock whose `reserved` is not the sum of its reservations",
+    ),
+    (
+        "update billing.invoices set amount = 1 where order_id = ORDER",
+        Kind::Sums,
+        "billing",
+        "invoice whose amount is not the total of the order",
+    ),
+];
+
+#[tokio::test]
+async fn every_kind_of_wrong_is_found_and_named() -> Result<()> {
+    let mut books = books().await?;
+    let good = books.order().await?;
+    let victim = books.order().await?;
+    for (planted, kind, place, what) in WRONGS {
+        // All in a transaction that is taken back, so that each stands alone.
+        let mut transaction = books.admin.begin().await?;
+        let sql = planted.replace("ORDER", &format!("'{victim}'"));
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await.context(planted)?;
+        let json: String =
+            sqlx::query_scalar(AssertSqlSafe(query(&[good, victim]))).fetch_one(&mut *transaction).await?;
+        transaction.rollback().await?;
+        let audit = Audit::parse(&json)?;
+        let found = audit
+            .findings
+            .iter()
+            .find(|found| (found.kind, &*found.place, &*found.what) == (kind, place, what));
+        let found = found.with_context(|| format!("not found: {what}, in {:#?}", audit.findings))?;
+        assert_eq!(found.count, 1, "{what}: {:?}", audit.findings);
+        assert!(found.first[0] == victim.to_string() || found.first[0] == "MUG-001", "{found:?}");
+        assert!(!audit.at_rest() || kind != Kind::Missing, "{what} and at rest");
+        let table = audit.table(Dropped::default()).join("\n");
+        assert!(table.contains(what) && table.contains(&found.first[0]), "{table}");
+    }
+    let audit = books.audit(&[good, victim]).await?;
+    assert!(audit.findings.is_empty(), "the books did not survive the test: {audit:?}");
+    Ok(())
+}
+
+#[test]
+fn the_ledger_keeps_each_acknowledgement_and_forgives_a_half_written_last_line() -> Result<()> {
+    let path = std::env::temp_dir().join(format!("ledger-{}.jsonl", Uuid::new_v4()));
+    assert!(ledger::read(&path)?.is_empty(), "no file is no promise");
+    let ids = [Uuid::new_v4(), Uuid::new_v4()];
+    let log = Ledger::open(&path)?;
+    log.note(ids[0], SystemTime::now());
+    log.note(ids[1], SystemTime::now());
+    log.note(ids[1], SystemTime::now());
+    assert_eq!(log.noted(), 3);
+    drop(log);
+
+    let again = Ledger::open(&path)?;
+    assert_eq!(again.noted(), 0, "it counts since it was opened");
+    assert_eq!(again.acknowledged()?.len(), 2, "and remembers everything, once");
+    let text = std::fs::read_to_string(&path)?;
+    std::fs::write(&path, format!("{text}{{\"id\":\"0190"))?;
+    assert_eq!(ledger::read(&path)?.len(), 2);
+    std::fs::write(&path, format!("{{\"id\":\"0190\n{text}"))?;
+    assert!(ledger::read(&path).is_err(), "a torn line in the middle is damage, and said to be");
+    std::fs::remove_file(&path)?;
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! How long an event is on its way: from the commit of its order to the broker, and to the effects in both services.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use load_tests::{Load, run as run_load};
+use sqlx::Row as _;
+
+use crate::{
+    bare_publisher::BarePublisher,
+    report::{Figure, Goal, Report},
+    rig::{Login, Rig},
+};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Orders per second, at constant intervals. May be given several times.
+    #[arg(long, default_values_t = [100])]
+    pub(crate) rate: Vec<u32>,
+    /// How long orders are placed at each rate.
+    #[arg(long, default_value_t = 20)]
+    pub(crate) seconds: u64,
+}
+
+/// After the last order. A backlog of seconds at this point is a result too, and shows in the percentiles.
+const APPLIED_WITHIN: Duration = Duration::from_secs(60);
+
+pub(crate) async fn run(options: &Options, settings: &[(String, String)]) -> anyhow::Result<Report> {
+    let rig = Rig::start(settings.to_vec()).await?;
+    // First connections, first plans, first pages: nobody's latency.
+    eprintln!("warming up");
+    run_load(Load::new(rig.orders_url(), 100, Duration::from_secs(2)), |_| ()).await?;
+    rig.everything_applied(APPLIED_WITHIN).await?;
+
+    let mut figures = bare_confirms(&rig).await?;
+    for &rate in &options.rate {
+        eprintln!("{rate} orders a second for {} s", options.seconds);
+        figures.extend(at_rate(&rig, rate, Duration::from_secs(options.seconds)).await?);
+    }
+    let conditions = rig.conditions().await?;
+    rig.stop().await;
+    let notes = vec![
+        "both ends of each interval are the database's clock, read inside the statements: the order's flush is in \
+         it, the flush of the last mark or effect is not"
+            .into(),
+        "published = confirmed by the broker and marked; effects = the later one of inventory's and billing's".into(),
+        "HTTP latency is counted from when a request was due and includes up to about 1 ms of the timer's grain".into(),
+    ];
+    Ok(Report { benchmark: "latency", conditions, figures, notes })
+}
+
+/// What the broker alone takes to confirm one message, in this minute, on this disk. Sends events again that were
+/// published before: the consumers drop them as duplicates.
+async fn bare_confirms(rig: &Rig) -> anyhow::Result<Vec<Figure>> {
+    let bare = BarePublisher::connect(&rig.amqp_url()).await?;
+    let mut took = Vec::new();
+    let mut tick = tokio::time::interval(Duration::from_millis(10));
+    for message in rig.messages("published_at is not null", 200).await? {
+        // At 100 a second, as the events are: a broker that is kept busy confirms sooner.
+        tick.tick().await;
+        took.push(bare.publish_one(&message).await?.as_secs_f64() * 1e3);
+    }
+    bare.close().await?;
+    took.sort_by(f64::total_cmp);
+    let at = |part: usize| took.get(took.len() * part / 100).copied().into_iter().collect();
+    Ok(vec![
+        Figure::new("bare publisher: one message confirmed, p50", "ms", at(50))?,
+        Figure::new("bare publisher: one message confirmed, p99", "ms", at(99))?,
+    ])
+}
+
+async fn at_rate(rig: &Rig, rate: u32, for_: Duration) -> anyhow::Result<Vec<Figure>> {
+    let mut auditor = rig.connect(Login::Auditor).await?;
+    let before: i64 =
+        sqlx::query_scalar("select coalesce(max(seq), 0) from orders.outbox").fetch_one(&mut auditor).await?;
+    let summary = run_load(Load::new(rig.orders_url(), rate, for_), |_| ()).await?;
+    ensure!(
+        summary.accepted == summary.sent && summary.shed == 0,
+        "{rate} a second is more than was accepted: {summary} {:?}",
+        summary.failures
+    );
+    rig.everything_applied(APPLIED_WITHIN).await?;
+
+    let row = sqlx::query(
+        "select count(*),
+                percentile_disc(array[0.5, 0.99]) within group (order by published),
+                percentile_disc(array[0.5, 0.99]) within group (order by applied)
+         from (select (extract(epoch from event.published_at - event.created_at) * 1000)::float8 as published,
+                      (extract(epoch from greatest(stock.processed_at, invoice.processed_at) - event.created_at)
+                       * 1000)::float8 as applied
+               from orders.outbox event
+               join inventory.processed_events stock using (event_id)
+               join billing.processed_events invoice using (event_id)
+               where event.seq > $1) way",
+    )
+    .bind(before)
+    .fetch_one(&mut auditor)
+    .await?;
+    let (measured, published, applied): (i64, Vec<f64>, Vec<f64>) =
+        (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    ensure!(
+        u64::try_from(measured).ok() == Some(summary.accepted),
+        "{} orders were accepted, {measured} events were found in all three places",
+        summary.accepted
+    );
+
+    let goals: [Option<f64>; 4] = match rate {
+        100 => [Some(2.0), Some(6.0), Some(10.0), Some(50.0)],
+        600 => [Some(3.0), Some(15.0), None, None],
+        _ => [None; 4],
+    };
+    let names = [
+        "commit → published, p50",
+        "commit → published, p99",
+        "commit → both effects, p50",
+        "commit → both effects, p99",
+    ];
+    let mut figures = Vec::new();
+    for ((name, value), goal) in names.into_iter().zip(published.into_iter().chain(applied)).zip(goals) {
+        let figure = Figure::new(format!("{rate}/s: {name}"), "ms", vec![value])?;
+        figures.push(match goal {
+            Some(bound) => figure.goal(Goal::AtMost(bound)),
+            None => figure,
+        });
+    }
+    if let Some(latency) = summary.latency {
+        for (name, value) in [("p50", latency.p50), ("p99", latency.p99)] {
+            let value = vec![value.as_secs_f64() * 1e3];
+            figures.push(Figure::new(format!("{rate}/s: POST /orders answered, {name}"), "ms", value)?);
+        }
+    }
+    Ok(figures)
+}

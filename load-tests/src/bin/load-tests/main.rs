@@ -1,0 +1,120 @@
+//! Benchmarks that end by themselves. Each starts servers and services of its own on loopback, measures ours and a
+//! bare limit in turns in the same session, and prints both with their ratio and with the durability in force.
+
+mod bare_publisher;
+mod conditions;
+mod footprint;
+mod latency;
+mod memory;
+mod orders_sql;
+mod other_work;
+mod pgbench;
+mod relay;
+mod report;
+mod rig;
+mod write;
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+use crate::report::Report;
+
+/// What it costs, measured beside what it could cost at least.
+#[derive(Debug, Parser)]
+#[command(name = "load-tests", version)]
+struct Arguments {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+    /// One JSON document instead of tables.
+    #[arg(long, global = true)]
+    json: bool,
+    /// A setting of a service other than its default, such as ORDERS_LOG=warn. May be given several times.
+    #[arg(long = "set", global = true, value_name = "NAME=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+}
+
+fn setting(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE was expected")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    /// `POST /orders` against the same statement from pgbench; that statement with the outbox row against without.
+    Write(write::Options),
+    /// A backlog leaving through the relay, against a bare publisher with the same confirms.
+    Relay(relay::Options),
+    /// From the commit to the broker, and to the effects, at a constant rate of orders.
+    Latency(latency::Options),
+    /// Time to start, and memory.
+    Footprint(footprint::Options),
+    /// All of these, with their defaults; latency at 100 and at 600 orders a second.
+    All,
+}
+
+/// Every wait inside has a deadline that says more; this one is for the wait that was forgotten.
+const LONGEST: Duration = Duration::from_secs(1800);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            // As the `demo` command has it: the environment failed, no promise was broken. A missed goal is a result.
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let mut reports = Vec::new();
+    for benchmark in arguments.benchmark.each()? {
+        let measured = tokio::time::timeout(LONGEST, benchmark.run(&arguments.settings));
+        let report = measured.await.with_context(|| format!("not done after {LONGEST:?}"))??;
+        if arguments.json {
+            reports.push(report);
+        } else {
+            println!("{report}");
+        }
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    }
+    Ok(())
+}
+
+impl Benchmark {
+    async fn run(&self, settings: &[(String, String)]) -> anyhow::Result<Report> {
+        match self {
+            Benchmark::Write(options) => write::run(options, settings).await,
+            Benchmark::Relay(options) => relay::run(options, settings).await,
+            Benchmark::Latency(options) => latency::run(options, settings).await,
+            Benchmark::Footprint(options) => footprint::run(options, settings).await,
+            Benchmark::All => anyhow::bail!("`all` is not one benchmark"),
+        }
+    }
+
+    fn each(self) -> Result<Vec<Self>, clap::Error> {
+        let Benchmark::All = self else {
+            return Ok(vec![self]);
+        };
+        let lines = ["write", "relay", "latency --rate 100 --rate 600", "footprint"];
+        // Read as command lines are, so that each default stands in one place.
+        let read =
+            |line: &str| Arguments::try_parse_from(std::iter::once("load-tests").chain(line.split(' ')));
+        lines.into_iter().map(|line| Ok(read(line)?.benchmark)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_every_benchmark_with_its_defaults() {
+        assert_eq!(Benchmark::All.each().unwrap().len(), 4);
+    }
+}

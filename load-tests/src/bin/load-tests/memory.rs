@@ -1,0 +1,70 @@
+//! How much memory a process has, as the kernel counts it.
+
+use anyhow::Context as _;
+
+/// Resident memory of one process in MiB.
+///
+/// # Errors
+/// When the process has gone, or the system has no `/proc`.
+pub(crate) fn resident(pid: u32) -> anyhow::Result<f64> {
+    field(pid, "status", "VmRSS:")
+}
+
+/// The most that a process ever had resident, in MiB.
+///
+/// # Errors
+/// As [`resident`].
+pub(crate) fn peak(pid: u32) -> anyhow::Result<f64> {
+    field(pid, "status", "VmHWM:")
+}
+
+/// What a process and its descendants have together, in MiB, pages that they share counted once.
+///
+/// PostgreSQL is a process per connection, and each one's resident memory contains the same shared buffers.
+///
+/// # Errors
+/// As [`resident`]; and where the kernel does not let us look.
+pub(crate) fn proportional(root: u32) -> anyhow::Result<f64> {
+    let mut family = vec![root];
+    let mut next = 0;
+    while let Some(&pid) = family.get(next) {
+        next += 1;
+        // Children may come and go meanwhile: a missing list is an empty one.
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            family.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    let mut sum = field(root, "smaps_rollup", "Pss:")?;
+    for pid in family.into_iter().skip(1) {
+        sum += field(pid, "smaps_rollup", "Pss:").unwrap_or_default();
+    }
+    Ok(sum)
+}
+
+fn field(pid: u32, file: &str, name: &str) -> anyhow::Result<f64> {
+    let path = format!("/proc/{pid}/{file}");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    Ok(kibibytes.with_context(|| format!("{path} has no {name}"))? / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_memory_is_some_and_its_peak_is_no_less() {
+        let pid = std::process::id();
+        let (now, most) = (resident(pid).unwrap(), peak(pid).unwrap());
+        assert!(now > 0.1 && most >= now * 0.9, "{now} MiB now, {most} MiB at most");
+        assert!(proportional(pid).unwrap() > 0.1);
+    }
+
+    #[test]
+    fn a_process_that_has_gone_has_no_memory_rather_than_none_used() {
+        assert!(resident(u32::MAX).is_err());
+    }
+}

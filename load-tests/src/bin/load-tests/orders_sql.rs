@@ -1,0 +1,75 @@
+//! SQL that the benchmarks run in place of the order service: its write, and rows for its outbox.
+
+/// A UUIDv7, as the service makes them. A random id in its place would scatter the inserts over the whole index, and
+/// pgbench would measure that instead. Costs the server a few microseconds that binding an id would not.
+const UUID_V7: &str = "(lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') || '7' \
+     || substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid";
+
+/// The order service's one statement (`services/orders/src/place_order.rs`) for pgbench, with the event's row or
+/// without it. The variables are those of [`variables`].
+pub(crate) fn write(with_the_event: bool) -> String {
+    let event = format!(
+        ", event as (
+             insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
+                                 schema_version, payload, headers, lane)
+             select {UUID_V7}, :aggregate_type, placed.id, :aggregate_version, :event_type,
+                    :schema_version, :payload::text::json, :headers, :lane
+             from placed
+         )"
+    );
+    format!(
+        "\\set lane random(0, 15)
+         with placed as (
+             insert into orders (id, customer_id, status, total_amount, currency)
+             values ({UUID_V7}, gen_random_uuid(), 'pending', :total, :currency)
+             returning id, placed_at
+         ), lines as (
+             insert into order_lines (order_id, line_number, sku, quantity, unit_price)
+             select placed.id, line.number, line.sku, line.quantity, line.unit_price
+             from placed,
+                  unnest(:skus::text[], :quantities::int[], :unit_prices::bigint[]) with ordinality
+                      as line (sku, quantity, unit_price, number)
+         ){event}
+         select placed_at from placed;",
+        event = if with_the_event { &event } else { "" }
+    )
+}
+
+/// What [`write()`] binds: an order of two lines, which is the mean of the generated ones, and a real event's body.
+pub(crate) fn variables(payload: &str, headers: &str) -> Vec<String> {
+    [
+        ("total", "2700"),
+        ("currency", "EUR"),
+        ("skus", "{TEA-001,MUG-001}"),
+        ("quantities", "{2,1}"),
+        ("unit_prices", "{625,1450}"),
+        ("aggregate_type", "order"),
+        ("aggregate_version", "1"),
+        ("event_type", "OrderCreated"),
+        ("schema_version", "1"),
+        ("payload", payload),
+        ("headers", headers),
+    ]
+    .map(|(name, value)| format!("{name}={value}"))
+    .into()
+}
+
+/// The order that a template event is taken from: as many lines as the mean of the generated ones.
+pub(crate) const TEMPLATE_ORDER: &str = r#"{"customerId":"0b5f3a54-6a0e-4d0c-9d52-3c1f8f1f2a11",
+    "lines":[{"sku":"TEA-001","quantity":2},{"sku":"MUG-001","quantity":1}]}"#;
+
+/// Adds `$2` unpublished events like that of order `$1` to the outbox: its envelope, with ids of their own.
+///
+/// One event per order, so any lane is a right one. There is no order to them: only the relay is measured on these.
+pub(crate) const FILL_OUTBOX: &str = "
+    insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                        payload, headers, lane)
+    select fresh.event_id, template.aggregate_type, fresh.aggregate_id, template.aggregate_version,
+           template.event_type, template.schema_version,
+           replace(replace(template.payload::text, template.event_id::text, fresh.event_id::text),
+                   template.aggregate_id::text, fresh.aggregate_id::text)::json,
+           template.headers, fresh.number % 16
+    from outbox template,
+         lateral (select number, gen_random_uuid() as event_id, gen_random_uuid() as aggregate_id
+                  from generate_series(1, $2) as number) fresh
+    where template.aggregate_id = $1";

@@ -1,0 +1,150 @@
+//! How fast a backlog leaves, against the same messages from memory to the same queues.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use sqlx::Row as _;
+
+use crate::{
+    bare_publisher::{BarePublisher, IN_FLIGHT},
+    conditions::Conditions,
+    report::{Figure, Goal, Report},
+    rig::{Login, Rig},
+};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// The backlog of each round.
+    #[arg(long, default_value_t = 50_000)]
+    events: u32,
+    /// How often each is measured, in turns.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+/// A rate of a hundred a second would be a failure of another kind.
+fn patience(events: u32) -> Duration {
+    Duration::from_secs(30) + Duration::from_secs_f64(f64::from(events) / 100.0)
+}
+
+pub(crate) async fn run(options: &Options, settings: &[(String, String)]) -> anyhow::Result<Report> {
+    let rig = Rig::start(settings.to_vec()).await?;
+    let template = rig.place(crate::orders_sql::TEMPLATE_ORDER).await?;
+    rig.everything_applied(Duration::from_secs(30)).await?;
+    // The topology is declared, and nobody consumes: both sides fill the same queues, and nothing else runs.
+    for service in ["inventory", "billing", "orders"] {
+        rig.stop_service(service).await?;
+    }
+    let bare = BarePublisher::connect(&rig.amqp_url()).await?;
+
+    let mut turns = Turns::default();
+    for round in 1..=options.rounds.max(1) {
+        eprintln!("round {round} of {}", options.rounds.max(1));
+        rig.fill_outbox(template, options.events).await?;
+        // The same bodies for the other side, read before any clock runs.
+        let messages = rig.messages("published_at is null", options.events).await?;
+
+        bare.empty_queues().await?;
+        let drain = drain(&rig, options.events).await?;
+        turns.relay.push(drain.per_second);
+        turns.wall.push(drain.wall.as_secs_f64());
+        turns.steps.push(drain.per_step);
+        let arrived = bare.empty_queues().await?;
+        ensure!(
+            arrived.iter().all(|count| *count >= options.events),
+            "published {} events, but the queues hold {arrived:?}",
+            options.events
+        );
+
+        let took = bare.publish(&messages).await?;
+        turns.bare.push(f64::from(options.events) / took.as_secs_f64());
+        let arrived = bare.empty_queues().await?;
+        ensure!(
+            arrived == [options.events; 2],
+            "the bare publisher's messages did not all arrive: {arrived:?}"
+        );
+    }
+    bare.close().await?;
+    let report = turns.into_report(rig.conditions().await?, options)?;
+    rig.stop().await;
+    Ok(report)
+}
+
+#[derive(Default)]
+struct Turns {
+    relay: Vec<f64>,
+    wall: Vec<f64>,
+    steps: Vec<f64>,
+    bare: Vec<f64>,
+}
+
+impl Turns {
+    fn into_report(self, conditions: Conditions, options: &Options) -> anyhow::Result<Report> {
+        let relay = Figure::new("relay: published, confirmed and marked", "events/s", self.relay)?;
+        let bare = Figure::new("bare publisher: confirmed", "messages/s", self.bare)?;
+        let ratio = Figure::ratio("relay : bare publisher", &relay, &bare)?.goal(Goal::AtLeast(0.70));
+        let figures = vec![
+            relay.goal(Goal::AtLeast(12_000.0)),
+            bare,
+            ratio,
+            Figure::new("from the start of the process to the last mark", "s", self.wall)?,
+            Figure::new("events per step, mean", "events", self.steps)?,
+        ];
+        let notes = vec![
+            format!(
+                "{} events a round, bodies of real orders; each goes to both queues; consumers are stopped",
+                options.events
+            ),
+            "the relay's rate is taken from published_at, from the end of its first step to its last mark"
+                .into(),
+            format!("the bare publisher reads nothing and marks nothing: one channel, {IN_FLIGHT} in flight"),
+        ];
+        Ok(Report { benchmark: "relay", conditions, figures, notes })
+    }
+}
+
+struct Drain {
+    per_second: f64,
+    wall: Duration,
+    per_step: f64,
+}
+
+/// Starts the order service and waits until nothing is owed.
+async fn drain(rig: &Rig, events: u32) -> anyhow::Result<Drain> {
+    let mut database = rig.connect(Login::Orders).await?;
+    let last: i64 = sqlx::query_scalar("select max(seq) from outbox").fetch_one(&mut database).await?;
+    let first = last - i64::from(events);
+    let start = Instant::now();
+    rig.start_service("orders").await?;
+    // Seldom, because counting is work on the same cores.
+    testbed::eventually("the backlog to be published", patience(events), async || {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let owed: bool = sqlx::query_scalar("select exists (select from outbox where published_at is null)")
+            .fetch_one(&mut database)
+            .await?;
+        Ok((!owed).then_some(()))
+    })
+    .await?;
+    let wall = start.elapsed();
+    rig.stop_service("orders").await?;
+
+    // `xmin` is the transaction that marked a row: one for each step. Counting begins where the first step ends, so
+    // that neither the service's start nor a part of a step is in the figure.
+    let row = sqlx::query(
+        "with steps as (
+             select count(*) as events, max(published_at) as ended
+             from outbox where seq > $1 group by xmin::text
+         )
+         select (sum(events) - (array_agg(events order by ended))[1])::float8
+                    / extract(epoch from max(ended) - min(ended))::float8,
+                avg(events)::float8, sum(events)::bigint
+         from steps having count(*) > 1",
+    )
+    .bind(first)
+    .fetch_optional(&mut database)
+    .await?
+    .context("the backlog was published in one step: too few events to measure")?;
+    let published: i64 = row.try_get(2)?;
+    ensure!(published == i64::from(events), "{published} of {events} events were published");
+    Ok(Drain { per_second: row.try_get(0)?, wall, per_step: row.try_get(1)? })
+}

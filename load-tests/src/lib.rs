@@ -1,0 +1,18 @@
+//! Load on `POST /orders`, of two kinds that answer two questions.
+//!
+//! [`run`] is *open loop*: requests are due at constant intervals, whatever became of the earlier ones, as with real
+//! customers, who do not know of each other. It answers "how long does an order take at 100 a second?", and while a
+//! drill breaks things it keeps asking. [`saturate`] is *closed loop*: a fixed number of connections, each sending
+//! its next request when the last one is answered. It answers "how many orders a second at most?", and its latencies
+//! say nothing about a given rate.
+
+mod connection;
+mod open_loop;
+mod order_bodies;
+mod saturation;
+mod summary;
+
+pub use open_loop::{Load, REQUEST_DEADLINE, run};
+pub use order_bodies::{OrderBodies, SKUS};
+pub use saturation::{Saturation, saturate};
+pub use summary::{Answer, KEPT_REASONS, Latency, Outcome, Summary};

@@ -1,0 +1,142 @@
+//! Requests at constant intervals, whatever becomes of them.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context as _;
+use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
+
+use crate::{
+    order_bodies::OrderBodies,
+    summary::{Answer, Outcome, Summary, Tally},
+};
+
+/// How long one request may take, from when it is sent. Longer than any answer that is still of use to a customer,
+/// short enough that a dead service cannot hold a run open.
+pub const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What to send, how often, and for how long.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// The order service's address, without a path: `http://127.0.0.1:8080`.
+    pub url: String,
+    /// Requests per second. Constant: request number `n` is due `n / rate` seconds after the start.
+    pub rate: u32,
+    /// How long requests become due. The run ends when the last of them is answered or past its deadline.
+    pub for_: Duration,
+    /// How many may wait for their answers at once; each holds a socket. What becomes due beyond that is shed, and
+    /// counted as such.
+    pub max_in_flight: usize,
+    /// Which orders: see [`OrderBodies`].
+    pub seed: u64,
+}
+
+impl Load {
+    /// Room for everything that can be in flight at 100 a second with every request running into its deadline, and
+    /// orders that differ from run to run.
+    pub fn new(url: impl Into<String>, rate: u32, for_: Duration) -> Self {
+        Self { url: url.into(), rate, for_, max_in_flight: 512, seed: fastrand::u64(..) }
+    }
+}
+
+/// Sends the load and reports each outcome as it happens.
+///
+/// A request's latency is counted from when it was *due*, not from when it was sent. If the service, or this
+/// process, stalls for a second, the requests that should have gone out in that second count as slow ones; a
+/// generator that waits its turn first and starts its clock then would leave them out ("coordinated omission").
+///
+/// `on_outcome` is called from many tasks at once, also for what was shed, and must not block. Dropping the future
+/// ends the run and all its requests; what became of those is then unknown.
+///
+/// # Errors
+/// When the load makes no sense (a rate of 0, a URL that cannot be called). A service that is away is no error of
+/// the run: it is what the run measures.
+pub async fn run(
+    load: Load,
+    on_outcome: impl Fn(Outcome) + Send + Sync + 'static,
+) -> anyhow::Result<Summary> {
+    anyhow::ensure!(load.rate > 0, "a load of 0 requests per second never ends");
+    let client = reqwest::Client::builder()
+        .timeout(REQUEST_DEADLINE)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        // Sockets that waited out a broken service are not kept for later: they would hide that it is back.
+        .pool_idle_timeout(Duration::from_secs(5))
+        .build()?;
+    let url = format!("{}/orders", load.url.trim_end_matches('/'));
+    let url = reqwest::Url::parse(&url).with_context(|| format!("`{}` is no URL", load.url))?;
+
+    let mut bodies = OrderBodies::seeded(load.seed);
+    let room = Arc::new(Semaphore::new(load.max_in_flight));
+    let on_outcome = Arc::new(on_outcome);
+    // Dropping the set aborts what is in it.
+    let mut requests = JoinSet::new();
+    let mut tally = Tally::new()?;
+
+    let start = Instant::now();
+    let start_by_the_clock = SystemTime::now();
+    for number in 0_u64.. {
+        let after = Duration::from_secs_f64(number as f64 / f64::from(load.rate));
+        if after >= load.for_ {
+            break;
+        }
+        let due = start + after;
+        tokio::time::sleep_until(due).await;
+        while let Some(done) = requests.try_join_next() {
+            let (answer, latency) = done.context("a request's task died")?;
+            tally.add(&answer, latency);
+        }
+        let Ok(place) = room.clone().try_acquire_owned() else {
+            tally.add(&Answer::Shed, Duration::ZERO);
+            let at = start_by_the_clock + after;
+            on_outcome(Outcome { number, due: at, finished: at, answer: Answer::Shed });
+            continue;
+        };
+        let request = client
+            .post(url.clone())
+            .header(reqwest::header::CONTENT_TYPE, "application/json")
+            .body(bodies.next_body()?);
+        let on_outcome = on_outcome.clone();
+        requests.spawn(async move {
+            let answer = ask(request).await;
+            let latency = due.elapsed();
+            drop(place);
+            let due = start_by_the_clock + after;
+            on_outcome(Outcome { number, due, finished: due + latency, answer: answer.clone() });
+            (answer, latency)
+        });
+    }
+    while let Some(done) = requests.join_next().await {
+        let (answer, latency) = done.context("a request's task died")?;
+        tally.add(&answer, latency);
+    }
+    Ok(tally.into_summary(start.elapsed()))
+}
+
+async fn ask(request: reqwest::RequestBuilder) -> Answer {
+    // The client's timeout covers the body too.
+    let answered = async {
+        let response = request.send().await?;
+        let status = response.status().as_u16();
+        Ok::<_, reqwest::Error>((status, response.bytes().await?))
+    };
+    match answered.await {
+        Ok((status, body)) => Answer::read(status, &body),
+        Err(error) => Answer::Failed(reason(&error)),
+    }
+}
+
+/// A few words that are the same for the same failure, so that failures can be counted by them.
+fn reason(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    match error {
+        _ if error.is_timeout() => format!("no answer within {} s", REQUEST_DEADLINE.as_secs()),
+        _ if error.is_connect() => format!("cannot connect: {cause}"),
+        _ => cause.to_string(),
+    }
+}

@@ -1,0 +1,80 @@
+//! Orders that the service should accept: random, but the same ones again from the same seed.
+
+use serde::Serialize;
+use uuid::Uuid;
+
+/// What the catalogue is seeded with. A SKU that is not in it would be refused, and the load would measure refusals.
+pub const SKUS: [&str; 8] =
+    ["TEA-001", "TEA-002", "TEA-003", "TEA-004", "MUG-001", "MUG-002", "POT-001", "POT-002"];
+
+/// An endless supply of valid bodies for `POST /orders`, with one to three lines of one to five pieces.
+#[derive(Debug, Clone)]
+pub struct OrderBodies {
+    random: fastrand::Rng,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OrderBody {
+    customer_id: Uuid,
+    lines: Vec<Line>,
+}
+
+#[derive(Serialize)]
+struct Line {
+    sku: &'static str,
+    quantity: u8,
+}
+
+impl OrderBodies {
+    /// The orders that belong to this seed.
+    pub fn seeded(seed: u64) -> Self {
+        Self { random: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// The next body, as JSON.
+    ///
+    /// # Errors
+    /// Never in practice: the type has nothing that JSON cannot say.
+    pub fn next_body(&mut self) -> serde_json::Result<String> {
+        let customer_id = uuid::Builder::from_random_bytes(self.random.u128(..).to_le_bytes()).into_uuid();
+        let lines = self.random.usize(1..=3);
+        // A SKU may stand in an order once only, so the lines are drawn without putting back.
+        let skus = self.random.choose_multiple(SKUS, lines);
+        let lines = skus.into_iter().map(|sku| Line { sku, quantity: self.random.u8(1..=5) }).collect();
+        serde_json::to_string(&OrderBody { customer_id, lines })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_orders_and_another_seed_gives_others() {
+        let bodies = |seed| {
+            let mut bodies = OrderBodies::seeded(seed);
+            std::array::from_fn::<_, 20, _>(|_| bodies.next_body().unwrap())
+        };
+        assert_eq!(bodies(7), bodies(7));
+        assert_ne!(bodies(7), bodies(8));
+    }
+
+    #[test]
+    fn every_order_is_one_that_the_service_accepts() {
+        let mut bodies = OrderBodies::seeded(1);
+        for _ in 0..1000 {
+            let body: serde_json::Value = serde_json::from_str(&bodies.next_body().unwrap()).unwrap();
+            let customer: Uuid = body["customerId"].as_str().unwrap().parse().unwrap();
+            assert_eq!(customer.get_version_num(), 4);
+            let lines = body["lines"].as_array().unwrap();
+            assert!((1..=3).contains(&lines.len()));
+            let skus: HashSet<&str> = lines.iter().map(|line| line["sku"].as_str().unwrap()).collect();
+            assert_eq!(skus.len(), lines.len(), "a SKU may stand in an order once only: {body}");
+            assert!(skus.iter().all(|sku| SKUS.contains(sku)));
+            assert!(lines.iter().all(|line| (1..=5).contains(&line["quantity"].as_u64().unwrap())));
+        }
+    }
+}

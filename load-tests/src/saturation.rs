@@ -1,0 +1,97 @@
+//! As many requests as the service can answer.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::{
+    connection::Connection,
+    open_loop::REQUEST_DEADLINE,
+    order_bodies::OrderBodies,
+    summary::{Answer, Outcome, Summary, Tally},
+};
+
+/// How many connections, and for how long.
+#[derive(Debug, Clone)]
+pub struct Saturation {
+    /// The order service's address, without a path: `http://127.0.0.1:8080`.
+    pub url: String,
+    /// Workers, each with a connection of its own and one request on it at a time.
+    pub connections: u32,
+    /// How long new requests are sent.
+    pub for_: Duration,
+    /// Which orders: see [`OrderBodies`].
+    pub seed: u64,
+}
+
+/// The pause of a worker whose connection failed, before it connects again: a service that is away must not be
+/// hammered with connects, and the count of failures should say how long it was away, not how fast we spin.
+const PAUSE_AFTER_A_FAILURE: Duration = Duration::from_millis(50);
+
+/// Sends each connection's next request as soon as its last one is answered.
+///
+/// The rate is the result here. A stalled service is asked less often, so these latencies are *not* what customers
+/// would see at any rate: use [`run`](crate::run) for that. `on_outcome` is called from many tasks at once.
+///
+/// # Errors
+/// When the load makes no sense (no connections, a URL that cannot be called).
+pub async fn saturate(
+    load: Saturation,
+    on_outcome: impl Fn(Outcome) + Clone + Send + Sync + 'static,
+) -> anyhow::Result<Summary> {
+    anyhow::ensure!(load.connections > 0, "no connections, no load");
+    let url = reqwest::Url::parse(&load.url).with_context(|| format!("`{}` is no URL", load.url))?;
+    let host = url.host_str().with_context(|| format!("`{url}` names no host"))?;
+    let port = url.port_or_known_default().with_context(|| format!("`{url}` names no port"))?;
+    let address = format!("{host}:{port}");
+
+    let start = Instant::now();
+    let mut workers = JoinSet::new();
+    for number in 0..load.connections {
+        let bodies = OrderBodies::seeded(load.seed.wrapping_add(number.into()));
+        workers.spawn(work(address.clone(), bodies, start + load.for_, on_outcome.clone()));
+    }
+    let mut tally = Tally::new()?;
+    while let Some(done) = workers.join_next().await {
+        tally.merge(done.context("a worker died")??)?;
+    }
+    Ok(tally.into_summary(start.elapsed()))
+}
+
+async fn work(
+    address: String,
+    mut bodies: OrderBodies,
+    until: Instant,
+    on_outcome: impl Fn(Outcome),
+) -> anyhow::Result<Tally> {
+    let mut tally = Tally::new()?;
+    let mut connection = None;
+    for number in 0_u64.. {
+        if Instant::now() >= until {
+            break;
+        }
+        let body = bodies.next_body()?;
+        let (sent, sent_by_the_clock) = (Instant::now(), SystemTime::now());
+        let asked = async {
+            let open = match &mut connection {
+                Some(open) => open,
+                none => none.insert(Connection::open(&address).await?),
+            };
+            open.post("/orders", &body).await
+        };
+        let answer = match tokio::time::timeout(REQUEST_DEADLINE, asked).await {
+            Ok(Ok((status, body))) => Answer::read(status, body),
+            Ok(Err(error)) => Answer::Failed(format!("{error:#}")),
+            Err(_) => Answer::Failed(format!("no answer within {} s", REQUEST_DEADLINE.as_secs())),
+        };
+        let latency = sent.elapsed();
+        if matches!(answer, Answer::Failed(_)) {
+            connection = None;
+            tokio::time::sleep(PAUSE_AFTER_A_FAILURE).await;
+        }
+        tally.add(&answer, latency);
+        on_outcome(Outcome { number, due: sent_by_the_clock, finished: sent_by_the_clock + latency, answer });
+    }
+    Ok(tally)
+}

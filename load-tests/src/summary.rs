@@ -1,0 +1,263 @@
+//! What became of each request, and of all of them.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// What became of one request.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Its place in the run, from 0. In an open-loop run this and the rate give the moment at which it was due.
+    pub number: u64,
+    /// When it was due; in a closed-loop run, when it was sent.
+    pub due: SystemTime,
+    /// When the answer was complete, or the attempt over. As long after `due` as the monotonic clock says.
+    pub finished: SystemTime,
+    /// The answer, or why there is none.
+    pub answer: Answer,
+}
+
+/// The answer to one request, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// 201: the service has acknowledged the order with this id. From now on losing it would break a promise.
+    Accepted(Uuid),
+    /// Any other status: the service says that nothing was written.
+    Refused(u16),
+    /// No answer, or none that could be read: whether the order exists is *unknown*. It may well.
+    Failed(String),
+    /// Never sent: as many requests as allowed were still waiting for their answers.
+    Shed,
+}
+
+impl Answer {
+    /// Reads the answer to `POST /orders`.
+    pub(crate) fn read(status: u16, body: &[u8]) -> Self {
+        #[derive(serde::Deserialize)]
+        struct Accepted {
+            id: Uuid,
+        }
+        match status {
+            201 => match serde_json::from_slice::<Accepted>(body) {
+                Ok(order) => Answer::Accepted(order.id),
+                Err(error) => Answer::Failed(format!("201 without a readable id: {error}")),
+            },
+            _ => Answer::Refused(status),
+        }
+    }
+}
+
+/// The sum of a run: `due = sent + shed` and `sent = accepted + refused + failed`.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// Requests that went out.
+    pub sent: u64,
+    /// Answered with 201 and an order id.
+    pub accepted: u64,
+    /// Answered with another status: how many, by status.
+    pub refused: BTreeMap<u16, u64>,
+    /// Without an answer that could be read: whether these orders exist is unknown.
+    pub failed: u64,
+    /// The reasons of the failed ones, at most [`KEPT_REASONS`] different ones.
+    pub failures: BTreeMap<String, u64>,
+    /// Never sent, because too many were in flight. With any of these, the latencies below are better than the truth.
+    pub shed: u64,
+    /// From due (closed loop: from sent) to finished, of everything that was sent, failures included: leaving out
+    /// what took longest would flatter. `None` if nothing was sent.
+    pub latency: Option<Latency>,
+    /// From the first request to the end of the last.
+    #[serde(rename = "tookSeconds", serialize_with = "seconds")]
+    pub took: Duration,
+}
+
+/// How many different reasons of failures a [`Summary`] keeps; the rest are counted only.
+pub const KEPT_REASONS: usize = 10;
+
+/// A distribution's usual four figures.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Latency {
+    /// Half were at least as fast.
+    #[serde(rename = "p50Seconds", serialize_with = "seconds")]
+    pub p50: Duration,
+    /// Nine of ten were at least as fast.
+    #[serde(rename = "p90Seconds", serialize_with = "seconds")]
+    pub p90: Duration,
+    /// 99 of a hundred were at least as fast.
+    #[serde(rename = "p99Seconds", serialize_with = "seconds")]
+    pub p99: Duration,
+    /// The slowest one.
+    #[serde(rename = "maxSeconds", serialize_with = "seconds")]
+    pub max: Duration,
+}
+
+fn seconds<S: serde::Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(duration.as_secs_f64())
+}
+
+impl Summary {
+    /// All that was answered with another status than 201.
+    pub fn refused_in_all(&self) -> u64 {
+        self.refused.values().sum()
+    }
+
+    /// Accepted orders per second of the run.
+    pub fn accepted_per_second(&self) -> f64 {
+        // Counts of requests are far below 2^52, where floating point numbers begin to lose units.
+        self.accepted as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { sent, accepted, failed, shed, .. } = self;
+        write!(to, "sent {sent}, accepted {accepted}, refused {}", self.refused_in_all())?;
+        if !self.refused.is_empty() {
+            let by_status: Vec<String> =
+                self.refused.iter().map(|(status, count)| format!("{status}: {count}")).collect();
+            write!(to, " ({})", by_status.join(", "))?;
+        }
+        write!(to, ", failed {failed}, shed {shed}")?;
+        match self.latency {
+            Some(latency) => write!(to, "; {latency}"),
+            None => write!(to, "; latency unknown"),
+        }
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p90, p99, max] =
+            [self.p50, self.p90, self.p99, self.max].map(|value| value.as_secs_f64() * 1e3);
+        write!(to, "p50 {p50:.1} ms, p90 {p90:.1} ms, p99 {p99:.1} ms, max {max:.1} ms")
+    }
+}
+
+/// Adds up outcomes while they arrive.
+pub(crate) struct Tally {
+    sent: u64,
+    accepted: u64,
+    refused: BTreeMap<u16, u64>,
+    failed: u64,
+    failures: BTreeMap<String, u64>,
+    shed: u64,
+    /// Microseconds, up to an hour, to three digits.
+    latencies: Histogram<u64>,
+}
+
+impl Tally {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            sent: 0,
+            accepted: 0,
+            refused: BTreeMap::new(),
+            failed: 0,
+            failures: BTreeMap::new(),
+            shed: 0,
+            latencies: Histogram::new_with_max(3_600_000_000, 3)?,
+        })
+    }
+
+    pub(crate) fn add(&mut self, answer: &Answer, latency: Duration) {
+        match answer {
+            Answer::Shed => {
+                self.shed += 1;
+                return;
+            }
+            Answer::Accepted(_) => self.accepted += 1,
+            Answer::Refused(status) => *self.refused.entry(*status).or_default() += 1,
+            Answer::Failed(reason) => {
+                self.failed += 1;
+                if let Some(count) = self.failures.get_mut(reason) {
+                    *count += 1;
+                } else if self.failures.len() < KEPT_REASONS {
+                    self.failures.insert(reason.clone(), 1);
+                }
+            }
+        }
+        self.sent += 1;
+        self.latencies.saturating_record(latency.as_micros().try_into().unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn merge(&mut self, other: Tally) -> anyhow::Result<()> {
+        self.sent += other.sent;
+        self.accepted += other.accepted;
+        self.failed += other.failed;
+        self.shed += other.shed;
+        for (status, count) in other.refused {
+            *self.refused.entry(status).or_default() += count;
+        }
+        for (reason, count) in other.failures {
+            if self.failures.contains_key(&reason) || self.failures.len() < KEPT_REASONS {
+                *self.failures.entry(reason).or_default() += count;
+            }
+        }
+        self.latencies.add(other.latencies)?;
+        Ok(())
+    }
+
+    pub(crate) fn into_summary(self, took: Duration) -> Summary {
+        let at = |quantile| Duration::from_micros(self.latencies.value_at_quantile(quantile));
+        let latency = (!self.latencies.is_empty()).then(|| Latency {
+            p50: at(0.50),
+            p90: at(0.90),
+            p99: at(0.99),
+            max: Duration::from_micros(self.latencies.max()),
+        });
+        let Tally { sent, accepted, refused, failed, failures, shed, .. } = self;
+        Summary { sent, accepted, refused, failed, failures, shed, latency, took }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_is_accepted_refused_or_failed_and_shed_has_no_latency() {
+        let mut tally = Tally::new().unwrap();
+        let id = Uuid::from_u128(1);
+        tally.add(&Answer::Accepted(id), Duration::from_millis(1));
+        tally.add(&Answer::Refused(503), Duration::from_millis(2));
+        tally.add(&Answer::Failed("reset".into()), Duration::from_millis(3));
+        tally.add(&Answer::Shed, Duration::from_secs(100));
+        let summary = tally.into_summary(Duration::from_secs(1));
+        assert_eq!((summary.sent, summary.accepted, summary.failed, summary.shed), (3, 1, 1, 1));
+        assert_eq!(summary.refused, BTreeMap::from([(503, 1)]));
+        assert!(summary.latency.unwrap().max < Duration::from_millis(4));
+    }
+
+    #[test]
+    fn with_nothing_sent_the_latency_is_unknown_and_not_zero() {
+        let summary = Tally::new().unwrap().into_summary(Duration::from_secs(1));
+        assert_eq!(summary.latency, None);
+        assert!(summary.to_string().ends_with("latency unknown"));
+    }
+
+    #[test]
+    fn reasons_of_failures_are_bounded_but_all_are_counted() {
+        let mut tally = Tally::new().unwrap();
+        for number in 0..50 {
+            tally.add(&Answer::Failed(number.to_string()), Duration::ZERO);
+        }
+        let summary = tally.into_summary(Duration::from_secs(1));
+        assert_eq!((summary.failed, summary.failures.len()), (50, KEPT_REASONS));
+    }
+
+    #[test]
+    fn only_a_201_that_names_its_order_is_accepted() {
+        let id = Uuid::from_u128(5);
+        assert_eq!(
+            Answer::read(201, format!(r#"{{"id":"{id}","more":1}}"#).as_bytes()),
+            Answer::Accepted(id)
+        );
+        assert!(matches!(Answer::read(201, b"{}"), Answer::Failed(_)));
+        assert_eq!(Answer::read(200, format!(r#"{{"id":"{id}"}}"#).as_bytes()), Answer::Refused(200));
+    }
+}

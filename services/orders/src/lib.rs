@@ -1,0 +1,15 @@
+//! The order service. Reading order: `place_order`, where the promise is made; `relay`, where it is kept; `api`.
+
+pub mod api;
+mod catalogue;
+mod order_request;
+mod place_order;
+mod problem;
+mod read_orders;
+pub mod relay;
+mod request_context;
+mod settings;
+mod shop;
+
+pub use settings::Settings;
+pub use shop::Shop;

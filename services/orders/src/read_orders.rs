@@ -1,0 +1,153 @@
+//! `GET /orders/{id}` and `GET /orders`.
+
+use axum::{
+    Json,
+    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+};
+use events::{Line, Money};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::{Shop, catalogue::CURRENCY, order_request::PricedOrder, problem::Problem};
+
+/// An order as a client sees it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct OrderView {
+    id: Uuid,
+    customer_id: Uuid,
+    status: String,
+    total: Money,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lines: Vec<Line>,
+    #[serde(with = "time::serde::rfc3339")]
+    placed_at: OffsetDateTime,
+    /// What happened to the order, oldest first. Only where one order is asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    history: Vec<HistoryView>,
+}
+
+/// One event of an order's life.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HistoryView {
+    event_id: Uuid,
+    #[serde(rename = "type")]
+    event_type: String,
+    sequence: i32,
+    /// When it was written, with the change that it tells of.
+    #[serde(with = "time::serde::rfc3339")]
+    recorded_at: OffsetDateTime,
+    /// When the broker had it; null while it waits in the outbox.
+    #[serde(with = "time::serde::rfc3339::option")]
+    published_at: Option<OffsetDateTime>,
+}
+
+impl OrderView {
+    /// The answer to `POST /orders`.
+    pub(crate) fn placed(id: Uuid, order: PricedOrder, placed_at: OffsetDateTime) -> Self {
+        Self {
+            id,
+            customer_id: order.customer_id,
+            status: "pending".into(),
+            total: Money { amount: order.total, currency: CURRENCY.into() },
+            lines: order.lines,
+            placed_at,
+            history: Vec::new(),
+        }
+    }
+}
+
+/// One order, its lines and its history.
+pub(crate) async fn read_order(
+    State(shop): State<Shop>,
+    id: Result<Path<Uuid>, PathRejection>,
+) -> Result<Json<OrderView>, Problem> {
+    // What is not an id cannot be the id of an order.
+    let Path(id) = id.map_err(|_| Problem::no_such_order())?;
+    let order = sqlx::query!(
+        "select customer_id, status, total_amount, currency, placed_at from orders where id = $1",
+        id
+    )
+    .fetch_optional(&shop.pool)
+    .await?
+    .ok_or_else(Problem::no_such_order)?;
+    let lines = sqlx::query_as!(
+        Line,
+        "select sku, quantity, unit_price from order_lines where order_id = $1 order by line_number",
+        id
+    )
+    .fetch_all(&shop.pool)
+    .await?;
+    let history = sqlx::query_as!(
+        HistoryView,
+        "select event_id, event_type, aggregate_version as sequence, created_at as recorded_at, published_at
+         from outbox where aggregate_id = $1 order by aggregate_version",
+        id
+    )
+    .fetch_all(&shop.pool)
+    .await?;
+    Ok(Json(OrderView {
+        id,
+        customer_id: order.customer_id,
+        status: order.status,
+        total: Money { amount: order.total_amount, currency: order.currency },
+        lines,
+        placed_at: order.placed_at,
+        history,
+    }))
+}
+
+/// Which page of orders is asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Page {
+    /// At most this many, 1 to 100; 20 if nothing is said.
+    limit: Option<u8>,
+    /// Orders older than this one: `next` of the page before.
+    after: Option<Uuid>,
+}
+
+/// A page of orders, newest first.
+#[derive(Debug, Serialize)]
+pub(crate) struct OrderPage {
+    orders: Vec<OrderView>,
+    /// For `after`; null on the last page.
+    next: Option<Uuid>,
+}
+
+/// Orders, newest first. Ids are made in order of time, to the millisecond, so the primary key is the order of the
+/// list and the cursor: a page is as quick as the first one however far back it lies.
+pub(crate) async fn list_orders(
+    State(shop): State<Shop>,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Json<OrderPage>, Problem> {
+    let Query(page) = page.map_err(|rejection| Problem::bad_query(&rejection.body_text()))?;
+    let limit = page.limit.unwrap_or(20);
+    if !(1..=100).contains(&limit) {
+        return Err(Problem::bad_query("limit is 1 to 100"));
+    }
+    let rows = sqlx::query!(
+        "select id, customer_id, status, total_amount, currency, placed_at
+         from orders
+         where $1::uuid is null or id < $1
+         order by id desc
+         limit $2",
+        page.after,
+        i64::from(limit),
+    )
+    .fetch_all(&shop.pool)
+    .await?;
+    let next = rows.last().filter(|_| rows.len() == usize::from(limit)).map(|row| row.id);
+    let orders = rows.into_iter().map(|row| OrderView {
+        id: row.id,
+        customer_id: row.customer_id,
+        status: row.status,
+        total: Money { amount: row.total_amount, currency: row.currency },
+        lines: Vec::new(),
+        placed_at: row.placed_at,
+        history: Vec::new(),
+    });
+    Ok(Json(OrderPage { orders: orders.collect(), next }))
+}

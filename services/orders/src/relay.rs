@@ -1,0 +1,71 @@
+//! The relays of this process, and what wakes and watches them.
+
+use broker::{Endpoint, Link, Publisher};
+use outbox::{Relay, RelayOptions, Wake, backlog};
+use runtime::{
+    Supervisor,
+    database::{self, Purpose},
+    settings,
+};
+use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::Settings;
+
+/// The relays of this process, not yet running.
+pub struct Relays {
+    endpoint: Endpoint,
+    links: Vec<Link>,
+    pool: PgPool,
+    settings: Settings,
+}
+
+impl Relays {
+    /// Connects to nothing yet. A URL that is none ends the process.
+    pub fn new(settings: &Settings) -> Self {
+        let endpoint = Endpoint::new(&settings.amqp_url, "orders")
+            .unwrap_or_else(|error| settings::refuse(&format!("ORDERS_AMQP_URL: {error}")));
+        let links = (0..settings.relay_workers).map(|_| Link::new("publisher")).collect();
+        // One connection for each relay, and three for those who wake and watch them: the API's are not touched.
+        let connections = u32::from(settings.relay_workers) + 3;
+        let pool = database::pool(&settings.database_url, "orders relay", connections, Purpose::Marks);
+        Self { endpoint, links, pool, settings: settings.clone() }
+    }
+
+    /// Whether all relays have their broker.
+    pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let links = self.links.clone();
+        move || links.iter().try_for_each(Link::state)
+    }
+
+    /// Ends the process if the broker refuses us at the start. One that is merely away is waited for.
+    pub async fn check(&self) {
+        if let Err(error) = self.endpoint.check().await {
+            settings::refuse(&format!("ORDERS_AMQP_URL: {error}"));
+        }
+    }
+
+    /// Starts them, and what wakes and watches them.
+    pub fn start(self, tasks: &mut Supervisor, wake: &Wake, stop: &CancellationToken) {
+        let Self { endpoint, links, pool, settings } = self;
+        for link in links {
+            let publisher = Publisher::new(endpoint.clone(), link, settings.confirm_deadline);
+            let options = RelayOptions {
+                batch: settings.relay_batch,
+                poll: settings.relay_poll,
+                ..RelayOptions::default()
+            };
+            let relay = Relay::new(pool.clone(), publisher, options);
+            tasks.spawn_infallible("relay", relay.run(wake.clone(), stop.clone()));
+        }
+        let instance = Uuid::now_v7();
+        tasks
+            .spawn_infallible("listener", outbox::listen(pool.clone(), wake.clone(), instance, stop.clone()));
+        tasks.spawn_infallible(
+            "notifier",
+            outbox::notify_others(pool.clone(), wake.clone(), instance, stop.clone()),
+        );
+        tasks.spawn_infallible("backlog", backlog::observe(pool, stop.clone()));
+    }
+}

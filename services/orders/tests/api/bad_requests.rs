@@ -1,0 +1,232 @@
+//! Whatever comes in: a 4xx problem with a stable type, and no row.
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use uuid::Uuid;
+
+use crate::support::{Orders, order};
+
+/// What a body is answered with: the status, and the last part of the problem's type.
+struct Case(&'static str, Vec<u8>, u16, &'static str);
+
+fn case(name: &'static str, body: impl Into<Vec<u8>>, status: u16, kind: &'static str) -> Case {
+    Case(name, body.into(), status, kind)
+}
+
+/// An order with its only line replaced.
+fn line(line: Value) -> Vec<u8> {
+    with("lines", vec![line].into())
+}
+
+/// An order whose quantity is this text, which need not be JSON.
+fn quantity(text: &str) -> Vec<u8> {
+    let customer = Uuid::new_v4();
+    format!(r#"{{"customerId":"{customer}","lines":[{{"sku":"TEA-001","quantity":{text}}}]}}"#).into()
+}
+
+/// An order with a field added or replaced.
+fn with(field: &str, value: Value) -> Vec<u8> {
+    let mut body = order();
+    body[field] = value;
+    body.to_string().into()
+}
+
+fn bad_bodies() -> Vec<Case> {
+    let good = order().to_string();
+    let customer = Uuid::new_v4();
+    let deep = format!("{}{}", "[".repeat(129), "]".repeat(129));
+    let lines = |count: usize| with("lines", vec![json!({ "sku": "TEA-001", "quantity": 1 }); count].into());
+    let (malformed, invalid) = ("malformed-json", "invalid-order");
+    vec![
+        case("empty", "", 400, malformed),
+        case("not JSON", "hello", 400, malformed),
+        case("truncated", &good[..good.len() - 3], 400, malformed),
+        case("trailing garbage", format!("{good} x"), 400, malformed),
+        case("two documents", format!("{good}{good}"), 400, malformed),
+        case("a byte order mark", format!("\u{feff}{good}"), 400, malformed),
+        case("invalid UTF-8", [b"{\"customerId\":\"\xff\"}".as_slice()].concat(), 400, malformed),
+        case("UTF-16", good.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>(), 400, malformed),
+        case("too deep", format!(r#"{{"customerId":"{customer}","lines":{deep}}}"#), 422, invalid),
+        case("an array", "[]", 422, invalid),
+        case("null", "null", 422, invalid),
+        case("a number", "42", 422, invalid),
+        case("no fields", "{}", 422, invalid),
+        case(
+            "duplicate keys",
+            format!(r#"{{"customerId":"{customer}","customerId":"{customer}","lines":[]}}"#),
+            422,
+            invalid,
+        ),
+        case("unknown field status", with("status", json!("confirmed")), 422, invalid),
+        case("unknown field total", with("total", json!({ "amount": 1, "currency": "EUR" })), 422, invalid),
+        case("unknown field id", with("id", json!(customer)), 422, invalid),
+        case(
+            "a price of one's own",
+            line(json!({ "sku": "TEA-001", "quantity": 1, "unitPrice": 1 })),
+            422,
+            invalid,
+        ),
+        case("customer is null", with("customerId", Value::Null), 422, invalid),
+        case("customer is no UUID", with("customerId", json!("42")), 422, invalid),
+        case("customer is the nil UUID", with("customerId", json!(Uuid::nil())), 422, invalid),
+        case("lines missing", json!({ "customerId": customer }).to_string(), 422, invalid),
+        case("lines is null", with("lines", Value::Null), 422, invalid),
+        case("no lines", lines(0), 422, invalid),
+        case("101 lines", lines(101), 422, invalid),
+        case("the same SKU twice", lines(2), 422, invalid),
+        case("quantity 0", quantity("0"), 422, invalid),
+        case("negative quantity", quantity("-1"), 422, invalid),
+        case("fractional quantity", quantity("1.5"), 422, invalid),
+        case("quantity 1e3", quantity("1e3"), 422, invalid),
+        case("quantity 1001", quantity("1001"), 422, invalid),
+        case("quantity 2^31", quantity("2147483648"), 422, invalid),
+        case("quantity 2^32 + 1", quantity("4294967297"), 422, invalid),
+        case("quantity 2^63", quantity("9223372036854775808"), 422, invalid),
+        case("quantity is text", quantity("\"2\""), 422, invalid),
+        case("quantity is true", quantity("true"), 422, invalid),
+        case("quantity is null", quantity("null"), 422, invalid),
+        case("quantity is NaN", quantity("NaN"), 400, malformed),
+        case("quantity is missing", line(json!({ "sku": "TEA-001" })), 422, invalid),
+        case("unknown SKU", line(json!({ "sku": "COFFEE", "quantity": 1 })), 422, "unknown-sku"),
+        case("empty SKU", line(json!({ "sku": "", "quantity": 1 })), 422, "unknown-sku"),
+        case("huge SKU", line(json!({ "sku": "x".repeat(60_000), "quantity": 1 })), 422, "unknown-sku"),
+        case("a NUL in the SKU", line(json!({ "sku": "TEA\u{0}", "quantity": 1 })), 422, "unknown-sku"),
+        case(
+            "SQL in the SKU",
+            line(json!({ "sku": "'; drop table orders; --", "quantity": 1 })),
+            422,
+            "unknown-sku",
+        ),
+        case(
+            "control characters",
+            line(json!({ "sku": "\r\n\u{1b}[31m", "quantity": 1 })),
+            422,
+            "unknown-sku",
+        ),
+        case(
+            "a lone surrogate",
+            format!(r#"{{"customerId":"{customer}","lines":[{{"sku":"\ud800","quantity":1}}]}}"#),
+            400,
+            malformed,
+        ),
+        case("64 KiB + 1", format!("{good}{}", " ".repeat(64 * 1024 + 1 - good.len())), 413, "too-large"),
+    ]
+}
+
+#[tokio::test]
+async fn every_bad_body_is_a_problem_and_writes_nothing() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    for Case(name, body, status, kind) in bad_bodies() {
+        let request =
+            orders.client.post(format!("{}/orders", orders.url)).header("content-type", "application/json");
+        let response = request.body(body).send().await?;
+        assert_eq!(response.status(), status, "{name}: {}", response.text().await?);
+        assert_eq!(response.headers()["content-type"], "application/problem+json", "{name}");
+        let problem: Value = response.json().await?;
+        assert_eq!(problem["type"], format!("urn:shop:problem:{kind}"), "{name}: {problem}");
+        assert_eq!(problem["status"], status, "{name}");
+        assert!(problem.to_string().len() < 1000, "{name}: the answer grows with the question");
+    }
+    assert_eq!(orders.rows().await?, (0, 0, 0));
+    // The same service takes a good one.
+    assert_eq!(orders.post(&order()).await?.0, 201);
+    Ok(())
+}
+
+#[tokio::test]
+async fn wrong_methods_paths_types_and_queries_are_problems_too() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let (client, url) = (&orders.client, &orders.url);
+    let post = || client.post(format!("{url}/orders")).body(order().to_string());
+    let huge = format!("{url}/orders?after={}", "0".repeat(8 * 1024));
+    let cases = [
+        (
+            "curl -d",
+            post().header("content-type", "application/x-www-form-urlencoded"),
+            415,
+            "unsupported-media-type",
+        ),
+        ("no content type", post(), 415, "unsupported-media-type"),
+        (
+            "compressed",
+            post().header("content-type", "application/json").header("content-encoding", "gzip"),
+            415,
+            "unsupported-media-type",
+        ),
+        ("wrong method", client.delete(format!("{url}/orders")), 405, "method-not-allowed"),
+        (
+            "wrong method on one",
+            client.put(format!("{url}/orders/{}", Uuid::new_v4())),
+            405,
+            "method-not-allowed",
+        ),
+        ("unknown path", client.get(format!("{url}/order")), 404, "not-found"),
+        ("unknown order", client.get(format!("{url}/orders/{}", Uuid::new_v4())), 404, "no-such-order"),
+        ("no id", client.get(format!("{url}/orders/42")), 404, "no-such-order"),
+        ("NUL in the path", client.get(format!("{url}/orders/%00")), 404, "no-such-order"),
+        ("bad UTF-8 in the path", client.get(format!("{url}/orders/%ff")), 404, "no-such-order"),
+        ("limit 0", client.get(format!("{url}/orders?limit=0")), 400, "bad-query"),
+        ("limit 101", client.get(format!("{url}/orders?limit=101")), 400, "bad-query"),
+        ("limit -1", client.get(format!("{url}/orders?limit=-1")), 400, "bad-query"),
+        ("bad cursor", client.get(format!("{url}/orders?after=yesterday")), 400, "bad-query"),
+        ("unknown parameter", client.get(format!("{url}/orders?sort=total")), 400, "bad-query"),
+        ("huge cursor", client.get(huge), 400, "bad-query"),
+    ];
+    for (name, request, status, kind) in cases {
+        let response = request.send().await?;
+        assert_eq!(response.status(), status, "{name}");
+        if status == 405 {
+            assert!(response.headers().contains_key("allow"), "{name}: no Allow header");
+        }
+        let problem: Value = response.json().await?;
+        assert_eq!(problem["type"], format!("urn:shop:problem:{kind}"), "{name}: {problem}");
+    }
+    assert_eq!(orders.rows().await?, (0, 0, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn bad_trace_headers_never_fail_a_request() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    for header in
+        ["", "nonsense", "00-00000000000000000000000000000000-0000000000000000-00", &"f".repeat(4000)]
+    {
+        let request = orders.client.post(format!("{}/orders", orders.url)).json(&order());
+        assert_eq!(request.header("traceparent", header).send().await?.status(), 201, "{header:?}");
+    }
+    Ok(())
+}
+
+/// Sends raw bytes, closes its own half, and returns what came back.
+async fn raw(orders: &Orders, request: &[u8]) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(orders.url.trim_start_matches("http://")).await?;
+    stream.write_all(request).await?;
+    stream.shutdown().await?;
+    let mut answer = String::new();
+    // A reset is an answer too: the server had enough.
+    let _ = stream.read_to_string(&mut answer).await;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn requests_that_end_early_or_lie_about_their_length_write_nothing() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let head = "POST /orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let body = order().to_string();
+    let announced_but_absent = format!("{head}content-length: 1000\r\n\r\n");
+    let half = format!("{head}content-length: {}\r\n\r\n{}", body.len(), &body[..body.len() / 2]);
+    let both_lengths = format!("{head}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n");
+    let no_end = format!("{head}transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n", body.len());
+    for request in [announced_but_absent, half, both_lengths, no_end, "GARBAGE\r\n\r\n".into()] {
+        let answer = raw(&orders, request.as_bytes()).await?;
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 4"),
+            "{request:?} was answered with {answer:?}"
+        );
+    }
+    assert_eq!(orders.rows().await?, (0, 0, 0));
+    Ok(())
+}

@@ -1,0 +1,107 @@
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::{Orders, order};
+
+#[tokio::test]
+async fn an_order_is_accepted_priced_and_found_again() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let customer = Uuid::new_v4();
+    let request = json!({ "customerId": customer, "lines": [
+        { "sku": "TEA-001", "quantity": 2 }, { "sku": "POT-001", "quantity": 1 },
+    ] });
+    let response = orders.client.post(format!("{}/orders", orders.url)).json(&request).send().await?;
+    assert_eq!(response.status(), 201);
+    let location = response.headers()["location"].to_str()?.to_owned();
+    let placed: Value = response.json().await?;
+    assert_eq!(location, format!("/orders/{}", placed["id"].as_str().unwrap()));
+    assert_eq!(placed["status"], "pending");
+    assert_eq!(placed["total"], json!({ "amount": 2 * 625 + 6900, "currency": "EUR" }));
+
+    let (status, found) = orders.get(&location).await?;
+    assert_eq!(status, 200);
+    for field in ["id", "customerId", "status", "total", "lines"] {
+        assert_eq!(found[field], placed[field], "{field}");
+    }
+    let history = found["history"].as_array().unwrap();
+    assert_eq!(history.len(), 1);
+    assert_eq!((&history[0]["type"], &history[0]["sequence"]), (&json!("OrderCreated"), &json!(1)));
+    assert_eq!(history[0]["publishedAt"], Value::Null, "there is no broker");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_thousand_orders_in_a_row_are_accepted_without_a_broker_and_each_has_its_event()
+-> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let mut ids = HashSet::new();
+    for _ in 0..1000 {
+        let (status, placed) = orders.post(&order()).await?;
+        assert_eq!(status, 201);
+        ids.insert(placed["id"].as_str().unwrap().parse::<Uuid>()?);
+    }
+    let sql =
+        "select aggregate_id from orders.outbox where event_type = 'OrderCreated' and published_at is null";
+    let events: HashSet<Uuid> =
+        sqlx::query_scalar(sql).fetch_all(&orders.auditor).await?.into_iter().collect();
+    assert_eq!(events, ids);
+    assert_eq!(orders.rows().await?, (1000, 1000, 1000));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_trace_of_the_request_is_in_the_event() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let trace_id = "0af7651916cd43dd8448eb211c80319c";
+    let request = orders.client.post(format!("{}/orders", orders.url)).json(&order());
+    let response = request.header("traceparent", format!("00-{trace_id}-b7ad6b7169203331-01")).send().await?;
+    assert_eq!(response.status(), 201);
+    let sql = "select headers ->> 'traceparent', payload ->> 'traceparent' from orders.outbox";
+    let (header, body): (String, String) = sqlx::query_as(sql).fetch_one(&orders.auditor).await?;
+    assert!(header.contains(trace_id), "{header}");
+    assert_eq!(header, body);
+    Ok(())
+}
+
+#[tokio::test]
+async fn orders_are_listed_newest_first_and_page_by_page_without_gaps() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let mut placed = vec![];
+    for _ in 0..25 {
+        placed.push(orders.post(&order()).await?.1["id"].clone());
+    }
+    placed.reverse();
+    let mut listed = vec![];
+    let mut page = "/orders?limit=10".to_owned();
+    loop {
+        let (status, body) = orders.get(&page).await?;
+        assert_eq!(status, 200);
+        listed.extend(body["orders"].as_array().unwrap().iter().map(|order| order["id"].clone()));
+        let Some(next) = body["next"].as_str() else { break };
+        page = format!("/orders?limit=10&after={next}");
+    }
+    // Within one millisecond the order of ids is not the order of placing: compare as sets, and the ends.
+    assert_eq!(listed.len(), placed.len());
+    assert_eq!(listed.iter().collect::<HashSet<_>>(), placed.iter().collect());
+    assert!(listed.windows(2).all(|pair| pair[0].as_str() > pair[1].as_str()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn health_and_metrics_tell_that_the_broker_is_away_and_orders_are_still_accepted() -> anyhow::Result<()>
+{
+    let orders = Orders::start().await?;
+    orders.post(&order()).await?;
+    let (status, health) = orders.get("/readyz").await?;
+    assert_eq!(status, 200);
+    assert_eq!(health["parts"]["database"]["up"], true);
+    assert_eq!(health["parts"]["broker"]["up"], false);
+    testbed::eventually("the backlog to be counted", std::time::Duration::from_secs(10), async || {
+        let metrics = orders.client.get(format!("{}/metrics", orders.url)).send().await?.text().await?;
+        let shown = metrics.lines().any(|line| line == "outbox_pending 1");
+        Ok((shown && metrics.contains("broker_connected{role=\"publisher\"} 0")).then_some(()))
+    })
+    .await
+}

@@ -1,0 +1,87 @@
+use std::time::Duration;
+
+use lapin::{
+    Channel, Confirmation, Connection,
+    message::Delivery,
+    options::{BasicPublishOptions, ConfirmSelectOptions},
+    types::{AMQPValue, FieldTable, ShortString},
+};
+
+use crate::{
+    Endpoint, Error,
+    connect::{PATIENCE, close, within},
+    topology::DEAD,
+};
+
+/// How long the broker may take to confirm a dead letter.
+const CONFIRM_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The longest detail that is kept with a dead letter, in characters: an error text can quote the whole message.
+const LONGEST_DETAIL: usize = 500;
+
+/// Sets messages aside, with the reason and the original bytes.
+///
+/// `basic.reject` would let the broker do it, but without a reason. So the message is published to the dead letters
+/// and confirmed there, and only then acknowledged here; a crash in between leaves it in both places, which loses
+/// nothing. On a connection of its own: an alarm blocks connections that publish, and must not stop acknowledgements.
+pub(crate) struct DeadLetters {
+    endpoint: Endpoint,
+    queue: &'static str,
+    open: Option<(Connection, Channel)>,
+}
+
+impl DeadLetters {
+    pub(crate) fn new(endpoint: Endpoint, queue: &'static str) -> Self {
+        Self { endpoint, queue, open: None }
+    }
+
+    /// Puts a copy of the delivery into the queue's dead letters. The delivery itself is not touched.
+    pub(crate) async fn keep(
+        &mut self,
+        delivery: &Delivery,
+        reason: &str,
+        detail: &str,
+    ) -> Result<(), Error> {
+        let kept = self.publish(delivery, reason, detail).await;
+        if kept.is_err()
+            && let Some((connection, _)) = self.open.take()
+        {
+            close(connection).await;
+        }
+        kept
+    }
+
+    async fn publish(&mut self, delivery: &Delivery, reason: &str, detail: &str) -> Result<(), Error> {
+        if self.open.is_none() {
+            let (connection, channel) = self.endpoint.open("dead letters").await?;
+            let select = channel.confirm_select(ConfirmSelectOptions::default());
+            within(PATIENCE, "confirm.select", select).await?;
+            self.open = Some((connection, channel));
+        }
+        let Some((_, channel)) = &self.open else {
+            return Err(Error::Silent(PATIENCE, "connect"));
+        };
+
+        let mut headers = delivery.properties.headers().clone().unwrap_or_default();
+        let detail: String = detail.chars().take(LONGEST_DETAIL).collect();
+        set(&mut headers, "reason", reason);
+        set(&mut headers, "detail", &detail);
+        set(&mut headers, "original-routing-key", delivery.routing_key.as_str());
+        let properties = delivery.properties.clone().with_headers(headers).with_delivery_mode(2);
+        let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
+        let published =
+            channel.basic_publish(DEAD.into(), self.queue.into(), mandatory, &delivery.data, properties);
+        let confirm = within(CONFIRM_DEADLINE, "basic.publish", published).await?;
+        match within(CONFIRM_DEADLINE, "the confirm of a dead letter", confirm).await? {
+            Confirmation::Ack(None) => Ok(()),
+            // Not kept, then: the caller does not acknowledge, and the message comes again.
+            other => Err(Error::Refused(
+                format!("a dead letter was not taken: {other:?}").chars().take(200).collect(),
+            )),
+        }
+    }
+}
+
+fn set(headers: &mut FieldTable, key: &str, value: &str) {
+    headers.insert(ShortString::from(key), AMQPValue::LongString(value.into()));
+}

@@ -1,0 +1,223 @@
+use std::{collections::HashSet, time::Duration};
+
+use events::transport::{self, Away, Outcome, Outgoing, Refusal};
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, ExchangeKind, PublisherConfirm,
+    options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions},
+    types::{AMQPValue, FieldTable},
+};
+use time::OffsetDateTime;
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use crate::{
+    Endpoint, Error, Link,
+    connect::{PATIENCE, close, within},
+    topology::EVENTS,
+};
+
+/// The largest body that is sent, in bytes. RabbitMQ closes the channel over a message that is too large for it
+/// (16 MiB by default since 4.0), and takes the confirms of the whole batch along; then the same batch comes again.
+const LARGEST_BODY: usize = 1024 * 1024;
+
+/// A connection that has been quiet for this long is asked whether it is still there before anything is claimed.
+const ASK_AFTER: Duration = Duration::from_secs(2);
+
+/// Publishes with confirms over one channel of one connection. Has one task as its owner: publishing from two tasks on
+/// clones of a channel hands confirms to the wrong message.
+pub struct Publisher {
+    endpoint: Endpoint,
+    link: Link,
+    confirm_deadline: Duration,
+    open: Option<Open>,
+}
+
+struct Open {
+    connection: Connection,
+    channel: Channel,
+    /// When the broker last answered.
+    heard: Instant,
+}
+
+impl Publisher {
+    /// A publisher that is not connected yet. `confirm_deadline` bounds one batch, from its first publish to its last
+    /// confirm; past it the outcome of what is unanswered is unknown.
+    pub fn new(endpoint: Endpoint, link: Link, confirm_deadline: Duration) -> Self {
+        Self { endpoint, link, confirm_deadline, open: None }
+    }
+
+    async fn connect(&self) -> Result<Open, Error> {
+        let (connection, channel) = self.endpoint.open("publisher").await?;
+        // Without this every publish would be "confirmed" at once, as `NotRequested`.
+        within(PATIENCE, "confirm.select", channel.confirm_select(ConfirmSelectOptions::default())).await?;
+        Ok(Open { connection, channel, heard: Instant::now() })
+    }
+
+    /// Drops the connection: whatever was in flight on it has an unknown outcome now.
+    async fn give_up(&mut self, reason: &str) {
+        self.link.down(reason);
+        if let Some(open) = self.open.take() {
+            close(open.connection).await;
+        }
+    }
+}
+
+impl transport::Publisher for Publisher {
+    async fn ready(&mut self) -> Result<(), Away> {
+        if let Some(open) = &mut self.open
+            && let Err(reason) = open.still_there().await
+        {
+            // A blocked connection is alive: closing it would only have us blocked again on the next one.
+            if reason == BLOCKED && open.connection.status().connected() {
+                self.link.down(&reason);
+            } else {
+                self.give_up(&reason).await;
+            }
+            return Err(Away(reason));
+        }
+        if self.open.is_none() {
+            match self.connect().await {
+                Ok(open) => self.open = Some(open),
+                Err(error) => {
+                    let reason = error.to_string();
+                    self.link.down(&reason);
+                    return Err(Away(reason));
+                }
+            }
+        }
+        self.link.up();
+        Ok(())
+    }
+
+    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<Outcome> {
+        let Some(open) = &mut self.open else {
+            return vec![Outcome::Unknown; batch.len()];
+        };
+        let deadline = Instant::now() + self.confirm_deadline;
+        let sent = open.send_all(batch, self.endpoint.name(), deadline).await;
+        let answers = open.collect(batch, sent, deadline).await;
+        open.heard = Instant::now();
+        if answers.contains(&Outcome::Unknown) {
+            // Confirms that are still to come would be counted for the next batch's messages, and returns with them.
+            self.give_up("a publish was not confirmed").await;
+        } else if answers.contains(&Outcome::Refused(Refusal::Unroutable)) {
+            // A binding has gone. Connecting again declares it again, and the retry finds it.
+            self.give_up("a message came back unroutable").await;
+        }
+        answers
+    }
+}
+
+/// What [`Open::still_there`] says while an alarm (memory, disk) keeps the broker from reading what we send.
+const BLOCKED: &str = "blocked by an alarm";
+
+impl Open {
+    async fn still_there(&mut self) -> Result<(), String> {
+        let status = self.connection.status();
+        if !status.connected() || !self.channel.status().connected() {
+            return Err("the connection was lost".into());
+        }
+        // Nothing that is published during an alarm is answered, and nothing says so: it would hang to the deadline.
+        if status.blocked() {
+            return Err(BLOCKED.into());
+        }
+        if self.heard.elapsed() > ASK_AFTER {
+            // Also finds out that the exchange was deleted.
+            let passive = ExchangeDeclareOptions { passive: true, durable: true, ..Default::default() };
+            let asked = self.channel.exchange_declare(
+                EVENTS.into(),
+                ExchangeKind::Topic,
+                passive,
+                FieldTable::default(),
+            );
+            within(PATIENCE, "exchange.declare", asked).await.map_err(|error| error.to_string())?;
+            self.heard = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Puts all messages on the wire without waiting for answers: a round trip for each would cost nine tenths of
+    /// the throughput. `None` stands for a message that was not sent.
+    async fn send_all(
+        &self,
+        batch: &[Outgoing],
+        app: &str,
+        deadline: Instant,
+    ) -> Vec<Option<PublisherConfirm>> {
+        let mut sent = Vec::with_capacity(batch.len());
+        // `mandatory`: a message that no queue is bound for comes back, instead of being confirmed and dropped.
+        let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
+        for message in batch {
+            if message.body.len() > LARGEST_BODY {
+                sent.push(None);
+                continue;
+            }
+            let publish = self.channel.basic_publish(
+                EVENTS.into(),
+                events::routing_key(&message.event_type).into(),
+                mandatory,
+                &message.body,
+                properties(message, app),
+            );
+            match timeout_at(deadline, publish).await {
+                Ok(Ok(confirm)) => sent.push(Some(confirm)),
+                // The link is gone or stuck: what follows would not get through either.
+                Ok(Err(_)) | Err(_) => break,
+            }
+        }
+        sent
+    }
+
+    /// Waits for all answers of a batch, and only then decides.
+    ///
+    /// AMQP gives a returned message no delivery tag, and lapin hands it to whichever confirm completes next. So a
+    /// message that came back may well carry a plain ack itself, while its neighbour carries the return. Returns are
+    /// matched by message id, over the whole batch.
+    async fn collect(
+        &self,
+        batch: &[Outgoing],
+        sent: Vec<Option<PublisherConfirm>>,
+        deadline: Instant,
+    ) -> Vec<Outcome> {
+        let mut outcomes = Vec::with_capacity(batch.len());
+        let mut returned: HashSet<Uuid> = HashSet::new();
+        for confirm in sent {
+            let Some(confirm) = confirm else {
+                outcomes.push(Outcome::Refused(Refusal::TooLarge));
+                continue;
+            };
+            let (outcome, message) = match timeout_at(deadline, confirm).await {
+                Ok(Ok(Confirmation::Ack(message))) => (Outcome::Confirmed, message),
+                Ok(Ok(Confirmation::Nack(message))) => (Outcome::Refused(Refusal::Nacked), message),
+                Ok(Ok(Confirmation::NotRequested) | Err(_)) | Err(_) => (Outcome::Unknown, None),
+            };
+            outcomes.push(outcome);
+            let id = message.as_ref().and_then(|message| message.delivery.properties.message_id().as_ref());
+            returned.extend(id.and_then(|id| Uuid::parse_str(id.as_str()).ok()));
+        }
+        for (message, outcome) in batch.iter().zip(&mut outcomes) {
+            if returned.contains(&message.id) && *outcome != Outcome::Unknown {
+                *outcome = Outcome::Refused(Refusal::Unroutable);
+            }
+        }
+        outcomes.resize(batch.len(), Outcome::Unknown);
+        outcomes
+    }
+}
+
+fn properties(message: &Outgoing, app: &str) -> BasicProperties {
+    let mut headers = FieldTable::default();
+    if let Some(traceparent) = &message.traceparent {
+        headers.insert("traceparent".into(), AMQPValue::LongString(traceparent.as_str().into()));
+    }
+    let now = OffsetDateTime::now_utc().unix_timestamp();
+    BasicProperties::default()
+        .with_message_id(message.id.to_string().into())
+        .with_type(message.event_type.as_str().into())
+        .with_content_type("application/cloudevents+json".into())
+        // 2: persistent.
+        .with_delivery_mode(2)
+        .with_timestamp(now.unsigned_abs())
+        .with_app_id(app.into())
+        .with_headers(headers)
+}

@@ -1,0 +1,95 @@
+//! The exchanges and queues of the system.
+//!
+//! Everyone who connects declares all of it. Declaring is idempotent, and it removes the first-start trap: an exchange
+//! drops what no queue is bound for, so an event published before its consumer's first start would be gone.
+//!
+//! There is deliberately no alternate exchange. It would turn "no queue is bound for this" into an ordinary confirm,
+//! and the relay would mark an event as published that no service got. Without it a `mandatory` message comes back,
+//! stays in the outbox, and is delivered as soon as the binding is there again.
+
+use lapin::{
+    Channel, ExchangeKind,
+    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    types::{AMQPValue, FieldTable, ShortString},
+};
+
+use crate::connect::{Error, PATIENCE, within};
+
+/// Where events are published: a topic exchange, with routing keys such as `order.created`.
+pub const EVENTS: &str = "shop.events";
+
+/// Where messages go that no consumer could apply; the routing key is the queue that they came from.
+pub const DEAD: &str = "shop.dead";
+
+/// The inventory service's queue.
+pub const INVENTORY: &str = "inventory.events";
+
+/// The billing service's queue.
+pub const BILLING: &str = "billing.events";
+
+/// Who wants what: a queue, and the routing keys bound to it.
+const SUBSCRIPTIONS: [(&str, &[&str]); 2] = [(INVENTORY, &["order.created"]), (BILLING, &["order.created"])];
+
+/// How often a message may come back undelivered before the broker sets it aside. Only a message that kills its
+/// consumer gets that far, since handlers that fail do not give messages back. The number is explicit because the
+/// default differs: none before RabbitMQ 4, 20 since.
+const DELIVERY_LIMIT: i32 = 20;
+
+/// The dead-letter queue of a queue.
+pub fn dead_letter_queue(queue: &str) -> String {
+    format!("{queue}.dead")
+}
+
+/// Declares everything. Does nothing where it exists already.
+pub(crate) async fn declare(channel: &Channel) -> Result<(), Error> {
+    let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+    for (exchange, kind) in [(EVENTS, ExchangeKind::Topic), (DEAD, ExchangeKind::Direct)] {
+        let declared = channel.exchange_declare(exchange.into(), kind, durable, FieldTable::default());
+        within(PATIENCE, "exchange.declare", declared).await?;
+    }
+    for (queue, keys) in SUBSCRIPTIONS {
+        let dead = dead_letter_queue(queue);
+        declare_queue(channel, &dead, FieldTable::default()).await?;
+        bind(channel, &dead, DEAD, queue).await?;
+        declare_queue(channel, queue, arguments(queue)).await?;
+        for key in keys {
+            bind(channel, queue, EVENTS, key).await?;
+        }
+    }
+    Ok(())
+}
+
+fn arguments(queue: &str) -> FieldTable {
+    let mut arguments = FieldTable::default();
+    let mut set = |key: &str, value: AMQPValue| _ = arguments.insert(ShortString::from(key), value);
+    set("x-delivery-limit", AMQPValue::LongInt(DELIVERY_LIMIT));
+    set("x-dead-letter-exchange", AMQPValue::LongString(DEAD.into()));
+    set("x-dead-letter-routing-key", AMQPValue::LongString(queue.into()));
+    // The default is at-most-once: a message on its way to the dead letters could be lost in a crash. This strategy
+    // demands that the queue refuses, rather than drops, what does not fit.
+    set("x-dead-letter-strategy", AMQPValue::LongString("at-least-once".into()));
+    set("x-overflow", AMQPValue::LongString("reject-publish".into()));
+    // One instance consumes, the others stand by: competing consumers would apply an order's events out of order.
+    set("x-single-active-consumer", AMQPValue::Boolean(true));
+    arguments
+}
+
+async fn declare_queue(channel: &Channel, queue: &str, mut arguments: FieldTable) -> Result<(), Error> {
+    // Quorum queues write to disk before they confirm; classic queues do not, whatever their messages' delivery mode.
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+    let declared = channel.queue_declare(queue.into(), durable, arguments);
+    within(PATIENCE, "queue.declare", declared).await?;
+    Ok(())
+}
+
+async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<(), Error> {
+    let bound = channel.queue_bind(
+        queue.into(),
+        exchange.into(),
+        key.into(),
+        QueueBindOptions::default(),
+        FieldTable::default(),
+    );
+    within(PATIENCE, "queue.bind", bound).await
+}

@@ -1,0 +1,7 @@
+//! The publisher and the consumer, against a real RabbitMQ.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
+
+mod consuming;
+mod publishing;
+mod support;

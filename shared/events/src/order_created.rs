@@ -1,0 +1,68 @@
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// `OrderCreated`, version 1: an order was accepted. A complete snapshot, so that no reader has to ask back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OrderCreated {
+    /// The order; the same as the envelope's `subject`.
+    pub order_id: Uuid,
+    /// Who ordered.
+    pub customer_id: Uuid,
+    /// What was ordered, in the order in which it was asked for. Never empty.
+    pub lines: Vec<Line>,
+    /// The sum over all lines of quantity times unit price.
+    pub total: Money,
+}
+
+/// One line of an order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    /// Stock keeping unit: which product.
+    pub sku: String,
+    /// How many pieces; at least one.
+    pub quantity: i32,
+    /// Price of one piece at the moment of ordering, in minor units (cents) of the total's currency.
+    pub unit_price: i64,
+}
+
+/// An amount of money: an integer in minor units, and its ISO 4217 currency. Never a float.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Money {
+    /// In minor units: 1250 is 12.50.
+    pub amount: i64,
+    /// Three letters, such as `EUR`.
+    pub currency: String,
+}
+
+impl OrderCreated {
+    /// The name under which it travels.
+    pub const TYPE: &'static str = "OrderCreated";
+    /// The version of this body's schema.
+    pub const VERSION: i16 = 1;
+
+    /// The sum of the lines in minor units; `None` when it does not fit.
+    pub fn sum(lines: &[Line]) -> Option<i64> {
+        lines.iter().try_fold(0_i64, |sum, line| {
+            sum.checked_add(line.unit_price.checked_mul(i64::from(line.quantity))?)
+        })
+    }
+
+    /// What a reader must check before it acts: a body can be well-formed JSON and still be nonsense.
+    pub(crate) fn check(&self, subject: Uuid) -> Result<(), String> {
+        if self.order_id != subject {
+            return Err(format!("orderId {} is not the subject {subject}", self.order_id));
+        }
+        if self.lines.is_empty() {
+            return Err("an order has at least one line".into());
+        }
+        if let Some(line) = self.lines.iter().find(|line| line.quantity < 1 || line.unit_price < 1) {
+            return Err(format!("line {}: quantity and unitPrice are at least 1", line.sku));
+        }
+        if Self::sum(&self.lines) != Some(self.total.amount) {
+            return Err(format!("the lines do not add up to the total {}", self.total.amount));
+        }
+        Ok(())
+    }
+}

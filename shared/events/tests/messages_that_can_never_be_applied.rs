@@ -1,0 +1,124 @@
+//! A message is input from outside. Each of these must be told apart from a good one, by a reason, without a panic.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
+
+use events::{Body, Draft, Line, Money, OrderCreated, Rejection, TraceContext, decode, transport::Incoming};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+fn order() -> OrderCreated {
+    OrderCreated {
+        order_id: Uuid::now_v7(),
+        customer_id: Uuid::new_v4(),
+        lines: vec![
+            Line { sku: "TEA-001".into(), quantity: 2, unit_price: 625 },
+            Line { sku: "MUG-001".into(), quantity: 1, unit_price: 1450 },
+        ],
+        total: Money { amount: 2700, currency: "EUR".into() },
+    }
+}
+
+/// The envelope of a good event, to be broken in one place.
+fn envelope() -> Value {
+    let order = order();
+    let aggregate = ("order", order.order_id, 1);
+    let kind = (OrderCreated::TYPE, OrderCreated::VERSION);
+    let draft = Draft::new("/orders", aggregate, kind, &TraceContext::root(), &order).unwrap();
+    serde_json::from_str(&draft.payload).unwrap()
+}
+
+fn message(envelope: &Value) -> Incoming {
+    Incoming {
+        message_id: envelope["id"].as_str().map(String::from),
+        body: envelope.to_string().into_bytes(),
+        ..Incoming::default()
+    }
+}
+
+fn with(pointer: &str, value: Value) -> Incoming {
+    let mut envelope = envelope();
+    *envelope.pointer_mut(pointer).unwrap() = value;
+    message(&envelope)
+}
+
+fn without(object: &str, key: &str) -> Incoming {
+    let mut envelope = envelope();
+    let id = envelope["id"].as_str().map(String::from);
+    envelope.pointer_mut(object).unwrap().as_object_mut().unwrap().remove(key).unwrap();
+    Incoming { message_id: id, ..message(&envelope) }
+}
+
+#[test]
+fn a_good_message_is_decoded_and_unknown_fields_are_ignored() {
+    let mut envelope = envelope();
+    envelope["somethingNew"] = json!({"a": 1});
+    envelope["data"]["giftWrap"] = json!(true);
+    envelope["data"]["lines"][0]["colour"] = json!("green");
+    let event = decode(&message(&envelope)).unwrap();
+    assert_eq!(event.event_type, "OrderCreated");
+    assert_eq!(event.id.to_string(), envelope["id"].as_str().unwrap());
+    let Body::OrderCreated(body) = event.body;
+    assert_eq!(body.total.amount, 2700);
+}
+
+#[test]
+fn every_kind_of_bad_message_has_its_reason() {
+    let good = envelope();
+    let text = good.to_string();
+    let raw = |body: &[u8]| Incoming { body: body.to_vec(), ..message(&good) };
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let cases: Vec<(&str, Incoming, &str)> = vec![
+        ("empty", raw(b""), "malformed"),
+        ("not JSON", raw(b"hello"), "malformed"),
+        ("truncated", raw(&text.as_bytes()[..text.len() - 5]), "malformed"),
+        ("two documents", raw(format!("{text}{text}").as_bytes()), "malformed"),
+        ("invalid UTF-8", raw(b"{\"id\":\"\xff\xfe\"}"), "malformed"),
+        ("too deep", raw(deep.as_bytes()), "malformed"),
+        ("an array", raw(b"[]"), "malformed"),
+        ("null", raw(b"null"), "malformed"),
+        ("no id", without("", "id"), "malformed"),
+        ("bad id", with("/id", json!("42")), "malformed"),
+        ("nil id", with("/id", json!(Uuid::nil())), "malformed"),
+        ("no message_id", Incoming { message_id: None, ..message(&good) }, "id-mismatch"),
+        ("another message_id", Incoming { message_id: Some("x".into()), ..message(&good) }, "id-mismatch"),
+        ("another specversion", with("/specversion", json!("2.0")), "malformed"),
+        ("unknown type", with("/type", json!("OrderSung")), "unknown-type"),
+        ("unknown version", with("/dataschema", json!("urn:shop:OrderCreated:2")), "unknown-schema"),
+        ("no schema", without("", "dataschema"), "malformed"),
+        ("sequence 0", with("/sequence", json!(0)), "malformed"),
+        ("sequence is text", with("/sequence", json!("1")), "malformed"),
+        ("no data", without("", "data"), "malformed"),
+        ("data is null", with("/data", json!(null)), "malformed"),
+        ("missing field", without("/data", "customerId"), "malformed"),
+        ("quantity is text", with("/data/lines/0/quantity", json!("2")), "malformed"),
+        ("quantity does not fit", with("/data/lines/0/quantity", json!(3_000_000_000_i64)), "malformed"),
+        ("negative quantity", with("/data/lines/0/quantity", json!(-2)), "inconsistent"),
+        ("quantity 0", with("/data/lines/0/quantity", json!(0)), "inconsistent"),
+        ("negative price", with("/data/lines/0/unitPrice", json!(-625)), "inconsistent"),
+        ("overflowing sum", with("/data/lines/0/unitPrice", json!(i64::MAX)), "inconsistent"),
+        ("sum is not the total", with("/data/total/amount", json!(2701)), "inconsistent"),
+        ("no lines", with("/data/lines", json!([])), "inconsistent"),
+        ("another order", with("/data/orderId", json!(Uuid::now_v7())), "inconsistent"),
+        ("time is no time", with("/time", json!("yesterday")), "malformed"),
+    ];
+    for (name, message, reason) in cases {
+        match decode(&message) {
+            Err(rejection) => assert_eq!(rejection.reason(), reason, "{name}: {rejection}"),
+            Ok(event) => panic!("{name}: was accepted as {event:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_forged_trace_context_starts_a_new_trace_and_harms_nothing() {
+    let event = decode(&Incoming { traceparent: Some("nonsense".into()), ..message(&envelope()) }).unwrap();
+    assert_eq!(event.trace.trace_id().len(), 32);
+}
+
+#[test]
+fn rejections_do_not_grow_with_the_message() {
+    let Err(Rejection::UnknownType(name)) = decode(&with("/type", json!("x".repeat(1_000_000)))) else {
+        panic!("an unknown type was accepted");
+    };
+    assert_eq!(name.len(), 100);
+}

@@ -1,0 +1,105 @@
+//! The idempotent consumer: whether an event is seen for the first time is decided in the transaction of its effect.
+//!
+//! Delivery is at least once, so every handler sees some events twice. Looking the event up first and applying it
+//! afterwards would leave a gap in which a second delivery, on another connection, sees nothing either. Here the row
+//! in `processed_events` is *inserted*, in the same transaction as the effect: its primary key lets one of two win, and
+//! the other waits for the winner's commit and then knows.
+//!
+//! ```text
+//! begin; first_time(…); the effects of what it returned; commit; acknowledge
+//! ```
+
+use std::collections::HashSet;
+
+use events::{Event, transport::Applied, transport::Failure};
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+
+/// The table of an inbox, to be applied in the schema of the service that owns it.
+pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations/inbox");
+
+/// Records the events of a group as processed by `consumer`, and returns those that had not been, in their order and
+/// each once, even if the group itself holds an event twice. Apply exactly these, in this transaction.
+///
+/// # Errors
+/// A [`Failure`] that says what should become of the group.
+pub async fn first_time<'group>(
+    transaction: &mut PgConnection,
+    consumer: &str,
+    group: &'group [Event],
+) -> Result<Vec<&'group Event>, Failure> {
+    let ids: Vec<_> = group.iter().map(|event| event.id).collect();
+    let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
+    // In the order of the keys: two instances that were given the same events in different orders would otherwise
+    // wait for each other.
+    let inserted = sqlx::query_scalar!(
+        "insert into processed_events (consumer, event_id, event_type)
+         select $1, arrived.event_id, arrived.event_type
+         from unnest($2::uuid[], $3::text[]) as arrived (event_id, event_type)
+         order by arrived.event_id
+         on conflict do nothing
+         returning event_id",
+        consumer,
+        &ids,
+        &types,
+    )
+    .fetch_all(transaction)
+    .await
+    .map_err(failure)?;
+    let mut new: HashSet<_> = inserted.into_iter().collect();
+    Ok(group.iter().filter(|event| new.remove(&event.id)).collect())
+}
+
+/// Counts and logs what was applied. To be called after the commit, and only then.
+pub fn applied(group: &[Event], first: &[&Event]) -> Applied {
+    let mut new: HashSet<_> = first.iter().map(|event| event.id).collect();
+    for event in group {
+        let span = tracing::info_span!(
+            "process",
+            event_id = %event.id,
+            event_type = event.event_type,
+            aggregate_id = %event.aggregate_id,
+            trace_id = event.trace.trace_id(),
+        );
+        let _entered = span.enter();
+        if new.remove(&event.id) {
+            let waited = (OffsetDateTime::now_utc() - event.time).as_seconds_f64();
+            metrics::counter!("inbox_applied_total", "event_type" => event.event_type).increment(1);
+            metrics::histogram!("inbox_commit_to_applied_seconds").record(waited.max(0.0));
+            tracing::info!("applied");
+        } else {
+            metrics::counter!("inbox_duplicates_total", "event_type" => event.event_type).increment(1);
+            tracing::info!("dropped a duplicate");
+        }
+    }
+    Applied { first: first.len(), duplicates: group.len() - first.len() }
+}
+
+/// Sorts database errors into the three kinds of [`Failure`], by SQLSTATE class.
+///
+/// <https://www.postgresql.org/docs/current/errcodes-appendix.html>
+pub fn failure(error: sqlx::Error) -> Failure {
+    let temporary = match &error {
+        sqlx::Error::Database(refused) => {
+            let code = refused.code().unwrap_or_default();
+            match code.get(..2).unwrap_or_default() {
+                // Connection lost, wrong login, transaction rolled back (deadlock), out of resources, lock not
+                // available, operator intervention (shutdown, time-outs), system error: another try can succeed.
+                "08" | "28" | "40" | "53" | "55" | "57" | "58" => true,
+                // Idle in transaction for too long, and a server that is read only after a fail-over.
+                "25" => true,
+                // Data that does not fit and constraints that do not hold: the same again next time.
+                "22" | "23" => return Failure::Permanent(error.into()),
+                _ => false,
+            }
+        }
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::BeginFailed
+        | sqlx::Error::WorkerCrashed => true,
+        _ => false,
+    };
+    if temporary { Failure::Temporary(error.into()) } else { Failure::Unexpected(error.into()) }
+}

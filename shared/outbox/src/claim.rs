@@ -1,0 +1,118 @@
+//! What a relay may publish now: first the right to a few lanes, then the events in them.
+
+use events::{LANES, transport::Outgoing};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{Error, failed};
+
+/// An event in this relay's hands, for as long as its transaction lives.
+pub(crate) struct Claimed {
+    pub(crate) seq: i64,
+    pub(crate) aggregate_id: Uuid,
+    pub(crate) message: Outgoing,
+}
+
+/// Locks up to `share` lanes that have something to publish, beginning the search at lane `start`.
+///
+/// The lock is on *lane rows*. With `skip locked` on event rows instead, one relay would hold an order's first event
+/// while another publishes its second. Lanes that another relay holds are skipped, not waited for; the moving start
+/// keeps a busy low lane from starving a high one.
+pub(crate) async fn lock_lanes(
+    transaction: &mut PgConnection,
+    start: i16,
+    share: i64,
+) -> Result<Vec<i16>, Error> {
+    sqlx::query_scalar!(
+        "select lane
+         from outbox_lanes
+         where exists (
+             select from outbox event
+             where event.lane = outbox_lanes.lane
+               and event.published_at is null and event.parked_at is null
+               and event.available_at <= clock_timestamp()
+               and not exists (
+                   select from outbox older
+                   where older.aggregate_id = event.aggregate_id and older.seq < event.seq
+                     and older.published_at is null and older.attempts > 0
+                     and (older.parked_at is not null or older.available_at > clock_timestamp())))
+         order by (lane - $1::smallint + $3::smallint) % $3::smallint
+         limit $2
+         for update skip locked",
+        start,
+        share,
+        LANES,
+    )
+    .fetch_all(transaction)
+    .await
+    .map_err(failed("cannot lock lanes of the outbox"))
+}
+
+/// Whether any event is due, in lanes that we may have found locked.
+pub(crate) async fn something_is_due(transaction: &mut PgConnection) -> Result<bool, Error> {
+    sqlx::query_scalar!(
+        r#"select exists (
+               select from outbox event
+               where event.published_at is null and event.parked_at is null
+                 and event.available_at <= clock_timestamp()
+                 and not exists (
+                     select from outbox older
+                     where older.aggregate_id = event.aggregate_id and older.seq < event.seq
+                       and older.published_at is null and older.attempts > 0
+                       and (older.parked_at is not null or older.available_at > clock_timestamp()))) as "due!""#
+    )
+    .fetch_one(transaction)
+    .await
+    .map_err(failed("cannot look at the outbox"))
+}
+
+/// Reads what is due in lanes that are locked already, at most `per_lane` events from each, in order.
+///
+/// This has to be a statement of its own, after [`lock_lanes`]. In one statement with it, the events would come from
+/// a snapshot older than the lock, and what the lane's previous holder has just published and marked would still look
+/// due. An event waits while an older one of its aggregate backs off or is parked: that is the inner `not exists`.
+///
+/// `clock_timestamp()`, because an event that was committed after this transaction began is due too, and `now()`
+/// would not see it until the next step.
+pub(crate) async fn read_due(
+    transaction: &mut PgConnection,
+    lanes: &[i16],
+    per_lane: i64,
+) -> Result<Vec<Claimed>, Error> {
+    let rows = sqlx::query!(
+        r#"select due.seq, due.event_id, due.aggregate_id, due.event_type, due.payload as "payload!",
+                  due.traceparent
+           from unnest($1::smallint[]) as locked (lane)
+           cross join lateral (
+               select event.seq, event.event_id, event.aggregate_id, event.event_type,
+                      event.payload::text as payload, event.headers ->> 'traceparent' as traceparent
+               from outbox event
+               where event.lane = locked.lane
+                 and event.published_at is null and event.parked_at is null
+                 and event.available_at <= clock_timestamp()
+                 and not exists (
+                     select from outbox older
+                     where older.aggregate_id = event.aggregate_id and older.seq < event.seq
+                       and older.published_at is null and older.attempts > 0
+                       and (older.parked_at is not null or older.available_at > clock_timestamp()))
+               order by event.seq
+               limit $2) due
+           order by due.seq"#,
+        lanes,
+        per_lane,
+    )
+    .fetch_all(transaction)
+    .await
+    .map_err(failed("cannot read the outbox"))?;
+    let claimed = rows.into_iter().map(|row| Claimed {
+        seq: row.seq,
+        aggregate_id: row.aggregate_id,
+        message: Outgoing {
+            id: row.event_id,
+            event_type: row.event_type,
+            body: row.payload.into_bytes(),
+            traceparent: row.traceparent,
+        },
+    });
+    Ok(claimed.collect())
+}

@@ -1,0 +1,38 @@
+//! The transactional outbox: events are written in the transaction of the change that they tell of, and a relay
+//! publishes them afterwards.
+//!
+//! - [`append()`]: a row in the caller's transaction. Either both are there afterwards, or neither.
+//! - [`Relay`]: claims a batch by lanes, publishes it, marks what was confirmed ([`Relay::step`]), again and again
+//!   ([`Relay::run`]).
+//! - [`Wake`]: why a new event does not wait for the next poll. Three wake-ups, none of which anything relies on.
+//! - [`backlog`]: how much is owed and for how long, for `/metrics`.
+//!
+//! What this buys is *at-least-once* delivery: a crash between the broker's confirm and our mark publishes an event
+//! again, with the same id. `shared/inbox` drops the second copy.
+
+mod append;
+pub mod backlog;
+mod claim;
+mod mark;
+mod relay;
+mod wake;
+
+pub use append::append;
+pub use relay::{Relay, RelayOptions, Step};
+pub use wake::{Wake, listen, notify_others};
+
+/// The tables of an outbox, to be applied in the schema of the service that owns it.
+pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations/outbox");
+
+/// The database did not do as it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct Error {
+    what: &'static str,
+    source: sqlx::Error,
+}
+
+/// For `.map_err(failed("…"))`: says what was being done, and keeps the cause.
+fn failed(what: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
+    move |source| Error { what, source }
+}

@@ -1,0 +1,197 @@
+use std::{collections::HashSet, time::Duration};
+
+use events::{
+    Backoff, LANES,
+    transport::{Outcome, Publisher},
+};
+use sqlx::{Connection, PgConnection, PgPool};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    Error, Wake,
+    claim::{self, Claimed},
+    failed, mark,
+};
+
+/// How much a relay takes in hand, and how long it waits.
+#[derive(Debug, Clone)]
+pub struct RelayOptions {
+    /// The most events that one step publishes, 1 to 10,000. Confirms are pipelined within a step: from 100 on a
+    /// quorum queue gives most of its throughput, and past 1,000 only memory and the harm of a crash grow.
+    pub batch: u16,
+    /// How long to sleep at most when nothing wakes the relay. This is the safety net: with every wake-up lost, it is
+    /// the price, and nothing else changes.
+    pub poll: Duration,
+    /// The most lanes that one step locks, 1 to 16: fewer leave more for other relays.
+    pub lanes: u8,
+}
+
+impl Default for RelayOptions {
+    fn default() -> Self {
+        Self { batch: 500, poll: Duration::from_secs(1), lanes: 8 }
+    }
+}
+
+/// What one step of the relay came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// So many events were published and marked. There may be more.
+    Published(usize),
+    /// Events were claimed, and the broker confirmed none of them.
+    Stuck,
+    /// Nothing is due.
+    Idle,
+    /// Something is, or was just now, in the hands of another relay.
+    Busy,
+    /// The broker is away. Nothing was claimed; no attempt was burnt.
+    BrokerAway,
+}
+
+/// When lanes with work were locked by another relay: how soon to look again. Its step takes milliseconds.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// Back-off while the broker or the database is away: short enough that a broker that is back is used within seconds,
+/// long enough that it is not hammered while it starts.
+const AWAY_FIRST: Duration = Duration::from_millis(100);
+const AWAY_LONGEST: Duration = Duration::from_secs(2);
+
+/// Publishes what an outbox owes. Any number of them may work on one outbox, in one process or many.
+pub struct Relay<P> {
+    pool: PgPool,
+    publisher: P,
+    options: RelayOptions,
+    /// The lane at which the next search begins.
+    start: i16,
+}
+
+impl<P: Publisher> Relay<P> {
+    /// A relay over the outbox in the pool's schema.
+    pub fn new(pool: PgPool, publisher: P, options: RelayOptions) -> Self {
+        Self { pool, publisher, options, start: fastrand::i16(0..LANES) }
+    }
+
+    /// One short transaction: lock lanes, read what is due in them, publish it, mark what was confirmed, commit.
+    ///
+    /// The order of these is the whole point. *Publish, then mark*: a crash in between publishes again, and consumers
+    /// drop the copy; the other way round it would lose the event. *The lock outlives the publishing*: while this
+    /// transaction is open nobody else can touch these aggregates, and if this process or its link dies, PostgreSQL
+    /// rolls back and the lanes are free at once. A process that is frozen instead is cut off by
+    /// `idle_in_transaction_session_timeout`; the confirm deadline has to be, and is, shorter than that.
+    ///
+    /// # Errors
+    /// When the database fails. Nothing is lost then: what was published but not marked is published again.
+    pub async fn step(&mut self) -> Result<Step, Error> {
+        if self.publisher.ready().await.is_err() {
+            return Ok(Step::BrokerAway);
+        }
+        let mut connection = self.pool.acquire().await.map_err(failed("cannot reach the database"))?;
+        let mut transaction = connection.begin().await.map_err(failed("cannot begin a transaction"))?;
+        let lanes = claim::lock_lanes(&mut transaction, self.start, self.options.lanes.into()).await?;
+        if lanes.is_empty() {
+            let due = claim::something_is_due(&mut transaction).await?;
+            return Ok(if due { Step::Busy } else { Step::Idle });
+        }
+        // Take turns: the next search begins behind the last lane of this one.
+        self.start = lanes.last().map_or(0, |lane| (lane + 1) % LANES);
+
+        let began = Instant::now();
+        let lanes_locked = i64::try_from(lanes.len()).unwrap_or(1);
+        let per_lane = (i64::from(self.options.batch) / lanes_locked).max(1);
+        let claimed = claim::read_due(&mut transaction, &lanes, per_lane).await?;
+        if claimed.is_empty() {
+            // Another relay published these between our look and our lock, and is done with the lanes.
+            return Ok(Step::Busy);
+        }
+        let published = self.publish(&mut transaction, claimed).await?;
+        transaction.commit().await.map_err(failed("cannot commit what was published"))?;
+        metrics::histogram!("outbox_batch_seconds").record(began.elapsed().as_secs_f64());
+        Ok(if published > 0 { Step::Published(published) } else { Step::Stuck })
+    }
+
+    /// Publishes what was claimed, and marks what was confirmed. Returns how many those are.
+    ///
+    /// An aggregate's second event is not handed over before its first is confirmed. Pipelined behind each other, the
+    /// second could be accepted and the first refused, and the order of events would be broken for good. So each wave
+    /// holds one event per aggregate; nearly always there is only one wave.
+    async fn publish(
+        &mut self,
+        transaction: &mut PgConnection,
+        mut claimed: Vec<Claimed>,
+    ) -> Result<usize, Error> {
+        let mut confirmed = Vec::with_capacity(claimed.len());
+        let mut held_back = HashSet::new();
+        while !claimed.is_empty() {
+            let (wave, rest) = next_wave(claimed, &held_back);
+            let messages: Vec<_> = wave.iter().map(|event| event.message.clone()).collect();
+            let outcomes = self.publisher.publish(&messages).await;
+            for (event, outcome) in wave.iter().zip(outcomes) {
+                match outcome {
+                    Outcome::Confirmed => confirmed.push(event.seq),
+                    Outcome::Unknown => _ = held_back.insert(event.aggregate_id),
+                    Outcome::Refused(refusal) => {
+                        held_back.insert(event.aggregate_id);
+                        mark::refused(transaction, event.seq, &event.message.event_type, refusal).await?;
+                    }
+                }
+            }
+            claimed = rest;
+        }
+        if !confirmed.is_empty() {
+            mark::published(transaction, &confirmed).await?;
+        }
+        Ok(confirmed.len())
+    }
+
+    /// Steps until `stop`, sleeping when there is nothing to do. A step that has begun is finished first.
+    pub async fn run(mut self, wake: Wake, stop: CancellationToken) {
+        let mut away = Backoff::new(AWAY_FIRST, AWAY_LONGEST);
+        let mut database_answers = true;
+        while !stop.is_cancelled() {
+            let step = self.step().await;
+            match &step {
+                Ok(_) if !database_answers => {
+                    database_answers = true;
+                    tracing::info!("the relay's database answers again");
+                }
+                // Once per change of state, not once per attempt.
+                Err(error) if database_answers => {
+                    database_answers = false;
+                    tracing::warn!(error = error as &dyn std::error::Error, "the relay's step failed");
+                }
+                _ => {}
+            }
+            let wait = match step {
+                Ok(Step::Published(_)) => {
+                    away.reset();
+                    continue;
+                }
+                Ok(Step::Busy) => LOOK_AGAIN,
+                Ok(Step::Idle) => self.options.poll,
+                Ok(Step::Stuck | Step::BrokerAway) | Err(_) => {
+                    // Not cut short by wake-ups: each new order would otherwise be one more attempt to connect.
+                    let pause = away.next_wait();
+                    stop.run_until_cancelled(sleep(pause)).await;
+                    continue;
+                }
+            };
+            away.reset();
+            tokio::select! {
+                () = wake.woken() => {}
+                () = sleep(wait) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+}
+
+/// Splits off the first waiting event of each aggregate, in order. Aggregates that are held back lose their turn: what
+/// is left of them stays in the outbox.
+fn next_wave(claimed: Vec<Claimed>, held_back: &HashSet<Uuid>) -> (Vec<Claimed>, Vec<Claimed>) {
+    let mut seen = HashSet::new();
+    claimed
+        .into_iter()
+        .filter(|event| !held_back.contains(&event.aggregate_id))
+        .partition(|event| seen.insert(event.aggregate_id))
+}

@@ -1,0 +1,7 @@
+//! The outbox and its relay, against a real PostgreSQL.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
+
+mod relay_steps;
+mod support;
+mod wake_ups;

@@ -1,0 +1,160 @@
+use std::{collections::HashMap, future::Future, process::ExitCode, time::Duration};
+
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::{Id, JoinError, JoinSet},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+/// How long a stop may take. `docker stop` kills after ten seconds; this leaves time to say what was unfinished.
+const STOP_DEADLINE: Duration = Duration::from_secs(9);
+
+/// Holds the tasks of a process: if one ends before the stop, in whatever way, the process ends, with an error.
+///
+/// A service that goes on without its relay would look healthy and publish nothing. A process that is gone is started
+/// again by whoever watches it.
+pub struct Supervisor {
+    tasks: JoinSet<anyhow::Result<()>>,
+    names: HashMap<Id, &'static str>,
+    stop: CancellationToken,
+    orderly: bool,
+}
+
+impl Supervisor {
+    /// With no tasks yet. `stop` is what tells them to end; SIGTERM and SIGINT cancel it.
+    pub fn new(stop: CancellationToken) -> Self {
+        let asked = stop.clone();
+        tokio::spawn(async move {
+            stop_signal().await;
+            asked.cancel();
+        });
+        Self { tasks: JoinSet::new(), names: HashMap::new(), stop, orderly: true }
+    }
+
+    /// Starts a task that is to run until the stop.
+    pub fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        let id = self.tasks.spawn(task).id();
+        self.names.insert(id, name);
+    }
+
+    /// Like [`spawn`](Self::spawn), for a task that cannot fail.
+    pub fn spawn_infallible(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn(name, async move {
+            task.await;
+            Ok(())
+        });
+    }
+
+    /// Runs what has to come first while the tasks so far are watched. `None` when a stop, or a task that ended, came
+    /// in between: then only [`run`](Self::run) is left to call.
+    pub async fn first<T>(&mut self, start: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            started = start => Some(started),
+            () = self.end() => None,
+        }
+    }
+
+    /// Waits for the stop, or for a task that ends too early; then stops everything, up to the deadline. Exit code 0
+    /// means that the stop was asked for and everything ended in order.
+    pub async fn run(mut self) -> ExitCode {
+        self.end().await;
+        tracing::info!("stopping");
+        let drained = timeout(STOP_DEADLINE, async {
+            while let Some(ended) = self.tasks.join_next_with_id().await {
+                self.orderly &= self.report(ended, false);
+            }
+        });
+        if drained.await.is_err() {
+            let unfinished: Vec<_> = self.names.values().collect();
+            tracing::error!(?unfinished, "stopping by force: what is unfinished is safe where it is");
+            return ExitCode::FAILURE;
+        }
+        tracing::info!("stopped");
+        if self.orderly { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// Returns when it is time to stop, whatever the reason.
+    async fn end(&mut self) {
+        // In this order: once the stop has been called, tasks end because of it, and that is not too early.
+        let early = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => None,
+            ended = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => ended,
+        };
+        if let Some(ended) = early {
+            self.orderly = false;
+            self.report(ended, true);
+            self.stop.cancel();
+        }
+    }
+
+    /// Says how a task ended. Returns whether that is fine.
+    fn report(&mut self, ended: Result<(Id, anyhow::Result<()>), JoinError>, early: bool) -> bool {
+        let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let task = self.names.remove(&id).unwrap_or("unnamed");
+        match ended {
+            Ok((_, Ok(()))) if early => tracing::error!(task, "a task ended before the stop"),
+            Ok((_, Ok(()))) => return true,
+            Ok((_, Err(error))) => tracing::error!(task, error = format!("{error:#}"), "a task failed"),
+            Err(error) => tracing::error!(task, %error, "a task panicked"),
+        }
+        false
+    }
+}
+
+async fn stop_signal() {
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        return;
+    };
+    let Ok(mut interrupt) = signal(SignalKind::interrupt()) else {
+        return;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_success(code: ExitCode) -> bool {
+        code == ExitCode::SUCCESS
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_ends_the_process_with_an_error() {
+        let stop = CancellationToken::new();
+        let mut supervisor = Supervisor::new(stop.clone());
+        supervisor.spawn("bad", async { panic!("on purpose") });
+        supervisor.spawn_infallible("good", async move { stop.cancelled().await });
+        assert!(!is_success(supervisor.run().await));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_too_early_stops_the_others_in_order() {
+        let stop = CancellationToken::new();
+        let mut supervisor = Supervisor::new(stop.clone());
+        supervisor.spawn_infallible("short", async {});
+        supervisor.spawn_infallible("long", async move { stop.cancelled().await });
+        assert!(!is_success(supervisor.run().await));
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_was_asked_for_is_a_success_however_quick_the_tasks_are() {
+        for _ in 0..50 {
+            let stop = CancellationToken::new();
+            let mut supervisor = Supervisor::new(stop.clone());
+            stop.cancel();
+            supervisor.spawn_infallible("quick", async {});
+            tokio::task::yield_now().await;
+            assert!(is_success(supervisor.run().await));
+        }
+    }
+}

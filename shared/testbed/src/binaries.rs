@@ -1,0 +1,70 @@
+//! Where the built services are, and building them when they are not up to date.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+/// A first build compiles every dependency, on two slow cores.
+const BUILT_WITHIN: Duration = Duration::from_secs(1_800);
+
+static BUILT: OnceCell<()> = OnceCell::const_new();
+
+/// Cargo's target directory, if our own executable is in one (`target/release/demo`, `target/release/deps/…`).
+pub(crate) fn target_dir() -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?;
+    let profile = exe.ancestors().find(|dir| dir.ends_with("release") || dir.ends_with("debug"))?;
+    profile.parent().map(Path::to_owned)
+}
+
+/// The root of the checkout, or `None` where there is none (a container holds the binaries only).
+pub fn workspace_root() -> Option<PathBuf> {
+    let starts = [
+        std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from),
+        target_dir(),
+        std::env::current_dir().ok(),
+    ];
+    let is_root = |dir: &&Path| dir.join("services/orders/Cargo.toml").exists();
+    starts.iter().flatten().find_map(|start| start.ancestors().find(is_root)).map(Path::to_owned)
+}
+
+/// Builds the three services, once per process. Does nothing outside a checkout, or if `TESTBED_PREBUILT` is set.
+/// With `show`, cargo's progress goes to our standard error; without it only a failure is shown.
+pub async fn build_services(show: bool) -> Result<()> {
+    BUILT.get_or_try_init(|| build(show)).await.copied()
+}
+
+async fn build(show: bool) -> Result<()> {
+    let Some(root) = workspace_root().filter(|_| std::env::var_os("TESTBED_PREBUILT").is_none()) else {
+        return Ok(());
+    };
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--release", "-p", "orders", "-p", "inventory", "-p", "billing"]);
+    if let Some(target) = target_dir() {
+        cargo.arg("--target-dir").arg(target);
+    }
+    cargo.current_dir(root).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+    cargo.stderr(if show { Stdio::inherit() } else { Stdio::piped() });
+    let output =
+        timeout(BUILT_WITHIN, cargo.output()).await.context("building the services took too long")?;
+    let output = output.context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("the services do not build:\n{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// A service's executable: beside our own one, or one directory up (tests are built into `deps`).
+pub(crate) fn find(service: &str) -> Result<PathBuf> {
+    let exe = std::env::current_exe().context("cannot tell where this executable is")?;
+    let built = target_dir().map(|target| target.join("release").join(service));
+    let beside = exe.ancestors().skip(1).take(2).map(|dir| dir.join(service));
+    let found = built.into_iter().chain(beside).find(|path| path.is_file());
+    found.with_context(|| {
+        format!("the executable `{service}` is missing: `cargo build --release -p {service}`")
+    })
+}
