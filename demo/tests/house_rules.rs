@@ -7,19 +7,21 @@ use std::{collections::BTreeMap, process::Command};
 use serde_json::Value;
 
 /// Each crate of this workspace, and the others of it (and the two protocols' clients) that it may use in its code.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     // The ground: what is said. No I/O.
     ("events", &[]),
+    // The places at which a drill may strike.
+    ("faults", &[]),
     // The walls: SQL on one side, AMQP on the other, and no door between them.
-    ("outbox", &["events", "sqlx"]),
-    ("inbox", &["events", "sqlx"]),
-    ("broker", &["events", "lapin"]),
+    ("outbox", &["events", "faults", "sqlx"]),
+    ("inbox", &["events", "faults", "sqlx"]),
+    ("broker", &["events", "faults", "lapin"]),
     // What every room stands on.
     ("runtime", &["sqlx"]),
     // The rooms: never each other.
-    ("orders", &["broker", "events", "outbox", "runtime", "sqlx"]),
-    ("inventory", &["broker", "events", "inbox", "runtime", "sqlx"]),
-    ("billing", &["broker", "events", "inbox", "runtime", "sqlx"]),
+    ("orders", &["broker", "events", "faults", "outbox", "runtime", "sqlx"]),
+    ("inventory", &["broker", "events", "faults", "inbox", "runtime", "sqlx"]),
+    ("billing", &["broker", "events", "faults", "inbox", "runtime", "sqlx"]),
     // The visitors: they meet the system over HTTP, SQL and AMQP, so that a fault in it cannot hide itself in them.
     ("testbed", &["sqlx"]),
     ("load-tests", &["lapin", "sqlx", "testbed"]),

@@ -12,7 +12,7 @@ use runtime::{
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
+pub(crate) async fn main() -> anyhow::Result<ExitCode> {
     if std::env::args().nth(1).as_deref() == Some("healthcheck") {
         settings::healthcheck("BILLING_HTTP_ADDRESS", SocketAddr::from(([127, 0, 0, 1], 8082)));
     }
@@ -20,6 +20,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let endpoint = Endpoint::new(&settings.amqp_url, "billing")
         .unwrap_or_else(|error| settings::refuse(&format!("BILLING_AMQP_URL: {error}")));
     let metrics = telemetry::start(&settings.log, settings.log_format)?;
+    faults::announce();
     let listener = http::bind("BILLING_HTTP_ADDRESS", settings.http_address);
     let stop = CancellationToken::new();
     let mut tasks = Supervisor::new(stop.clone());

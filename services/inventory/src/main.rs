@@ -12,7 +12,7 @@ use runtime::{
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
+pub(crate) async fn main() -> anyhow::Result<ExitCode> {
     if std::env::args().nth(1).as_deref() == Some("healthcheck") {
         settings::healthcheck("INVENTORY_HTTP_ADDRESS", SocketAddr::from(([127, 0, 0, 1], 8081)));
     }
@@ -20,6 +20,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let endpoint = Endpoint::new(&settings.amqp_url, "inventory")
         .unwrap_or_else(|error| settings::refuse(&format!("INVENTORY_AMQP_URL: {error}")));
     let metrics = telemetry::start(&settings.log, settings.log_format)?;
+    faults::announce();
     let listener = http::bind("INVENTORY_HTTP_ADDRESS", settings.http_address);
     let stop = CancellationToken::new();
     let mut tasks = Supervisor::new(stop.clone());

@@ -4,6 +4,7 @@ use events::{
     Body, Event,
     transport::{Applied, Failure, Handler},
 };
+use faults::Point;
 use sqlx::{PgConnection, PgPool};
 
 /// The name under which this consumer's events are recorded.
@@ -26,9 +27,11 @@ impl Handler for ReserveStock {
         let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
         let first = inbox::first_time(&mut transaction, CONSUMER, group).await?;
         reserve(&mut transaction, &first).await.map_err(inbox::failure)?;
+        faults::reach(Point::EffectWritten);
         // "Processed" and the effect become true together, or not at all. The acknowledgement comes after this line:
         // before it, a crash would lose the event; after it, a crash only brings a duplicate.
         transaction.commit().await.map_err(inbox::failure)?;
+        faults::reach(Point::EffectCommitted);
         Ok(inbox::applied(group, &first))
     }
 }

@@ -8,6 +8,8 @@ mod problem;
 mod read_orders;
 pub mod relay;
 mod request_context;
+#[cfg(feature = "drill")]
+mod sabotage;
 mod settings;
 mod shop;
 

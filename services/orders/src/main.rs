@@ -7,13 +7,14 @@ use runtime::{Health, Needed, Supervisor, http, settings, telemetry};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
+pub(crate) async fn main() -> anyhow::Result<ExitCode> {
     if std::env::args().nth(1).as_deref() == Some("healthcheck") {
         settings::healthcheck("ORDERS_HTTP_ADDRESS", SocketAddr::from(([127, 0, 0, 1], 8080)));
     }
     let settings: Settings = settings::load("ORDERS_");
     settings.check();
     let metrics = telemetry::start(&settings.log, settings.log_format)?;
+    faults::announce();
     let listener = http::bind("ORDERS_HTTP_ADDRESS", settings.http_address);
     let stop = CancellationToken::new();
     let mut tasks = Supervisor::new(stop.clone());

@@ -7,6 +7,7 @@ use axum::{
     response::IntoResponse,
 };
 use events::{Draft, Money, OrderCreated, TraceContext};
+use faults::{Point, Sabotage};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -28,11 +29,18 @@ pub(crate) async fn place_order(
     let catalogue = shop.catalogue().ok_or_else(Problem::starting)?;
     let order = request.price(catalogue)?;
     let id = Uuid::now_v7();
+    faults::reach(Point::OrderUnwritten);
+    if faults::sabotaged(Sabotage::WakeBeforeCommit) {
+        shop.wake.after_commit();
+    }
     let placed_at = write(&shop, id, &order, &trace).await?;
 
+    faults::reach(Point::OrderWritten);
     // After the commit, never before: the relay would look, see nothing yet, and go to sleep again. If this process
     // dies right here, the relay's poll finds the event.
-    shop.wake.after_commit();
+    if !faults::sabotaged(Sabotage::WakeBeforeCommit) {
+        shop.wake.after_commit();
+    }
     tracing::info!(order_id = %id, total = order.total, "order placed");
 
     let location: [(HeaderName, String); 1] = [(LOCATION, format!("/orders/{id}"))];
@@ -66,6 +74,10 @@ async fn write(
     let quantities: Vec<_> = order.lines.iter().map(|line| line.quantity).collect();
     let unit_prices: Vec<_> = order.lines.iter().map(|line| line.unit_price).collect();
 
+    #[cfg(feature = "drill")]
+    if let Some(written) = crate::sabotage::write(&shop.pool, id, order, &event).await {
+        return written.map_err(Problem::from);
+    }
     sqlx::query_scalar!(
         "with placed as (
              insert into orders (id, customer_id, status, total_amount, currency)

@@ -1,25 +1,21 @@
-use std::{panic::AssertUnwindSafe, time::Duration};
+use std::time::Duration;
 
-use events::{
-    Backoff, Event,
-    transport::{Failure, Handler, Incoming},
-};
+use events::{Backoff, transport::Handler};
+use faults::Sabotage;
 use futures_util::{FutureExt, StreamExt};
 use lapin::{
-    Channel, Connection,
-    message::Delivery,
-    options::{
-        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions,
-    },
-    types::{AMQPValue, FieldTable},
+    options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},
+    types::FieldTable,
 };
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Endpoint, Error, Link,
-    connect::{PATIENCE, close, within},
+    channel_line::{ChannelLine, earlier_deliveries},
+    connect::{PATIENCE, within},
     dead_letters::DeadLetters,
+    group::settle,
 };
 
 /// How much a consumer takes at a time.
@@ -41,18 +37,27 @@ impl Default for ConsumerOptions {
 /// A queue that has been silent for this long is asked whether it is still there.
 const ASK_AFTER: Duration = Duration::from_secs(2);
 
-/// How long a handler may take over one group.
-const HANDLER_DEADLINE: Duration = Duration::from_secs(30);
-
-/// How often an event is tried whose failure nobody understands, before it is set aside.
-const UNEXPECTED_TRIES: u32 = 5;
+/// A message that was handed over this often without an answer may be what kills us.
+const SUSPICIOUS: i64 = 2;
 
 /// Consumes one queue until it is told to stop, and comes back after every failure.
+///
+/// It comes back carefully, with one message in hand instead of hundreds, until it meets one that is above suspicion. A
+/// message that kills its consumer would otherwise burn, crash by crash, the delivery limit of everything that had been
+/// handed over together with it, and all of that would end up in the dead letters. This way only the killer does.
 pub struct Consumer {
     endpoint: Endpoint,
     queue: &'static str,
     options: ConsumerOptions,
     link: Link,
+}
+
+/// Why a session ended without an error.
+enum End {
+    /// The stop was called.
+    Stopped,
+    /// The message in hand was an ordinary one: time to take many.
+    AboveSuspicion,
 }
 
 impl Consumer {
@@ -64,33 +69,44 @@ impl Consumer {
     /// Hands what arrives to `handler`, until `stop`. What is in hand then is finished first.
     pub async fn run(self, handler: impl Handler, stop: CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+        let careful = if faults::sabotaged(Sabotage::CrashLoopWithoutDeadLetters) {
+            self.options.clone()
+        } else {
+            ConsumerOptions { prefetch: 1, group: 1 }
+        };
+        let mut options = &careful;
         while !stop.is_cancelled() {
-            let opened = self.open(&handler, &stop).await;
-            let ended = match opened {
+            let ended = match self.open(options.prefetch, &handler, &stop).await {
                 Ok(mut session) => {
                     backoff.reset();
                     self.link.up();
-                    let ended = session.consume(self.options.group).await;
+                    let ended = session.consume(options.group).await;
                     session.close().await;
                     ended
                 }
                 Err(error) => Err(error),
             };
-            if let Err(error) = ended {
-                self.link.down(&error.to_string());
-                stop.run_until_cancelled(sleep(backoff.next_wait())).await;
+            match ended {
+                Ok(End::Stopped) => {}
+                Ok(End::AboveSuspicion) => options = &self.options,
+                Err(error) => {
+                    options = &careful;
+                    self.link.down(&error.to_string());
+                    stop.run_until_cancelled(sleep(backoff.next_wait())).await;
+                }
             }
         }
     }
 
     async fn open<'run, H: Handler>(
         &self,
+        prefetch: u16,
         handler: &'run H,
         stop: &'run CancellationToken,
     ) -> Result<Session<'run, H>, Error> {
         let (connection, channel) = self.endpoint.open("consumer").await?;
         // Before consuming, or the first flood is not limited.
-        let qos = channel.basic_qos(self.options.prefetch, BasicQosOptions::default());
+        let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
         within(PATIENCE, "basic.qos", qos).await?;
         let consume = channel.basic_consume(
             self.queue.into(),
@@ -100,42 +116,36 @@ impl Consumer {
         );
         let deliveries = within(PATIENCE, "basic.consume", consume).await?;
         let dead_letters = DeadLetters::new(self.endpoint.clone(), self.queue);
-        Ok(Session { connection, channel, deliveries, dead_letters, queue: self.queue, handler, stop })
+        let line = ChannelLine { connection, channel, dead_letters };
+        Ok(Session { line, deliveries, queue: self.queue, handler, stop })
     }
 }
 
 /// One connection's worth of consuming. Any error ends it; what was not acknowledged is delivered again.
 struct Session<'run, H> {
-    connection: Connection,
-    channel: Channel,
+    line: ChannelLine,
     deliveries: lapin::Consumer,
-    dead_letters: DeadLetters,
     queue: &'static str,
     handler: &'run H,
     stop: &'run CancellationToken,
 }
 
-/// A delivery, and the event that it carries.
-struct Received {
-    delivery: Delivery,
-    event: Event,
-}
-
 impl<H: Handler> Session<'_, H> {
-    /// Until the stop (`Ok`), or until the connection fails.
-    async fn consume(&mut self, largest_group: usize) -> Result<(), Error> {
+    /// Until the stop, until the connection fails, or, one by one, until a message is above suspicion.
+    async fn consume(&mut self, largest_group: usize) -> Result<End, Error> {
         loop {
             let next = self.stop.run_until_cancelled(timeout(ASK_AFTER, self.deliveries.next())).await;
             let first = match next {
-                None => return Ok(()),
+                None => return Ok(End::Stopped),
                 Some(Ok(Some(delivery))) => delivery?,
                 // The broker cancelled the consumer: the queue was deleted, or its leader moved.
                 Some(Ok(None)) => return Err(Error::Silent(ASK_AFTER, "a subscription that was cancelled")),
                 Some(Err(_)) => {
-                    self.still_there().await?;
+                    self.line.still_there(self.queue).await?;
                     continue;
                 }
             };
+            let suspicious = earlier_deliveries(&first) >= SUSPICIOUS;
             // Whatever has arrived already comes along; nothing is waited for. Under load groups are large and cheap
             // per message, at rest a message is handled at once.
             let mut group = vec![first];
@@ -144,140 +154,17 @@ impl<H: Handler> Session<'_, H> {
             {
                 group.push(delivery?);
             }
-            self.handle(group).await?;
-        }
-    }
-
-    /// Silence can mean an empty queue or a dead broker: ask. The answer also tells how much is waiting.
-    async fn still_there(&self) -> Result<(), Error> {
-        let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
-        let asked = self.channel.queue_declare(self.queue.into(), passive, FieldTable::default());
-        let queue = within(PATIENCE, "queue.declare", asked).await?;
-        metrics::gauge!("broker_queue_ready", "queue" => self.queue).set(queue.message_count());
-        Ok(())
-    }
-
-    async fn handle(&mut self, group: Vec<Delivery>) -> Result<(), Error> {
-        let mut received = Vec::with_capacity(group.len());
-        for delivery in group {
-            match events::decode(&incoming(&delivery)) {
-                Ok(event) => received.push(Received { delivery, event }),
-                Err(rejection) => {
-                    self.set_aside(&delivery, rejection.reason(), &rejection.to_string()).await?;
-                }
+            settle(&mut self.line, self.handler, self.queue, group, self.stop).await?;
+            if largest_group == 1 && !suspicious {
+                return Ok(End::AboveSuspicion);
             }
         }
-        let Some(last) = received.last() else {
-            return Ok(());
-        };
-        let last = last.delivery.delivery_tag;
-        let events: Vec<_> = received.iter().map(|received| received.event.clone()).collect();
-        match self.apply(&events).await? {
-            // One acknowledgement for all: everything up to here is committed, or set aside above.
-            Ok(()) => self.acknowledge(last, true).await,
-            Err(failure) if events.len() == 1 => self.isolate(&received[0], failure).await,
-            Err(_) => {
-                // One of them sinks the others: try each alone, in order.
-                for received in &received {
-                    match self.apply(std::slice::from_ref(&received.event)).await? {
-                        Ok(()) => self.acknowledge(received.delivery.delivery_tag, false).await?,
-                        Err(failure) => self.isolate(received, failure).await?,
-                    }
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Lets the handler apply a group. As long as it says that the trouble is temporary, the group is kept in hand and
-    /// tried again: giving it back would burn its delivery limit, and reorder it. The inner error is never temporary.
-    async fn apply(&self, events: &[Event]) -> Result<Result<(), Failure>, Error> {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
-        let mut waiting = false;
-        loop {
-            // A panic is the handler's failure, not the end of the process.
-            let applying = AssertUnwindSafe(self.handler.apply(events)).catch_unwind();
-            let outcome = match timeout(HANDLER_DEADLINE, applying).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) => Err(Failure::Unexpected("the handler panicked".into())),
-                Err(_) => Err(Failure::Temporary("the handler took too long".into())),
-            };
-            match outcome {
-                Ok(_) => return Ok(Ok(())),
-                Err(Failure::Temporary(cause)) => {
-                    if !waiting {
-                        waiting = true;
-                        tracing::warn!(
-                            queue = self.queue,
-                            cause,
-                            "waiting with {} events in hand",
-                            events.len()
-                        );
-                    }
-                    // A stop, or a lost connection, ends the waiting: the group is delivered again.
-                    if self.stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none()
-                        || !self.connection.status().connected()
-                    {
-                        return Err(Error::Silent(HANDLER_DEADLINE, "a group that could not be applied"));
-                    }
-                }
-                Err(failure) => return Ok(Err(failure)),
-            }
-        }
-    }
-
-    /// What becomes of one event that cannot be applied: at once, or after a few more tries, the dead letters.
-    async fn isolate(&mut self, received: &Received, mut failure: Failure) -> Result<(), Error> {
-        for attempt in 2..=UNEXPECTED_TRIES {
-            if matches!(failure, Failure::Permanent(_)) {
-                break;
-            }
-            // 100, 200, 400, 800 ms: in hand, because giving it back would let later events of its order overtake it.
-            sleep(Duration::from_millis(50) * 2_u32.pow(attempt - 1)).await;
-            let Event { id, event_type, aggregate_id, .. } = &received.event;
-            tracing::warn!(event_id = %id, event_type, %aggregate_id, attempt, "trying again: {failure}");
-            match self.apply(std::slice::from_ref(&received.event)).await? {
-                Ok(()) => return self.acknowledge(received.delivery.delivery_tag, false).await,
-                Err(next) => failure = next,
-            }
-        }
-        let reason = if matches!(failure, Failure::Permanent(_)) { "permanent" } else { "unexpected" };
-        self.set_aside(&received.delivery, reason, &failure.to_string()).await
-    }
-
-    /// First the copy, then the acknowledgement.
-    async fn set_aside(&mut self, delivery: &Delivery, reason: &str, detail: &str) -> Result<(), Error> {
-        self.dead_letters.keep(delivery, reason, detail).await?;
-        self.acknowledge(delivery.delivery_tag, false).await?;
-        metrics::counter!("inbox_dead_lettered_total", "reason" => reason.to_owned()).increment(1);
-        let message_id = delivery.properties.message_id().as_ref().map(ToString::to_string);
-        tracing::error!(queue = self.queue, message_id, reason, detail, "set aside in the dead letters");
-        Ok(())
-    }
-
-    async fn acknowledge(&self, tag: u64, multiple: bool) -> Result<(), Error> {
-        let acknowledged = self.channel.basic_ack(tag, BasicAckOptions { multiple });
-        within(PATIENCE, "basic.ack", acknowledged).await
     }
 
     async fn close(self) {
         // First no more deliveries, then the connection: what was prefetched goes back untouched.
-        let cancel = self.channel.basic_cancel(self.deliveries.tag(), BasicCancelOptions::default());
+        let cancel = self.line.channel.basic_cancel(self.deliveries.tag(), BasicCancelOptions::default());
         let _ = within(Duration::from_secs(1), "basic.cancel", cancel).await;
-        close(self.connection).await;
-    }
-}
-
-fn incoming(delivery: &Delivery) -> Incoming {
-    let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
-    let header = |key: &str| headers.and_then(|headers| headers.get(key));
-    Incoming {
-        message_id: delivery.properties.message_id().as_ref().map(ToString::to_string),
-        traceparent: match header("traceparent") {
-            Some(AMQPValue::LongString(text)) => Some(text.to_string()),
-            // Absent, or of a type that no trace context has: a new trace then.
-            _ => None,
-        },
-        body: delivery.data.clone(),
+        self.line.close().await;
     }
 }

@@ -4,15 +4,19 @@
 //! - [`topology`]: the exchanges and queues, declared by everyone who connects.
 //! - [`Publisher`]: pipelined publishing with confirms, and returns matched by message id.
 //! - [`Consumer`]: groups of deliveries, handed to a handler, acknowledged after its commit.
+//! - [`answers`] and [`group`]: what confirms and deliveries mean, apart from where they come from.
 //! - [`Link`]: whether the broker answers, for health and metrics; logged once per change.
 //!
 //! lapin can reconnect by itself. It is not asked to: confirms that were in flight then stay pending through the whole
 //! outage, and a consumer whose channel the broker closed hangs for ever. Publisher and consumer here are supervisors
 //! of their own: open, work until any error or deadline, drop everything, back off, open again.
 
+pub mod answers;
+mod channel_line;
 mod connect;
 mod consumer;
 mod dead_letters;
+pub mod group;
 mod link;
 mod publisher;
 pub mod topology;

@@ -1,8 +1,10 @@
-use std::{collections::HashSet, time::Duration};
+use std::time::Duration;
 
 use events::transport::{self, Away, Outcome, Outgoing, Refusal};
+use faults::{Point, Sabotage};
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ExchangeKind, PublisherConfirm,
+    message::BasicReturnMessage,
     options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions},
     types::{AMQPValue, FieldTable},
 };
@@ -12,6 +14,7 @@ use uuid::Uuid;
 
 use crate::{
     Endpoint, Error, Link,
+    answers::{self, Answer},
     connect::{PATIENCE, close, within},
     topology::EVENTS,
 };
@@ -48,6 +51,9 @@ impl Publisher {
 
     async fn connect(&self) -> Result<Open, Error> {
         let (connection, channel) = self.endpoint.open("publisher").await?;
+        if faults::sabotaged(Sabotage::ConfirmsOff) {
+            return Ok(Open { connection, channel, heard: Instant::now() });
+        }
         // Without this every publish would be "confirmed" at once, as `NotRequested`.
         within(PATIENCE, "confirm.select", channel.confirm_select(ConfirmSelectOptions::default())).await?;
         Ok(Open { connection, channel, heard: Instant::now() })
@@ -95,6 +101,7 @@ impl transport::Publisher for Publisher {
         };
         let deadline = Instant::now() + self.confirm_deadline;
         let sent = open.send_all(batch, self.endpoint.name(), deadline).await;
+        faults::reach(Point::BatchSent);
         let answers = open.collect(batch, sent, deadline).await;
         open.heard = Instant::now();
         if answers.contains(&Outcome::Unknown) {
@@ -146,12 +153,20 @@ impl Open {
     ) -> Vec<Option<PublisherConfirm>> {
         let mut sent = Vec::with_capacity(batch.len());
         // `mandatory`: a message that no queue is bound for comes back, instead of being confirmed and dropped.
-        let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
-        for message in batch {
+        let mandatory = BasicPublishOptions {
+            mandatory: !faults::sabotaged(Sabotage::UnroutableIgnored),
+            ..Default::default()
+        };
+        for (index, message) in batch.iter().enumerate() {
+            if index == batch.len() / 2 {
+                faults::reach(Point::BatchHalfSent);
+            }
             if message.body.len() > LARGEST_BODY {
                 sent.push(None);
                 continue;
             }
+            #[cfg(feature = "drill")]
+            let message = &renamed(message);
             let publish = self.channel.basic_publish(
                 EVENTS.into(),
                 events::routing_key(&message.event_type).into(),
@@ -169,40 +184,46 @@ impl Open {
     }
 
     /// Waits for all answers of a batch, and only then decides.
-    ///
-    /// AMQP gives a returned message no delivery tag, and lapin hands it to whichever confirm completes next. So a
-    /// message that came back may well carry a plain ack itself, while its neighbour carries the return. Returns are
-    /// matched by message id, over the whole batch.
     async fn collect(
         &self,
         batch: &[Outgoing],
         sent: Vec<Option<PublisherConfirm>>,
         deadline: Instant,
     ) -> Vec<Outcome> {
-        let mut outcomes = Vec::with_capacity(batch.len());
-        let mut returned: HashSet<Uuid> = HashSet::new();
+        let mut answers = Vec::with_capacity(batch.len());
         for confirm in sent {
             let Some(confirm) = confirm else {
-                outcomes.push(Outcome::Refused(Refusal::TooLarge));
+                answers.push(Answer::TooLarge);
                 continue;
             };
-            let (outcome, message) = match timeout_at(deadline, confirm).await {
-                Ok(Ok(Confirmation::Ack(message))) => (Outcome::Confirmed, message),
-                Ok(Ok(Confirmation::Nack(message))) => (Outcome::Refused(Refusal::Nacked), message),
-                Ok(Ok(Confirmation::NotRequested) | Err(_)) | Err(_) => (Outcome::Unknown, None),
-            };
-            outcomes.push(outcome);
-            let id = message.as_ref().and_then(|message| message.delivery.properties.message_id().as_ref());
-            returned.extend(id.and_then(|id| Uuid::parse_str(id.as_str()).ok()));
+            answers.push(match timeout_at(deadline, confirm).await {
+                Ok(Ok(Confirmation::Ack(message))) => Answer::Ack { returned: id_of(message) },
+                Ok(Ok(Confirmation::Nack(message))) => Answer::Nack { returned: id_of(message) },
+                Ok(Ok(Confirmation::NotRequested)) if faults::sabotaged(Sabotage::ConfirmsOff) => {
+                    Answer::Ack { returned: None }
+                }
+                Ok(Ok(Confirmation::NotRequested) | Err(_)) | Err(_) => Answer::Silence,
+            });
         }
-        for (message, outcome) in batch.iter().zip(&mut outcomes) {
-            if returned.contains(&message.id) && *outcome != Outcome::Unknown {
-                *outcome = Outcome::Refused(Refusal::Unroutable);
-            }
-        }
-        outcomes.resize(batch.len(), Outcome::Unknown);
-        outcomes
+        answers::decide(batch, &answers)
     }
+}
+
+/// The id of a message that came back along with a confirm.
+fn id_of(returned: Option<BasicReturnMessage>) -> Option<Uuid> {
+    let returned = returned?;
+    Uuid::parse_str(returned.delivery.properties.message_id().as_ref()?.as_str()).ok()
+}
+
+/// The same event under a new name, if that is the sabotage of the day.
+#[cfg(feature = "drill")]
+fn renamed(message: &Outgoing) -> Outgoing {
+    if !faults::sabotaged(Sabotage::NewIdPerAttempt) {
+        return message.clone();
+    }
+    let id = Uuid::now_v7();
+    let body = String::from_utf8_lossy(&message.body).replace(&message.id.to_string(), &id.to_string());
+    Outgoing { id, body: body.into_bytes(), ..message.clone() }
 }
 
 fn properties(message: &Outgoing, app: &str) -> BasicProperties {

@@ -7,6 +7,7 @@
 //! and the relay would mark an event as published that no service got. Without it a `mandatory` message comes back,
 //! stays in the outbox, and is delivered as soon as the binding is there again.
 
+use faults::Sabotage;
 use lapin::{
     Channel, ExchangeKind,
     options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
@@ -63,6 +64,9 @@ fn arguments(queue: &str) -> FieldTable {
     let mut arguments = FieldTable::default();
     let mut set = |key: &str, value: AMQPValue| _ = arguments.insert(ShortString::from(key), value);
     set("x-delivery-limit", AMQPValue::LongInt(DELIVERY_LIMIT));
+    if faults::sabotaged(Sabotage::CrashLoopWithoutDeadLetters) {
+        return arguments;
+    }
     set("x-dead-letter-exchange", AMQPValue::LongString(DEAD.into()));
     set("x-dead-letter-routing-key", AMQPValue::LongString(queue.into()));
     // The default is at-most-once: a message on its way to the dead letters could be lost in a crash. This strategy

@@ -12,6 +12,7 @@
 use std::collections::HashSet;
 
 use events::{Event, transport::Applied, transport::Failure};
+use faults::Point;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
@@ -43,9 +44,14 @@ pub async fn first_time<'group>(
         &ids,
         &types,
     )
-    .fetch_all(transaction)
+    .fetch_all(&mut *transaction)
     .await
     .map_err(failure)?;
+    #[cfg(feature = "drill")]
+    if faults::sabotaged(faults::Sabotage::DedupeOutsideTransaction) {
+        sqlx::raw_sql("commit; begin").execute(transaction).await.map_err(failure)?;
+    }
+    faults::reach(Point::InboxRecorded);
     let mut new: HashSet<_> = inserted.into_iter().collect();
     Ok(group.iter().filter(|event| new.remove(&event.id)).collect())
 }

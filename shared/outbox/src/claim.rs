@@ -2,16 +2,8 @@
 
 use events::{LANES, transport::Outgoing};
 use sqlx::PgConnection;
-use uuid::Uuid;
 
-use crate::{Error, failed};
-
-/// An event in this relay's hands, for as long as its transaction lives.
-pub(crate) struct Claimed {
-    pub(crate) seq: i64,
-    pub(crate) aggregate_id: Uuid,
-    pub(crate) message: Outgoing,
-}
+use crate::{Error, failed, store::Claimed};
 
 /// Locks up to `share` lanes that have something to publish, beginning the search at lane `start`.
 ///
@@ -106,6 +98,7 @@ pub(crate) async fn read_due(
     .map_err(failed("cannot read the outbox"))?;
     let claimed = rows.into_iter().map(|row| Claimed {
         seq: row.seq,
+        lane: events::lane(row.aggregate_id),
         aggregate_id: row.aggregate_id,
         message: Outgoing {
             id: row.event_id,

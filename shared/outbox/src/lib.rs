@@ -4,6 +4,7 @@
 //! - [`append()`]: a row in the caller's transaction. Either both are there afterwards, or neither.
 //! - [`Relay`]: claims a batch by lanes, publishes it, marks what was confirmed ([`Relay::step`]), again and again
 //!   ([`Relay::run`]).
+//! - [`store`]: what the relay needs of a database, so that the simulation can stand in for one.
 //! - [`Wake`]: why a new event does not wait for the next poll. Three wake-ups, none of which anything relies on.
 //! - [`backlog`]: how much is owed and for how long, for `/metrics`.
 //!
@@ -14,10 +15,15 @@ mod append;
 pub mod backlog;
 mod claim;
 mod mark;
+mod postgres;
 mod relay;
+#[cfg(feature = "drill")]
+mod sabotage;
+pub mod store;
 mod wake;
 
 pub use append::append;
+pub use postgres::{LockedLanes, PostgresStore};
 pub use relay::{Relay, RelayOptions, Step};
 pub use wake::{Wake, listen, notify_others};
 
@@ -29,10 +35,17 @@ pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migration
 #[error("{what}")]
 pub struct Error {
     what: &'static str,
-    source: sqlx::Error,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl Error {
+    /// What was being done, and why it failed.
+    pub fn new(what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { what, source: source.into() }
+    }
 }
 
 /// For `.map_err(failed("…"))`: says what was being done, and keeps the cause.
 fn failed(what: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-    move |source| Error { what, source }
+    move |source| Error::new(what, source)
 }

@@ -3,7 +3,7 @@
 use events::transport::Refusal;
 use sqlx::PgConnection;
 
-use crate::{Error, failed};
+use crate::{Error, failed, store::Claimed};
 
 /// The waits after the first, second, … failure of one event, in seconds; its length is how often an event is tried.
 /// Each is a limit from which the wait is drawn evenly (full jitter): the schedule is about ten minutes long.
@@ -14,12 +14,13 @@ pub(crate) const RETRY_SECONDS: [f64; 10] = [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0
 /// `published_at is null` is no decoration: if this relay was frozen, lost its session and its lanes, and another one
 /// has published these events since, then this transaction has died with the session and does nothing at all; and if
 /// an operator got in between, their mark stands.
-pub(crate) async fn published(transaction: &mut PgConnection, confirmed: &[i64]) -> Result<(), Error> {
+pub(crate) async fn published(transaction: &mut PgConnection, confirmed: &[Claimed]) -> Result<(), Error> {
+    let seqs: Vec<_> = confirmed.iter().map(|event| event.seq).collect();
     let rows = sqlx::query!(
         r#"update outbox set published_at = clock_timestamp()
            where seq = any($1) and published_at is null
            returning event_type, extract(epoch from published_at - created_at)::float8 as "waited!""#,
-        confirmed,
+        &seqs,
     )
     .fetch_all(transaction)
     .await
@@ -34,10 +35,10 @@ pub(crate) async fn published(transaction: &mut PgConnection, confirmed: &[i64])
 /// Records that the broker refused one event: when to try again, or, at the end of the schedule, that it is parked.
 pub(crate) async fn refused(
     transaction: &mut PgConnection,
-    seq: i64,
-    event_type: &str,
+    event: &Claimed,
     refusal: Refusal,
 ) -> Result<(), Error> {
+    let event_type = event.message.event_type.as_str();
     let row = sqlx::query!(
         r#"update outbox
            set attempts = attempts + 1,
@@ -47,7 +48,7 @@ pub(crate) async fn refused(
                parked_at = case when attempts + 1 >= cardinality($3::float8[]) then clock_timestamp() end
            where seq = $1 and published_at is null
            returning event_id, aggregate_id, attempts, parked_at is not null as "parked!""#,
-        seq,
+        event.seq,
         refusal.to_string(),
         &RETRY_SECONDS[..],
     )

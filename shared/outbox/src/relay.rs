@@ -4,15 +4,15 @@ use events::{
     Backoff, LANES,
     transport::{Outcome, Publisher},
 };
-use sqlx::{Connection, PgConnection, PgPool};
+use faults::{Point, Sabotage};
+use sqlx::PgPool;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    Error, Wake,
-    claim::{self, Claimed},
-    failed, mark,
+    Error, PostgresStore, Wake,
+    store::{Claimed, Hold, Reach, Store},
 };
 
 /// How much a relay takes in hand, and how long it waits.
@@ -58,8 +58,8 @@ const AWAY_FIRST: Duration = Duration::from_millis(100);
 const AWAY_LONGEST: Duration = Duration::from_secs(2);
 
 /// Publishes what an outbox owes. Any number of them may work on one outbox, in one process or many.
-pub struct Relay<P> {
-    pool: PgPool,
+pub struct Relay<P, S = PostgresStore> {
+    store: S,
     publisher: P,
     options: RelayOptions,
     /// The lane at which the next search begins.
@@ -69,16 +69,22 @@ pub struct Relay<P> {
 impl<P: Publisher> Relay<P> {
     /// A relay over the outbox in the pool's schema.
     pub fn new(pool: PgPool, publisher: P, options: RelayOptions) -> Self {
-        Self { pool, publisher, options, start: fastrand::i16(0..LANES) }
+        Self::over(PostgresStore::new(pool), publisher, options)
+    }
+}
+
+impl<P: Publisher, S: Store> Relay<P, S> {
+    /// A relay over any outbox.
+    pub fn over(store: S, publisher: P, options: RelayOptions) -> Self {
+        Self { store, publisher, options, start: fastrand::i16(0..LANES) }
     }
 
     /// One short transaction: lock lanes, read what is due in them, publish it, mark what was confirmed, commit.
     ///
     /// The order of these is the whole point. *Publish, then mark*: a crash in between publishes again, and consumers
     /// drop the copy; the other way round it would lose the event. *The lock outlives the publishing*: while this
-    /// transaction is open nobody else can touch these aggregates, and if this process or its link dies, PostgreSQL
-    /// rolls back and the lanes are free at once. A process that is frozen instead is cut off by
-    /// `idle_in_transaction_session_timeout`; the confirm deadline has to be, and is, shorter than that.
+    /// transaction is open nobody else can touch these aggregates, whatever becomes of this process. A frozen one is
+    /// cut off by the database after a while; the confirm deadline has to be, and is, shorter than that.
     ///
     /// # Errors
     /// When the database fails. Nothing is lost then: what was published but not marked is published again.
@@ -86,62 +92,42 @@ impl<P: Publisher> Relay<P> {
         if self.publisher.ready().await.is_err() {
             return Ok(Step::BrokerAway);
         }
-        let mut connection = self.pool.acquire().await.map_err(failed("cannot reach the database"))?;
-        let mut transaction = connection.begin().await.map_err(failed("cannot begin a transaction"))?;
-        let lanes = claim::lock_lanes(&mut transaction, self.start, self.options.lanes.into()).await?;
-        if lanes.is_empty() {
-            let due = claim::something_is_due(&mut transaction).await?;
-            return Ok(if due { Step::Busy } else { Step::Idle });
-        }
+        let (lanes, mut hold) = match self.store.reach(self.start, self.options.lanes).await? {
+            Reach::Lanes(lanes, hold) => (lanes, hold),
+            Reach::Busy => return Ok(Step::Busy),
+            Reach::Idle => return Ok(Step::Idle),
+        };
         // Take turns: the next search begins behind the last lane of this one.
         self.start = lanes.last().map_or(0, |lane| (lane + 1) % LANES);
 
         let began = Instant::now();
-        let lanes_locked = i64::try_from(lanes.len()).unwrap_or(1);
-        let per_lane = (i64::from(self.options.batch) / lanes_locked).max(1);
-        let claimed = claim::read_due(&mut transaction, &lanes, per_lane).await?;
+        let lanes_held = i64::try_from(lanes.len()).unwrap_or(1);
+        let per_lane = (i64::from(self.options.batch) / lanes_held).max(1);
+        let claimed = hold.due(&lanes, per_lane).await?;
         if claimed.is_empty() {
             // Another relay published these between our look and our lock, and is done with the lanes.
             return Ok(Step::Busy);
         }
-        let published = self.publish(&mut transaction, claimed).await?;
-        transaction.commit().await.map_err(failed("cannot commit what was published"))?;
-        metrics::histogram!("outbox_batch_seconds").record(began.elapsed().as_secs_f64());
-        Ok(if published > 0 { Step::Published(published) } else { Step::Stuck })
-    }
-
-    /// Publishes what was claimed, and marks what was confirmed. Returns how many those are.
-    ///
-    /// An aggregate's second event is not handed over before its first is confirmed. Pipelined behind each other, the
-    /// second could be accepted and the first refused, and the order of events would be broken for good. So each wave
-    /// holds one event per aggregate; nearly always there is only one wave.
-    async fn publish(
-        &mut self,
-        transaction: &mut PgConnection,
-        mut claimed: Vec<Claimed>,
-    ) -> Result<usize, Error> {
-        let mut confirmed = Vec::with_capacity(claimed.len());
-        let mut held_back = HashSet::new();
-        while !claimed.is_empty() {
-            let (wave, rest) = next_wave(claimed, &held_back);
-            let messages: Vec<_> = wave.iter().map(|event| event.message.clone()).collect();
-            let outcomes = self.publisher.publish(&messages).await;
-            for (event, outcome) in wave.iter().zip(outcomes) {
-                match outcome {
-                    Outcome::Confirmed => confirmed.push(event.seq),
-                    Outcome::Unknown => _ = held_back.insert(event.aggregate_id),
-                    Outcome::Refused(refusal) => {
-                        held_back.insert(event.aggregate_id);
-                        mark::refused(transaction, event.seq, &event.message.event_type, refusal).await?;
-                    }
-                }
-            }
-            claimed = rest;
+        faults::reach(Point::RelayClaimed);
+        #[cfg(feature = "drill")]
+        if faults::sabotaged(Sabotage::MarkBeforeConfirm) {
+            hold.published(&claimed).await?;
+            hold.commit().await?;
+            faults::reach(Point::RelayCommitted);
+            let messages: Vec<_> = claimed.into_iter().map(|event| event.message).collect();
+            self.publisher.publish(&messages).await;
+            return Ok(Step::Published(messages.len()));
         }
+        let confirmed = publish(&mut self.publisher, &mut hold, claimed).await?;
+        faults::reach(Point::RelayConfirmed);
         if !confirmed.is_empty() {
-            mark::published(transaction, &confirmed).await?;
+            hold.published(&confirmed).await?;
         }
-        Ok(confirmed.len())
+        faults::reach(Point::RelayMarked);
+        hold.commit().await?;
+        faults::reach(Point::RelayCommitted);
+        metrics::histogram!("outbox_batch_seconds").record(began.elapsed().as_secs_f64());
+        Ok(if confirmed.is_empty() { Step::Stuck } else { Step::Published(confirmed.len()) })
     }
 
     /// Steps until `stop`, sleeping when there is nothing to do. A step that has begun is finished first.
@@ -168,6 +154,7 @@ impl<P: Publisher> Relay<P> {
                     continue;
                 }
                 Ok(Step::Busy) => LOOK_AGAIN,
+                Ok(Step::Idle) if faults::sabotaged(Sabotage::WokenOnly) => Duration::MAX,
                 Ok(Step::Idle) => self.options.poll,
                 Ok(Step::Stuck | Step::BrokerAway) | Err(_) => {
                     // Not cut short by wake-ups: each new order would otherwise be one more attempt to connect.
@@ -178,12 +165,44 @@ impl<P: Publisher> Relay<P> {
             };
             away.reset();
             tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
                 () = wake.woken() => {}
                 () = sleep(wait) => {}
-                () = stop.cancelled() => {}
             }
         }
     }
+}
+
+/// Publishes what was claimed, writes down what was refused, and returns what was confirmed.
+///
+/// An aggregate's second event is not handed over before its first is confirmed. Pipelined behind each other, the
+/// second could be accepted and the first refused, and the order of events would be broken for good. So each wave holds
+/// one event per aggregate; nearly always there is only one wave.
+async fn publish(
+    publisher: &mut impl Publisher,
+    hold: &mut impl Hold,
+    mut claimed: Vec<Claimed>,
+) -> Result<Vec<Claimed>, Error> {
+    let mut confirmed = Vec::with_capacity(claimed.len());
+    let mut held_back = HashSet::new();
+    while !claimed.is_empty() {
+        let (wave, rest) = next_wave(claimed, &held_back);
+        let messages: Vec<_> = wave.iter().map(|event| event.message.clone()).collect();
+        let outcomes = publisher.publish(&messages).await;
+        for (event, outcome) in wave.into_iter().zip(outcomes) {
+            match outcome {
+                Outcome::Confirmed => confirmed.push(event),
+                Outcome::Unknown => _ = held_back.insert(event.aggregate_id),
+                Outcome::Refused(refusal) => {
+                    held_back.insert(event.aggregate_id);
+                    hold.refused(&event, refusal).await?;
+                }
+            }
+        }
+        claimed = rest;
+    }
+    Ok(confirmed)
 }
 
 /// Splits off the first waiting event of each aggregate, in order. Aggregates that are held back lose their turn: what
