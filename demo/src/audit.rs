@@ -20,12 +20,16 @@ pub struct Audit {
     pub acknowledged: u64,
     /// Orders that exist: also those of other clients, and those whose acknowledgement got lost on its way.
     pub orders: u64,
-    /// `OrderCreated` events in the outbox, published or not.
+    /// Events in the outbox, published or not.
     pub events: u64,
+    /// Of these, cancellations.
+    pub cancelled: u64,
     /// Of these, still to be published. Their effects are not missing: they are on their way.
     pub owed: u64,
     /// Of these, set aside for an operator.
     pub parked: u64,
+    /// What was set aside at each place, and what an operator gave up: neither is missing.
+    pub aside: Vec<Aside>,
     /// Order lines that exist.
     pub lines: u64,
     /// Distinct order lines with a reservation.
@@ -59,6 +63,19 @@ impl Dropped {
     }
 }
 
+/// What was set aside at one place.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Aside {
+    /// `orders` (parked events), `inventory` or `billing` (dead letters).
+    pub place: String,
+    /// Given up, and not waiting any more.
+    pub discarded: bool,
+    /// How many.
+    pub count: u64,
+    /// The first of them, as `demo aside` takes them.
+    pub first: Vec<String>,
+}
+
 /// One way in which the sum does not hold.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Finding {
@@ -74,7 +91,7 @@ pub struct Finding {
     pub first: Vec<String>,
 }
 
-/// The four ways to be wrong.
+/// The ways to be wrong.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -86,6 +103,8 @@ pub enum Kind {
     Phantom,
     /// There, with the wrong amount.
     Sums,
+    /// Applied or published in another order than it happened in.
+    Disorder,
 }
 
 impl Audit {
@@ -103,6 +122,11 @@ impl Audit {
             .sum()
     }
 
+    /// How much waits for an operator, or with `discarded`, how much was given up.
+    pub fn set_aside(&self, discarded: bool) -> u64 {
+        self.aside.iter().filter(|aside| aside.discarded == discarded).map(|aside| aside.count).sum()
+    }
+
     /// Whether nothing is on its way any more: what is not there now will not come.
     pub fn at_rest(&self) -> bool {
         self.owed == 0 && !self.findings.iter().any(|found| found.kind == Kind::Missing)
@@ -118,11 +142,13 @@ impl Audit {
     pub fn table(&self, duplicates: Dropped) -> Vec<String> {
         let number = |n: Option<u64>| n.map_or("?".to_owned(), |n| n.to_string());
         let row = |place: &str, holds: u64, dropped: Option<String>| {
-            let counts =
-                [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::Sums].map(|kind| self.count(kind, place));
-            let [missing, doubled, phantom, sums] = counts;
+            let counts = [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::Sums, Kind::Disorder]
+                .map(|kind| self.count(kind, place));
+            let [missing, doubled, phantom, sums, disorder] = counts;
             let dropped = dropped.unwrap_or_else(|| "-".to_owned());
-            format!("  {place:<10}{holds:>8}{missing:>9}{doubled:>9}{phantom:>9}{sums:>12}{dropped:>20}")
+            format!(
+                "  {place:<10}{holds:>8}{missing:>9}{doubled:>9}{phantom:>9}{sums:>12}{disorder:>14}{dropped:>20}"
+            )
         };
         let mut lines = vec![
             format!(
@@ -131,13 +157,34 @@ impl Audit {
             ),
             String::new(),
             format!(
-                "  {:<10}{:>8}{:>9}{:>9}{:>9}{:>12}{:>20}",
-                "", "orders", "missing", "doubled", "phantom", "wrong sums", "duplicates dropped"
+                "  {:<10}{:>8}{:>9}{:>9}{:>9}{:>12}{:>14}{:>20}",
+                "",
+                "orders",
+                "missing",
+                "doubled",
+                "phantom",
+                "wrong sums",
+                "out of order",
+                "duplicates dropped"
             ),
             row("orders", self.orders, None),
             row("inventory", self.orders_reserved, Some(number(duplicates.inventory))),
             row("billing", self.orders_invoiced, Some(number(duplicates.billing))),
         ];
+        for aside in &self.aside {
+            let more = if aside.count > aside.first.len() as u64 { ", …" } else { "" };
+            let what = if aside.discarded {
+                "discarded by an operator"
+            } else {
+                "set aside, waiting for an operator"
+            };
+            lines.push(format!(
+                "  ASIDE at {}: {what}: {} ({}{more})",
+                aside.place,
+                aside.count,
+                aside.first.join(", ")
+            ));
+        }
         for found in &self.findings {
             let more = if found.count > found.first.len() as u64 { ", …" } else { "" };
             let ids = found.first.join(", ");
@@ -159,5 +206,6 @@ fn label(kind: Kind) -> &'static str {
         Kind::Doubled => "DOUBLED",
         Kind::Phantom => "PHANTOM",
         Kind::Sums => "WRONG SUM",
+        Kind::Disorder => "OUT OF ORDER",
     }
 }

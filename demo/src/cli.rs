@@ -6,7 +6,11 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::choice::{Choice, With};
-use crate::commands::{bootstrap, doctor, down, drill, load, order, queries, reset, test, tour, up, verify};
+use crate::commands::aside::{self, Aside};
+use crate::commands::{
+    bootstrap, doctor, down, drill, fetch, load, order, queries, reset, sabotage, soak, test, tour, up,
+    verify,
+};
 use crate::drills::Options;
 use crate::interrupt::or_interrupted;
 use crate::terminal::Terminal;
@@ -55,6 +59,11 @@ enum Command {
         #[arg(long, default_value = "30s", value_parser = duration)]
         wait: Duration,
     },
+    /// What was set aside in the running system: look at it, replay it, discard it.
+    Aside {
+        #[command(subcommand)]
+        what: Aside,
+    },
     /// Open-loop load on the running system.
     Load {
         /// Orders per second.
@@ -69,6 +78,20 @@ enum Command {
         /// For cargo: `cargo demo test -- -p outbox`.
         #[arg(last = true)]
         args: Vec<String>,
+    },
+    /// Leave out every protection once, and see who notices.
+    Sabotage,
+    /// Four order services, two of each consumer, something killed every few seconds; then count.
+    Soak {
+        /// For how long.
+        #[arg(long = "for", default_value = "10m", value_parser = duration)]
+        for_: Duration,
+        /// Orders per second; every second one is cancelled at once.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(4..))]
+        rate: u32,
+        /// Who is killed when.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
     },
     /// Renew `.sqlx` after a change of a query or a migration (needs sqlx-cli).
     Queries {
@@ -90,6 +113,12 @@ enum Command {
     Fetch {
         /// Its address.
         url: String,
+        /// As an operator, with the token in this variable; the answer begins with its status.
+        #[arg(long)]
+        token_from: Option<String>,
+        /// Sends what comes on standard input.
+        #[arg(long, requires = "token_from")]
+        post: bool,
     },
 }
 
@@ -114,14 +143,18 @@ impl Cli {
                 or_interrupted(load::run(choice, rate, for_, terminal)).await
             }
             Some(Command::Test { args }) => or_interrupted(test::run(choice, &args, terminal)).await,
+            Some(Command::Sabotage) => or_interrupted(sabotage::run(choice, terminal)).await,
+            Some(Command::Soak { for_, rate, seed }) => {
+                or_interrupted(soak::run(choice, for_, rate, seed, terminal)).await
+            }
             Some(Command::Queries { check }) => or_interrupted(queries::run(choice, check, terminal)).await,
             Some(Command::Doctor) => or_interrupted(doctor::run(terminal)).await,
             Some(Command::Down) => or_interrupted(down::run(choice, terminal)).await,
             Some(Command::Reset) => or_interrupted(reset::run(choice, terminal)).await,
             Some(Command::Bootstrap) => or_interrupted(bootstrap::run(terminal)).await,
-            Some(Command::Fetch { url }) => {
-                terminal.say(crate::http::get(&url).await?);
-                Ok(Verdict::Held)
+            Some(Command::Aside { what }) => or_interrupted(aside::run(choice, what, terminal)).await,
+            Some(Command::Fetch { url, token_from, post }) => {
+                or_interrupted(fetch::run(&url, token_from.as_deref(), post, terminal)).await
             }
         }
     }

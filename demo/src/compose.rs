@@ -122,6 +122,17 @@ impl Compose {
         self.exec("orders", &format!("demo fetch http://{service}:{port}/metrics"), "").await
     }
 
+    /// A question to a service's operators' door. It is open on the container's own loopback only, and the token is in
+    /// the container's environment: `demo`, inside, asks for us.
+    pub(crate) async fn admin(&self, service: &str, path: &str, body: Option<&str>) -> Result<(u16, String)> {
+        let variable = format!("{}_ADMIN_TOKEN", service.to_uppercase());
+        let post = if body.is_some() { " --post" } else { "" };
+        let fetch = format!("demo fetch --token-from {variable}{post} http://127.0.0.1:9080{path}");
+        let answer = self.exec(service, &fetch, body.unwrap_or_default()).await?;
+        let (status, body) = answer.split_once('\n').context("`demo fetch` said nothing")?;
+        Ok((status.parse()?, body.to_owned()))
+    }
+
     /// Whether a part does its work again. The broker's own health check looks every five seconds only, and starts
     /// an Erlang machine for it: an open port says the same at once.
     async fn is_back(&self, target: &Target) -> Result<bool> {

@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result, bail};
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+const ADMIN_WITHIN: Duration = Duration::from_secs(40);
+
 pub(crate) fn client() -> Result<reqwest::Client> {
     // Everything is on this machine: a proxy could only be in the way.
     Ok(reqwest::Client::builder().no_proxy().timeout(ANSWER_WITHIN).build()?)
@@ -19,6 +21,18 @@ pub(crate) async fn get(url: &str) -> Result<String> {
         bail!("{url} answers {status}: {body}");
     }
     Ok(body)
+}
+
+/// A question to a service's operators' door, and its answer: the status and the body. With a body it is a POST.
+pub(crate) async fn ask_admin(url: &str, token: &str, body: Option<&str>) -> Result<(u16, String)> {
+    let request = match body {
+        None => client()?.get(url),
+        Some(body) => client()?.post(url).header("content-type", "application/json").body(body.to_owned()),
+    };
+    // A replay of many works for longer than a page takes to render.
+    let request = request.bearer_auth(token).header("x-operator", "demo").timeout(ADMIN_WITHIN);
+    let answer = request.send().await.with_context(|| format!("{url} does not answer"))?;
+    Ok((answer.status().as_u16(), answer.text().await?))
 }
 
 /// A counter on a Prometheus page, summed over its labels. A counter that was never raised is not on the page: on a

@@ -12,6 +12,7 @@ mod control;
 mod drills;
 mod http;
 mod interrupt;
+pub mod lab;
 pub mod ledger;
 mod local_shop;
 mod paths;

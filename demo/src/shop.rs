@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::Home;
 use tokio::time::timeout;
@@ -17,7 +18,7 @@ use crate::control::Control;
 use crate::interrupt::interrupted;
 use crate::local_shop::LocalShop;
 use crate::paths;
-use crate::state::State;
+use crate::state::{AdminUrls, State};
 use crate::target::{Faults, Target, Verb};
 use crate::terminal::Terminal;
 
@@ -205,6 +206,36 @@ impl Shop {
         };
         let (inventory, billing) = tokio::join!(page("inventory", 8081), page("billing", 8082));
         Dropped { inventory: sum(inventory), billing: sum(billing) }
+    }
+
+    /// A question to a service's operators' door, and its answer as JSON. What is refused is an error, in the service's
+    /// own words.
+    pub(crate) async fn admin(&self, service: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let body = body.map(Value::to_string);
+        let body = body.as_deref();
+        let (status, answer) = match &self.access {
+            Access::Local(shop) => {
+                let url = format!("{}{path}", shop.system.admin_url(service)?);
+                crate::http::ask_admin(&url, shop.system.admin_token(), body).await?
+            }
+            Access::Elsewhere(state, _) => {
+                let AdminUrls { orders, inventory, billing } = &state.admin;
+                let url = match service {
+                    "orders" => orders,
+                    "inventory" => inventory,
+                    _ => billing,
+                };
+                crate::http::ask_admin(&format!("{url}{path}"), &state.admin_token, body).await?
+            }
+            Access::Containers(compose) => compose.admin(service, path, body).await?,
+        };
+        let answer: Value = serde_json::from_str(&answer)
+            .with_context(|| format!("{service} answered {status} with something that is no JSON"))?;
+        if status == 200 {
+            return Ok(answer);
+        }
+        let word = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
+        bail!("{service} answered {status}: {}. {}", word("title"), word("detail"))
     }
 
     /// Stops what this command started; leaves everything else as it found it.

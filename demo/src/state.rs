@@ -18,8 +18,18 @@ pub(crate) struct State {
     pub(crate) auditor_url: String,
     pub(crate) admin_url: String,
     pub(crate) rabbitmq_api: String,
+    pub(crate) admin: AdminUrls,
+    pub(crate) admin_token: String,
     pub(crate) control: String,
     pub(crate) token: String,
+}
+
+/// Where each service serves its operators.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct AdminUrls {
+    pub(crate) orders: String,
+    pub(crate) inventory: String,
+    pub(crate) billing: String,
 }
 
 impl State {

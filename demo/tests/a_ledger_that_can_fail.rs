@@ -76,6 +76,13 @@ async fn good_books_are_found_good() -> Result<()> {
     assert_eq!((audit.acknowledged, audit.orders, audit.events), (2, 3, 3));
     assert_eq!((audit.lines, audit.lines_reserved), (6, 6));
     assert_eq!((audit.orders_reserved, audit.orders_invoiced), (3, 3));
+
+    // One of them is taken back.
+    let cancelled = CANCELLED.replace("ORDER", &format!("'{}'", orders[2]));
+    books.run(&cancelled).await?;
+    let audit = books.audit(&orders).await?;
+    assert!(audit.at_rest() && !audit.beyond_hope() && audit.findings.is_empty(), "{audit:?}");
+    assert_eq!((audit.events, audit.cancelled), (4, 1));
     Ok(())
 }
 
@@ -105,8 +112,164 @@ async fn what_is_on_its_way_is_neither_missing_nor_at_rest() -> Result<()> {
     Ok(())
 }
 
-/// What is planted (`ORDER` stands for the victim), and what has to be found.
-const WRONGS: [(&str, Kind, &str, &str); 20] = [
+#[tokio::test]
+async fn what_was_set_aside_is_not_missing_and_is_missing_again_once_it_counts_as_applied() -> Result<()> {
+    let mut books = books().await?;
+    let (good, victim) = (books.order().await?, books.order().await?);
+    books
+        .run(&format!(
+            "insert into billing.dead_letters (queue, event_id, reason, detail, headers, routing_key, body)
+                 select 'billing.events', event_id, 'permanent', 'odd', '{{}}', 'order.created', ''
+                 from orders.outbox where aggregate_id = '{victim}';
+             delete from billing.invoices where order_id = '{victim}';
+             delete from billing.processed_events
+                 where event_id in (select event_id from orders.outbox where aggregate_id = '{victim}')"
+        ))
+        .await?;
+    let audit = books.audit(&[good, victim]).await?;
+    assert!(audit.findings.is_empty() && audit.at_rest(), "{audit:?}");
+    assert_eq!((audit.set_aside(false), audit.set_aside(true)), (1, 0));
+    let table = audit.table(Dropped::default()).join("\n");
+    assert!(table.contains("ASIDE at billing: set aside, waiting for an operator: 1 (billing/1)"), "{table}");
+    // At one place only: the other has no such letter to point at.
+    books
+        .run(&format!(
+            "delete from inventory.reservations where order_id = '{victim}' and line_number = 1;
+                        update inventory.stock set reserved = reserved - 2 where sku = 'TEA-001'"
+        ))
+        .await?;
+    assert_eq!(books.audit(&[good, victim]).await?.count(Kind::Missing, "inventory"), 1);
+    books
+        .run(&format!(
+            "insert into inventory.reservations (order_id, line_number, sku, quantity, event_id)
+                            select aggregate_id, 1, 'TEA-001', 2, event_id from orders.outbox
+                            where aggregate_id = '{victim}';
+                        update inventory.stock set reserved = reserved + 2 where sku = 'TEA-001'"
+        ))
+        .await?;
+
+    let settle = |how: &str| {
+        format!("update billing.dead_letters set resolved_at = now(), note = 'x', resolution = '{how}'")
+    };
+    books.run(&settle("discarded")).await?;
+    let audit = books.audit(&[good, victim]).await?;
+    assert!(audit.findings.is_empty(), "{audit:?}");
+    assert_eq!((audit.set_aside(false), audit.set_aside(true)), (0, 1));
+
+    // Said to be applied, and it is not: the letter excuses nothing any more.
+    books.run(&settle("replayed")).await?;
+    let audit = books.audit(&[good, victim]).await?;
+    assert_eq!((audit.count(Kind::Missing, "billing"), audit.set_aside(false)), (1, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_event_that_was_given_up_is_counted_as_that_and_its_effects_are_not_owed() -> Result<()> {
+    let mut books = books().await?;
+    let (good, victim) = (books.order().await?, books.order().await?);
+    books
+        .run(&format!(
+            "delete from inventory.reservations where order_id = '{victim}';
+             update inventory.stock set reserved = reserved / 2;
+             delete from billing.invoices where order_id = '{victim}';
+             update orders.outbox set published_at = null, attempts = 10, parked_at = now()
+                 where aggregate_id = '{victim}'"
+        ))
+        .await?;
+    let audit = books.audit(&[good, victim]).await?;
+    assert_eq!((audit.parked, audit.set_aside(false), audit.set_aside(true)), (1, 1, 0), "{audit:?}");
+    books
+        .run(&format!(
+            "insert into orders.outbox_discarded
+                 select outbox.*, now(), 'given up' from orders.outbox where aggregate_id = '{victim}';
+             delete from orders.outbox where aggregate_id = '{victim}'"
+        ))
+        .await?;
+    let audit = books.audit(&[good, victim]).await?;
+    assert!(audit.findings.is_empty() && audit.at_rest(), "{audit:?}");
+    assert_eq!((audit.parked, audit.set_aside(false), audit.set_aside(true)), (0, 0, 1));
+    // An event that nobody gave up, and that is in neither table, is missing as ever.
+    books.run("delete from orders.outbox_discarded").await?;
+    assert!(books.audit(&[good, victim]).await?.count(Kind::Missing, "orders") > 0);
+    Ok(())
+}
+
+/// An order that was taken back, and what that did.
+const CANCELLED: &str = "
+    update orders.orders set status = 'cancelled', version = 2, cancelled_at = now() where id = ORDER;
+    insert into orders.outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                               payload, lane, published_at)
+        values (ORDER, 'order', ORDER, 2, 'OrderCancelled', 1, '{}', 0, now());
+    update inventory.reservations set released_by = ORDER, released_at = now() where order_id = ORDER;
+    update inventory.stock set reserved = reserved - 2 where sku = 'TEA-001';
+    update inventory.stock set reserved = reserved - 1 where sku = 'MUG-001';
+    insert into inventory.cancelled_orders (order_id, event_id, came_first) values (ORDER, ORDER, false);
+    insert into billing.credit_notes (order_id, amount, currency, event_id) values (ORDER, 2700, 'EUR', ORDER);
+    insert into billing.cancelled_orders (order_id, event_id, came_first) values (ORDER, ORDER, false);";
+
+/// What is planted (`ORDER` stands for the victim, `CANCELLED` for the statements above), and what has to be found.
+const WRONGS: [(&str, Kind, &str, &str); 30] = [
+    (
+        "CANCELLED delete from orders.outbox where event_type = 'OrderCancelled'",
+        Kind::Missing,
+        "orders",
+        "cancelled order without its event",
+    ),
+    (
+        "CANCELLED update inventory.reservations set released_by = null, released_at = null where order_id = ORDER",
+        Kind::Missing,
+        "inventory",
+        "cancellation published, but the stock is not released",
+    ),
+    (
+        "CANCELLED delete from billing.credit_notes",
+        Kind::Missing,
+        "billing",
+        "cancellation published, but the invoice is not credited",
+    ),
+    (
+        "CANCELLED update inventory.cancelled_orders set came_first = true",
+        Kind::Disorder,
+        "inventory",
+        "cancelled before it was created",
+    ),
+    (
+        "CANCELLED update billing.cancelled_orders set came_first = true",
+        Kind::Disorder,
+        "billing",
+        "cancelled before it was created",
+    ),
+    (
+        "CANCELLED insert into billing.credit_notes (order_id, amount, currency, event_id)
+                   select order_id, amount, currency, event_id from billing.credit_notes",
+        Kind::Doubled,
+        "billing",
+        "invoice credited more than once",
+    ),
+    (
+        "CANCELLED update orders.orders set status = 'pending', cancelled_at = null where id = ORDER",
+        Kind::Phantom,
+        "orders",
+        "cancellation of an order that is not cancelled",
+    ),
+    (
+        "update inventory.reservations set released_by = ORDER where order_id = ORDER",
+        Kind::Phantom,
+        "inventory",
+        "stock released without a cancellation",
+    ),
+    (
+        "insert into billing.credit_notes (order_id, amount, currency, event_id) values (ORDER, 2700, 'EUR', ORDER)",
+        Kind::Phantom,
+        "billing",
+        "credit note without a cancellation",
+    ),
+    (
+        "CANCELLED update billing.credit_notes set amount = 1",
+        Kind::Sums,
+        "billing",
+        "credit note over another amount than the invoice",
+    ),
     (
         "delete from billing.invoices where order_id = ORDER; delete from inventory.reservations where order_id = ORDER;
          update inventory.stock set reserved = 0; delete from orders.outbox where aggregate_id = ORDER;
@@ -241,7 +404,7 @@ async fn every_kind_of_wrong_is_found_and_named() -> Result<()> {
     for (planted, kind, place, what) in WRONGS {
         // All in a transaction that is taken back, so that each stands alone.
         let mut transaction = books.admin.begin().await?;
-        let sql = planted.replace("ORDER", &format!("'{victim}'"));
+        let sql = planted.replace("CANCELLED", CANCELLED).replace("ORDER", &format!("'{victim}'"));
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await.context(planted)?;
         let json: String =
             sqlx::query_scalar(AssertSqlSafe(query(&[good, victim]))).fetch_one(&mut *transaction).await?;
@@ -260,6 +423,59 @@ async fn every_kind_of_wrong_is_found_and_named() -> Result<()> {
     }
     let audit = books.audit(&[good, victim]).await?;
     assert!(audit.findings.is_empty(), "the books did not survive the test: {audit:?}");
+    Ok(())
+}
+
+/// As if that order's event had been erased, and the memory of it, after their time.
+const RETENTION: &str = "
+    update orders.orders set placed_at = now() - interval '40 days' where id = ORDER;
+    update inventory.reservations set reserved_at = now() - interval '40 days' where order_id = ORDER;
+    update billing.invoices set issued_at = now() - interval '40 days' where order_id = ORDER;
+    delete from inventory.processed_events where event_id in
+        (select event_id from orders.outbox where aggregate_id = ORDER);
+    delete from billing.processed_events where event_id in
+        (select event_id from orders.outbox where aggregate_id = ORDER);
+    delete from orders.outbox where aggregate_id = ORDER;
+    update orders.outbox_retention set erased_before = now() - interval '7 days';
+    insert into inventory.inbox_retention values ('inventory', now() - interval '30 days');
+    insert into billing.inbox_retention values ('billing', now() - interval '30 days')";
+
+#[tokio::test]
+async fn what_retention_erased_is_not_missing_and_everything_else_still_is() -> Result<()> {
+    let mut books = books().await?;
+    let old = books.order().await?;
+    let young = books.order().await?;
+    books.run(&RETENTION.replace("ORDER", &format!("'{old}'"))).await?;
+    let audit = books.audit(&[old, young]).await?;
+    assert!(audit.findings.is_empty() && audit.at_rest(), "{audit:?}");
+
+    // The same wrongs as ever in what is young; and in what is old, all that does not need the event itself.
+    let needs_the_event = [
+        "order without its event",
+        "order with two creation events",
+        "event without its order",
+        "reservation by an event that was never written",
+        "invoice by an event that was never written",
+        "reservation without a record of its event",
+        "invoice without a record of its event",
+    ];
+    for (victim, is_old) in [(young, false), (old, true)] {
+        for (planted, kind, place, what) in WRONGS {
+            if is_old && needs_the_event.contains(&what) {
+                continue;
+            }
+            let mut transaction = books.admin.begin().await?;
+            let sql = planted.replace("CANCELLED", CANCELLED).replace("ORDER", &format!("'{victim}'"));
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await.context(planted)?;
+            let json: String =
+                sqlx::query_scalar(AssertSqlSafe(query(&[old, young]))).fetch_one(&mut *transaction).await?;
+            transaction.rollback().await?;
+            let audit = Audit::parse(&json)?;
+            let found = |f: &&demo::audit::Finding| (f.kind, &*f.place, &*f.what) == (kind, place, what);
+            let found = audit.findings.iter().find(found);
+            found.with_context(|| format!("not found: {what} (old: {is_old}), in {:#?}", audit.findings))?;
+        }
+    }
     Ok(())
 }
 

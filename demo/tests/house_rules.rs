@@ -7,14 +7,15 @@ use std::{collections::BTreeMap, process::Command};
 use serde_json::Value;
 
 /// Each crate of this workspace, and the others of it (and the two protocols' clients) that it may use in its code.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     // The ground: what is said. No I/O.
     ("events", &[]),
     // The places at which a drill may strike.
     ("faults", &[]),
     // The walls: SQL on one side, AMQP on the other, and no door between them.
     ("outbox", &["events", "faults", "sqlx"]),
-    ("inbox", &["events", "faults", "sqlx"]),
+    // `runtime` for the operator's routes over dead letters, which every consuming service serves alike.
+    ("inbox", &["events", "faults", "runtime", "sqlx"]),
     ("broker", &["events", "faults", "lapin"]),
     // What every room stands on.
     ("runtime", &["sqlx"]),
@@ -24,6 +25,8 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("billing", &["broker", "events", "faults", "inbox", "runtime", "sqlx"]),
     // The visitors: they meet the system over HTTP, SQL and AMQP, so that a fault in it cannot hide itself in them.
     ("testbed", &["sqlx"]),
+    // It puts the real relay and the real consumer logic into a world of its own: what they use, but no SQL and no AMQP.
+    ("simulation", &["broker", "events", "outbox"]),
     ("load-tests", &["lapin", "sqlx", "testbed"]),
     ("demo", &["load-tests", "sqlx", "testbed"]),
 ];

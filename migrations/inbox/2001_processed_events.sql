@@ -14,3 +14,13 @@ create table processed_events (
     -- first one's transaction and then inserts nothing; the handler sees that and applies nothing.
     primary key (consumer, event_id)
 );
+
+-- How far a consumer's memory has been erased (`docs/retention.md`). An instance that erases holds this row's lock for
+-- the time of one statement, so that several take turns, and what was erased is written in that very statement.
+create table inbox_retention (
+    consumer text primary key,
+    -- Records older than this may be gone: a copy of such an event would be applied again. Whoever counts
+    -- (`demo verify`) knows from this which record is missing for a good reason.
+    forgotten_before timestamptz not null default '-infinity',
+    forgotten bigint not null default 0
+);

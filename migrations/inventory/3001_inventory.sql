@@ -5,7 +5,7 @@
 create table stock (
     sku text primary key,
     on_hand bigint not null check (on_hand >= 0),
-    -- The sum of all reservations of this SKU. Kept beside them, so that "how many are left" is one row; that the
+    -- The sum of all reservations of this SKU that are not released. Kept beside them, so that "how many are left" is one row; that the
     -- two agree is one of the sums that `demo verify` checks.
     reserved bigint not null default 0
 );
@@ -24,6 +24,19 @@ create table reservations (
     quantity integer not null check (quantity > 0),
     -- The event that caused it: from any effect one can walk back to its cause.
     event_id uuid not null,
-    reserved_at timestamptz not null default clock_timestamp()
+    reserved_at timestamptz not null default clock_timestamp(),
+    -- The event that took it back, and when: the effect of `OrderCancelled`. The row stays, as a record of what was.
+    released_by uuid,
+    released_at timestamptz
 );
 create index reservations_by_order on reservations (order_id);
+
+-- The orders that are off. A creation that comes after its cancellation finds the note here and reserves nothing.
+create table cancelled_orders (
+    order_id uuid primary key,
+    event_id uuid not null,
+    -- True when nothing had been reserved yet: the two events were applied in the wrong order. The outcome is right all
+    -- the same, but the order of one order's events is a promise of its own, and this is how its breach is seen.
+    came_first boolean not null,
+    noted_at timestamptz not null default clock_timestamp()
+);

@@ -28,7 +28,11 @@ create table orders (
     -- rewrite history.
     total_amount bigint not null check (total_amount > 0),
     currency text not null check (currency = 'EUR'),
-    placed_at timestamptz not null default clock_timestamp()
+    placed_at timestamptz not null default clock_timestamp(),
+    -- Counts the changes, 1 when placed: the version that the next event gets, and what a writer compares with before
+    -- it changes an order that it has read.
+    version integer not null default 1 check (version > 0),
+    cancelled_at timestamptz check ((cancelled_at is not null) = (status = 'cancelled'))
 );
 
 create table order_lines (

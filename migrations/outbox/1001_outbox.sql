@@ -55,6 +55,17 @@ create index outbox_troubled on outbox (aggregate_id, seq) where published_at is
 -- entries gather at the head of `outbox_owed` first.
 alter table outbox set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.02);
 
+-- How far published events have been erased (`docs/retention.md`). One row: an instance that erases holds its lock for
+-- the time of one statement, so that several take turns, and what was erased is written in that very statement.
+create table outbox_retention (
+    only_row boolean primary key default true check (only_row),
+    -- Events that were published before this moment may be gone. Whoever counts (`demo verify`) knows from this which
+    -- event is missing for a good reason, and that all others have to be there.
+    erased_before timestamptz not null default '-infinity',
+    erased bigint not null default 0
+);
+insert into outbox_retention default values;
+
 -- A lane is a fixed share of all aggregates, and the right to publish them: a relay holds the row lock of a lane
 -- while it publishes that lane's events, so two relays never work on one aggregate. The lock lives as long as the
 -- relay's database session. There is no lease to expire, and no clock to trust.

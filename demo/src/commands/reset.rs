@@ -14,9 +14,9 @@ use crate::verdict::Verdict;
 const DRAINED_WITHIN: Duration = Duration::from_secs(30);
 
 const EMPTY: &str = "
-    truncate orders.orders, orders.order_lines, orders.outbox,
-             inventory.reservations, inventory.processed_events,
-             billing.invoices, billing.processed_events
+    truncate orders.orders, orders.order_lines, orders.outbox, orders.outbox_discarded,
+             inventory.reservations, inventory.processed_events, inventory.dead_letters,
+             billing.invoices, billing.processed_events, billing.dead_letters
         restart identity;
     update inventory.stock set reserved = 0;
 ";

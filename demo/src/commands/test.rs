@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result};
-use testbed::{Home, Postgres, Rabbitmq, build_services};
+use testbed::{Home, Postgres, Rabbitmq, build_drill_services, build_services};
 use tokio::process::Command;
 
 use crate::choice::Choice;
@@ -22,6 +22,7 @@ pub(crate) async fn run(choice: Choice, args: &[String], terminal: &Terminal) ->
     let (postgres, rabbitmq) = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?;
     terminal.say("Building the services …");
     build_services(!terminal.json()).await?;
+    build_drill_services(!terminal.json()).await?;
 
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--release"]).current_dir(root);

@@ -15,7 +15,7 @@ use crate::control;
 use crate::interrupt::{interrupted, or_interrupted};
 use crate::local_shop::LocalShop;
 use crate::shop::Shop;
-use crate::state::State;
+use crate::state::{AdminUrls, State};
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
@@ -46,6 +46,12 @@ async fn local(terminal: &Terminal) -> Result<Verdict> {
         auditor_url: shop.urls.auditor.clone(),
         admin_url: shop.postgres.admin_url("shop"),
         rabbitmq_api: shop.rabbitmq.api_url(),
+        admin: AdminUrls {
+            orders: shop.system.admin_url("orders")?.to_owned(),
+            inventory: shop.system.admin_url("inventory")?.to_owned(),
+            billing: shop.system.admin_url("billing")?.to_owned(),
+        },
+        admin_token: shop.system.admin_token().to_owned(),
         control: listener.local_addr()?.to_string(),
         token: Uuid::new_v4().simple().to_string(),
     };

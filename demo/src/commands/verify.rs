@@ -42,8 +42,12 @@ fn judge(audit: &Audit) -> (Verdict, String) {
     if !audit.findings.is_empty() {
         return (Verdict::Broken, "the sum does not hold; the ids are above".to_owned());
     }
-    if audit.owed + audit.parked > 0 {
-        let waiting = format!("{} events still to be published, {} set aside", audit.owed, audit.parked);
+    let aside = audit.set_aside(false);
+    if audit.owed + aside > 0 {
+        let waiting = format!(
+            "{} events still to be published, {aside} set aside (`cargo demo aside list` shows them)",
+            audit.owed
+        );
         return (
             Verdict::Inconclusive,
             format!("nothing is lost, but not everything has arrived: {waiting}"),
@@ -52,5 +56,11 @@ fn judge(audit: &Audit) -> (Verdict, String) {
     if audit.orders == 0 {
         return (Verdict::Inconclusive, "there are no orders yet: `cargo demo order` places one".to_owned());
     }
-    (Verdict::Held, format!("{} orders, none lost, none doubled, no effect without its order", audit.orders))
+    let given_up = match audit.set_aside(true) {
+        0 => String::new(),
+        discarded => format!("; {discarded} discarded by an operator"),
+    };
+    let held =
+        format!("{} orders, none lost, none doubled, no effect without its order{given_up}", audit.orders);
+    (Verdict::Held, held)
 }

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use testbed::{Instances, TestVhost, eventually};
 use uuid::Uuid;
 
-use crate::stage::{PATIENCE, Stage};
+use demo::lab::{PATIENCE, Setup, Stage};
 
 #[tokio::test]
 async fn an_order_reaches_both_services_in_one_trace() -> anyhow::Result<()> {
@@ -66,7 +66,12 @@ async fn an_event_that_is_published_again_and_again_has_one_effect() -> anyhow::
 }
 
 /// Puts a message on the exchange by the broker's HTTP API: this test speaks no AMQP.
-async fn publish(stage: &Stage, vhost: &TestVhost, body: &str, message_id: &str) -> anyhow::Result<()> {
+pub(crate) async fn publish(
+    stage: &Stage,
+    vhost: &TestVhost,
+    body: &str,
+    message_id: &str,
+) -> anyhow::Result<()> {
     let api = vhost.api_url();
     let url = format!("{api}/api/exchanges/{}/shop.events/publish", vhost.name());
     let message = json!({
@@ -107,7 +112,7 @@ async fn a_poison_message_is_set_aside_and_the_next_orders_go_on() -> anyhow::Re
 async fn several_instances_start_at_once_on_an_empty_database_and_share_the_work() -> anyhow::Result<()> {
     let vhost = testbed::vhost().await?;
     let instances = Instances { orders: 3, inventory: 2, billing: 2 };
-    let stage = Stage::raise(&vhost.url(), instances, &[]).await?;
+    let stage = Stage::raise(&vhost.url(), Setup { instances, ..Setup::default() }).await?;
     stage.system.wait_ready(PATIENCE).await?;
     let load = stage.load(100, std::time::Duration::from_secs(4));
     let summary = load.await??;

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
 
+mod aside;
 mod delivery;
+mod order;
 mod outages;
-mod stage;
 mod stops;

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use testbed::{Instances, Postgres, Rabbitmq, SystemOptions, eventually};
+use testbed::{Postgres, Rabbitmq, SystemOptions, eventually};
 
-use crate::stage::{PATIENCE, Stage};
+use demo::lab::{PATIENCE, Setup, Stage};
 
 #[tokio::test]
 async fn the_broker_is_killed_and_restarted_under_load_and_nothing_is_lost() -> anyhow::Result<()> {
@@ -100,7 +100,7 @@ async fn the_database_is_killed_under_load_and_every_acknowledged_order_survives
 async fn services_that_start_before_their_servers_wait_and_then_work() -> anyhow::Result<()> {
     let broker = Rabbitmq::private().await?;
     broker.stop().await?;
-    let stage = Stage::raise(&broker.url(), Instances::default(), &[]).await?;
+    let stage = Stage::raise(&broker.url(), Setup::default()).await?;
     eventually("orders to be ready without a broker", PATIENCE, async || {
         let health = stage.client.get(format!("{}/readyz", stage.system.orders_url())).send().await?;
         Ok((health.status() == 200).then_some(()))

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use testbed::eventually;
 
-use crate::stage::{PATIENCE, Stage};
+use demo::lab::{PATIENCE, Stage};
 
 /// Kills `service` three times under load, and counts.
 async fn killed_under_load(service: &str) -> anyhow::Result<()> {

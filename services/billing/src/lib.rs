@@ -1,11 +1,11 @@
-//! The billing service. `issue_invoice` is where events become effects, once.
+//! The billing service. `keep_accounts` is where events become effects, once.
 
-mod issue_invoice;
+mod keep_accounts;
 mod settings;
 
 use sqlx::migrate::Migrator;
 
-pub use issue_invoice::IssueInvoice;
+pub use keep_accounts::{CONSUMER, KeepAccounts};
 pub use settings::Settings;
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/billing");

@@ -1,11 +1,11 @@
-//! The inventory service. `reserve_stock` is where events become effects, once.
+//! The inventory service. `keep_stock` is where events become effects, once.
 
-mod reserve_stock;
+mod keep_stock;
 mod settings;
 
 use sqlx::migrate::Migrator;
 
-pub use reserve_stock::ReserveStock;
+pub use keep_stock::{CONSUMER, KeepStock};
 pub use settings::Settings;
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/inventory");

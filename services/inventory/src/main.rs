@@ -2,10 +2,15 @@
 
 use std::{net::SocketAddr, process::ExitCode};
 
-use broker::{Consumer, ConsumerOptions, Endpoint, Link, topology};
-use inventory::{MIGRATIONS, ReserveStock, Settings};
+use broker::{Collector, Consumer, ConsumerOptions, Endpoint, Link, topology};
+use inbox::{
+    DeadLetters,
+    operator::{self, Rules},
+};
+use inventory::{CONSUMER, KeepStock, MIGRATIONS, Settings};
 use runtime::{
     Health, Needed, Supervisor,
+    admin::Admin,
     database::{self, DatabaseState, Purpose},
     http, settings, telemetry,
 };
@@ -17,11 +22,13 @@ pub(crate) async fn main() -> anyhow::Result<ExitCode> {
         settings::healthcheck("INVENTORY_HTTP_ADDRESS", SocketAddr::from(([127, 0, 0, 1], 8081)));
     }
     let settings: Settings = settings::load("INVENTORY_");
+    settings.check();
     let endpoint = Endpoint::new(&settings.amqp_url, "inventory")
         .unwrap_or_else(|error| settings::refuse(&format!("INVENTORY_AMQP_URL: {error}")));
     let metrics = telemetry::start(&settings.log, settings.log_format)?;
     faults::announce();
     let listener = http::bind("INVENTORY_HTTP_ADDRESS", settings.http_address);
+    let admin = Admin::bind("INVENTORY", settings.admin_address, settings.admin_token.as_ref());
     let stop = CancellationToken::new();
     let mut tasks = Supervisor::new(stop.clone());
     tasks.spawn_infallible("metrics", telemetry::upkeep(metrics.clone(), stop.clone()));
@@ -53,8 +60,20 @@ pub(crate) async fn main() -> anyhow::Result<ExitCode> {
         checked.unwrap_or_else(|error| settings::refuse(&format!("INVENTORY_AMQP_URL: {error}")));
         state.set_up();
         let options = ConsumerOptions { prefetch: settings.prefetch, ..ConsumerOptions::default() };
-        let consumer = Consumer::new(endpoint, topology::INVENTORY, options, link);
-        tasks.spawn_infallible("consumer", consumer.run(ReserveStock::new(pool.clone()), stop.clone()));
+        let consumer = Consumer::new(endpoint.clone(), topology::INVENTORY, options, link);
+        tasks.spawn_infallible("consumer", consumer.run(KeepStock::new(pool.clone()), stop.clone()));
+        // What it cannot apply lies in a table, where an operator can look at it and have it applied again.
+        let letters = DeadLetters::new(pool.clone());
+        let collector = Collector::new(endpoint, topology::INVENTORY);
+        tasks.spawn_infallible("collector", collector.run(letters.clone(), stop.clone()));
+        tasks.spawn_infallible("dead letters", letters.observe(stop.clone()));
+        let retention = inbox::Retention::new(pool.clone(), CONSUMER, settings.remember);
+        tasks.spawn_infallible("retention", retention.run(stop.clone()));
+        if let Some(admin) = admin {
+            let rules = Rules { within: settings.replay_within, force: false };
+            let routes = operator::routes(pool.clone(), KeepStock::new(pool.clone()), rules);
+            tasks.spawn("admin", admin.serve(routes, stop.clone()));
+        }
         tasks.spawn_infallible("database watch", state.watch(pool, stop.clone()));
     }
     Ok(tasks.run().await)

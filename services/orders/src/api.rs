@@ -20,7 +20,10 @@ use tower_http::{
     request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer},
 };
 
-use crate::{Shop, place_order::place_order, problem::Problem, read_orders, request_context};
+use crate::{
+    Shop, cancel_order::cancel_order, place_order::place_order, problem::Problem, read_orders,
+    request_context,
+};
 
 /// The largest body, in bytes. A hundred lines take about six thousand.
 const LARGEST_BODY: usize = 64 * 1024;
@@ -47,6 +50,7 @@ pub fn router(shop: Shop) -> Router {
     Router::new()
         .route("/orders", post(place_order).get(read_orders::list_orders))
         .route("/orders/{id}", get(read_orders::read_order))
+        .route("/orders/{id}/cancellation", post(cancel_order))
         .fallback(|| async { StatusCode::NOT_FOUND })
         .layer(guarded)
         .layer(observed)

@@ -1,6 +1,9 @@
-//! The order service. Reading order: `place_order`, where the promise is made; `relay`, where it is kept; `api`.
+//! The order service. Reading order: `place_order`, where the promise is made; `cancel_order`, the second thing
+//! that happens to an order; `relay`, where it is kept; `api`; `admin`.
 
+pub mod admin;
 pub mod api;
+mod cancel_order;
 mod catalogue;
 mod order_request;
 mod place_order;

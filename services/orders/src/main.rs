@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, process::ExitCode};
 
-use orders::{Settings, Shop, api, relay};
-use runtime::{Health, Needed, Supervisor, http, settings, telemetry};
+use orders::{Settings, Shop, admin, api, relay};
+use runtime::{Health, Needed, Supervisor, admin::Admin, http, settings, telemetry};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
@@ -16,6 +16,7 @@ pub(crate) async fn main() -> anyhow::Result<ExitCode> {
     let metrics = telemetry::start(&settings.log, settings.log_format)?;
     faults::announce();
     let listener = http::bind("ORDERS_HTTP_ADDRESS", settings.http_address);
+    let door = Admin::bind("ORDERS", settings.admin_address, settings.admin_token.as_ref());
     let stop = CancellationToken::new();
     let mut tasks = Supervisor::new(stop.clone());
     tasks.spawn_infallible("metrics", telemetry::upkeep(metrics.clone(), stop.clone()));
@@ -33,6 +34,9 @@ pub(crate) async fn main() -> anyhow::Result<ExitCode> {
         && tasks.first(relays.check()).await.is_some()
     {
         tasks.spawn_infallible("database watch", shop.clone().watch(stop.clone()));
+        if let Some(door) = door {
+            tasks.spawn("admin", door.serve(admin::routes(&settings, shop.wake.clone()), stop.clone()));
+        }
         relays.start(&mut tasks, &shop.wake, &stop);
     }
     Ok(tasks.run().await)

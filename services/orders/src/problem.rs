@@ -64,6 +64,15 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "no-such-order", "There is no such order")
     }
 
+    /// Somebody else kept changing the same order.
+    pub(crate) fn contended() -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "contended",
+            "The order was changed by somebody else at the same time",
+        )
+    }
+
     pub(crate) fn bad_query(detail: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-query", "The query cannot be understood").detail(detail)
     }

@@ -1,7 +1,7 @@
-//! The relays of this process, and what wakes and watches them.
+//! The relays of this process, what wakes and watches them, and what clears up behind them.
 
 use broker::{Endpoint, Link, Publisher};
-use outbox::{Relay, RelayOptions, Wake, backlog};
+use outbox::{Relay, RelayOptions, Retention, Wake, backlog};
 use runtime::{
     Supervisor,
     database::{self, Purpose},
@@ -27,8 +27,9 @@ impl Relays {
         let endpoint = Endpoint::new(&settings.amqp_url, "orders")
             .unwrap_or_else(|error| settings::refuse(&format!("ORDERS_AMQP_URL: {error}")));
         let links = (0..settings.relay_workers).map(|_| Link::new("publisher")).collect();
-        // One connection for each relay, and three for those who wake and watch them: the API's are not touched.
-        let connections = u32::from(settings.relay_workers) + 3;
+        // One connection for each relay, and four for those who wake them, watch them and clear up behind them: the API's
+        // are not touched.
+        let connections = u32::from(settings.relay_workers) + 4;
         let pool = database::pool(&settings.database_url, "orders relay", connections, Purpose::Marks);
         Self { endpoint, links, pool, settings: settings.clone() }
     }
@@ -46,7 +47,7 @@ impl Relays {
         }
     }
 
-    /// Starts them, and what wakes and watches them.
+    /// Starts them, what wakes and watches them, and what clears up behind them.
     pub fn start(self, tasks: &mut Supervisor, wake: &Wake, stop: &CancellationToken) {
         let Self { endpoint, links, pool, settings } = self;
         for link in links {
@@ -54,6 +55,7 @@ impl Relays {
             let options = RelayOptions {
                 batch: settings.relay_batch,
                 poll: settings.relay_poll,
+                full_look: settings.relay_full_look,
                 ..RelayOptions::default()
             };
             let relay = Relay::new(pool.clone(), publisher, options);
@@ -66,6 +68,7 @@ impl Relays {
             "notifier",
             outbox::notify_others(pool.clone(), wake.clone(), instance, stop.clone()),
         );
-        tasks.spawn_infallible("backlog", backlog::observe(pool, stop.clone()));
+        tasks.spawn_infallible("backlog", backlog::observe(pool.clone(), stop.clone()));
+        tasks.spawn_infallible("retention", Retention::new(pool, settings.keep_published).run(stop.clone()));
     }
 }

@@ -2,6 +2,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::Parser;
 use runtime::{
+    admin::Token,
     database::DatabaseUrl,
     settings,
     telemetry::{self, LogFormat},
@@ -22,6 +23,19 @@ pub struct Settings {
     /// Where the API, the health and the metrics are served.
     #[arg(long, env = "ORDERS_HTTP_ADDRESS", default_value = "127.0.0.1:8080")]
     pub http_address: SocketAddr,
+
+    /// Where operators are served: the routes under /admin, and nothing else. Not served at all unless this is set.
+    #[arg(long, env = "ORDERS_ADMIN_ADDRESS")]
+    pub admin_address: Option<SocketAddr>,
+
+    /// What operators have to show: 16 characters or more.
+    #[arg(long, env = "ORDERS_ADMIN_TOKEN", hide_env_values = true)]
+    pub admin_token: Option<Token>,
+
+    /// How old an event may be for an operator to have it published again without insisting. Shorter than the time for
+    /// which every consumer remembers what it has applied: a copy of a forgotten event is applied a second time.
+    #[arg(long, env = "ORDERS_REPLAY_WITHIN", default_value = "14days", value_parser = settings::age)]
+    pub replay_within: Duration,
 
     /// What is logged: a level, or a filter such as warn,outbox=debug. At info every order is a line.
     #[arg(long, env = "ORDERS_LOG", default_value = "info", value_parser = telemetry::filter)]
@@ -57,6 +71,16 @@ pub struct Settings {
     #[arg(long, env = "ORDERS_RELAY_POLL", default_value = "1s", value_parser = settings::duration)]
     pub relay_poll: Duration,
 
+    /// How often a relay looks at everything that is owed, and not only ahead of what it has published: 1ms to 1h. The
+    /// longest that an event whose transaction committed very late has to wait.
+    #[arg(long, env = "ORDERS_RELAY_FULL_LOOK", default_value = "3s", value_parser = settings::duration)]
+    pub relay_full_look: Duration,
+
+    /// How long published events stay in the outbox, such as 7days. They are the history of `GET /orders/{id}`, and what
+    /// can be published again. What is not published stays for ever.
+    #[arg(long, env = "ORDERS_KEEP_PUBLISHED", default_value = "7days", value_parser = settings::age)]
+    pub keep_published: Duration,
+
     /// How long the broker may take to confirm one batch. Below 25s, because the relay holds a transaction open
     /// meanwhile, and PostgreSQL ends a session that is idle in one after 30s.
     #[arg(long, env = "ORDERS_CONFIRM_DEADLINE", default_value = "10s", value_parser = settings::duration)]
@@ -72,6 +96,11 @@ impl Settings {
         if self.confirm_deadline > LONGEST_CONFIRM_DEADLINE {
             settings::refuse(
                 "ORDERS_CONFIRM_DEADLINE: at most 25s, because PostgreSQL ends the relay's session after 30s",
+            );
+        }
+        if self.keep_published > self.replay_within {
+            settings::refuse(
+                "ORDERS_KEEP_PUBLISHED: at most ORDERS_REPLAY_WITHIN, because what is older cannot be replayed anyway",
             );
         }
     }

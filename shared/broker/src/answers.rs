@@ -31,17 +31,32 @@ pub enum Answer {
 /// AMQP gives a returned message no delivery tag, and lapin hands it to whichever confirm completes next. So a message
 /// that came back may well carry a plain ack itself, while its neighbour carries the return. That is why this looks at
 /// all answers of a batch before it decides about any, and why returns are matched by message id.
+///
+/// Where an answer is missing, so may be a return that it carried, and an ack proves nothing that could be that
+/// return's message:
+///
+/// - returns wait in a queue. If the ack of one returned message carries the return of another, its own rides on an ack
+///   that is still to come. So with any return in the batch and any silence, no ack counts;
+/// - answers are awaited in the order of sending. The silent one may have completed a moment after its deadline, with
+///   a return of a message that was sent later and whose plain ack was still looked at. So behind a silence no ack
+///   counts, return or not.
+///
+/// What does not count is unknown: it is published again, and consumers drop the copy.
 pub fn decide(batch: &[Outgoing], answers: &[Answer]) -> Vec<Outcome> {
     let came_back = |answer: &Answer| match answer {
         Answer::Ack { returned } | Answer::Nack { returned } => *returned,
         Answer::TooLarge | Answer::Silence => None,
     };
     let returned: HashSet<_> = answers.iter().filter_map(came_back).collect();
+    let silence = answers.iter().position(|answer| *answer == Answer::Silence);
+    let silence = silence.or((answers.len() < batch.len()).then_some(answers.len()));
+    let counts = |index: usize| silence.is_none_or(|silence| returned.is_empty() && index < silence);
     let heard = answers.iter().copied().chain(std::iter::repeat(Answer::Silence));
     batch
         .iter()
         .zip(heard)
-        .map(|(message, answer)| match answer {
+        .enumerate()
+        .map(|(index, (message, answer))| match answer {
             Answer::TooLarge => Outcome::Refused(Refusal::TooLarge),
             Answer::Silence => Outcome::Unknown,
             _ if faults::sabotaged(Sabotage::ReturnTrustedToItsConfirm) => match came_back(&answer) {
@@ -49,7 +64,8 @@ pub fn decide(batch: &[Outgoing], answers: &[Answer]) -> Vec<Outcome> {
                 None => Outcome::Confirmed,
             },
             _ if returned.contains(&message.id) => Outcome::Refused(Refusal::Unroutable),
-            Answer::Ack { .. } => Outcome::Confirmed,
+            Answer::Ack { .. } if counts(index) => Outcome::Confirmed,
+            Answer::Ack { .. } => Outcome::Unknown,
             Answer::Nack { .. } => Outcome::Refused(Refusal::Nacked),
         })
         .collect()
@@ -70,6 +86,28 @@ mod tests {
         let on_the_neighbour = [plain, Answer::Ack { returned: Some(batch[0].id) }, plain];
         let unroutable = Outcome::Refused(Refusal::Unroutable);
         assert_eq!(decide(&batch, &on_the_neighbour), [unroutable, Outcome::Confirmed, Outcome::Confirmed]);
+    }
+
+    #[test]
+    fn where_an_answer_and_a_return_are_missing_no_ack_counts() {
+        let batch = [message(), message(), message()];
+        let plain = Answer::Ack { returned: None };
+        let first_came_back = Answer::Ack { returned: Some(batch[0].id) };
+        let unroutable = Outcome::Refused(Refusal::Unroutable);
+        // The second message's return may be on its way, on the third's confirm.
+        let outcomes = decide(&batch, &[plain, first_came_back, Answer::Silence]);
+        assert_eq!(outcomes, [unroutable, Outcome::Unknown, Outcome::Unknown]);
+        // The same when the batch was not sent to its end.
+        let outcomes = decide(&batch, &[plain, first_came_back]);
+        assert_eq!(outcomes, [unroutable, Outcome::Unknown, Outcome::Unknown]);
+    }
+
+    #[test]
+    fn behind_a_silence_no_ack_counts() {
+        let batch = [message(), message(), message()];
+        let plain = Answer::Ack { returned: None };
+        let outcomes = decide(&batch, &[plain, Answer::Silence, plain]);
+        assert_eq!(outcomes, [Outcome::Confirmed, Outcome::Unknown, Outcome::Unknown]);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use events::{Backoff, transport::Handler};
 use faults::Sabotage;
 use futures_util::{FutureExt, StreamExt};
 use lapin::{
-    options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},
+    Channel,
+    options::{BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };
 use tokio::time::{sleep, timeout};
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Endpoint, Error, Link,
     channel_line::{ChannelLine, earlier_deliveries},
-    connect::{PATIENCE, within},
+    connect::{PATIENCE, close, within},
     dead_letters::DeadLetters,
     group::settle,
 };
@@ -105,6 +106,21 @@ impl Consumer {
         stop: &'run CancellationToken,
     ) -> Result<Session<'run, H>, Error> {
         let (connection, channel) = self.endpoint.open("consumer").await?;
+        let deliveries = match self.subscribe(&channel, prefetch).await {
+            Ok(deliveries) => deliveries,
+            Err(error) => {
+                // A broker that was frozen may carry out the request when it wakes. On a connection that nobody closed
+                // it would have an active consumer then that swallows everything.
+                close(connection).await;
+                return Err(error);
+            }
+        };
+        let dead_letters = DeadLetters::new(self.endpoint.clone(), self.queue);
+        let line = ChannelLine { connection, channel, dead_letters };
+        Ok(Session { line, deliveries, queue: self.queue, handler, stop })
+    }
+
+    async fn subscribe(&self, channel: &Channel, prefetch: u16) -> Result<lapin::Consumer, Error> {
         // Before consuming, or the first flood is not limited.
         let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
         within(PATIENCE, "basic.qos", qos).await?;
@@ -114,10 +130,7 @@ impl Consumer {
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        let deliveries = within(PATIENCE, "basic.consume", consume).await?;
-        let dead_letters = DeadLetters::new(self.endpoint.clone(), self.queue);
-        let line = ChannelLine { connection, channel, dead_letters };
-        Ok(Session { line, deliveries, queue: self.queue, handler, stop })
+        within(PATIENCE, "basic.consume", consume).await
     }
 }
 
@@ -161,10 +174,10 @@ impl<H: Handler> Session<'_, H> {
         }
     }
 
+    /// Closes the connection, and nothing before it. With a `basic.cancel` first, the broker makes the next consumer the
+    /// active one while what was prefetched here is still out: that one gets later messages first, and these come behind
+    /// them. When a connection goes, both happen in one step. (Found by the soak: one order in 24,000.)
     async fn close(self) {
-        // First no more deliveries, then the connection: what was prefetched goes back untouched.
-        let cancel = self.line.channel.basic_cancel(self.deliveries.tag(), BasicCancelOptions::default());
-        let _ = within(Duration::from_secs(1), "basic.cancel", cancel).await;
         self.line.close().await;
     }
 }

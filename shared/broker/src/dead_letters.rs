@@ -6,6 +6,7 @@ use lapin::{
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
+use uuid::Uuid;
 
 use crate::{
     Endpoint, Error,
@@ -18,6 +19,14 @@ const CONFIRM_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The longest detail that is kept with a dead letter, in characters: an error text can quote the whole message.
 const LONGEST_DETAIL: usize = 500;
+
+/// What is added to the headers of a message that is set aside.
+pub(crate) const REASON: &str = "reason";
+pub(crate) const DETAIL: &str = "detail";
+pub(crate) const ROUTING_KEY: &str = "original-routing-key";
+/// Of this letter, not of the message: a message that is set aside twice is two letters with one `message_id`, and the
+/// same letter handed over twice is one.
+pub(crate) const LETTER_ID: &str = "dead-letter-id";
 
 /// Sets messages aside, with the reason and the original bytes.
 ///
@@ -64,9 +73,10 @@ impl DeadLetters {
 
         let mut headers = delivery.properties.headers().clone().unwrap_or_default();
         let detail: String = detail.chars().take(LONGEST_DETAIL).collect();
-        set(&mut headers, "reason", reason);
-        set(&mut headers, "detail", &detail);
-        set(&mut headers, "original-routing-key", delivery.routing_key.as_str());
+        set(&mut headers, REASON, reason);
+        set(&mut headers, DETAIL, &detail);
+        set(&mut headers, ROUTING_KEY, delivery.routing_key.as_str());
+        set(&mut headers, LETTER_ID, &Uuid::now_v7().to_string());
         let properties = delivery.properties.clone().with_headers(headers).with_delivery_mode(2);
         let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
         let published =

@@ -4,6 +4,7 @@
 //! - [`topology`]: the exchanges and queues, declared by everyone who connects.
 //! - [`Publisher`]: pipelined publishing with confirms, and returns matched by message id.
 //! - [`Consumer`]: groups of deliveries, handed to a handler, acknowledged after its commit.
+//! - [`Collector`]: dead letters, handed to a shelf, acknowledged after its commit.
 //! - [`answers`] and [`group`]: what confirms and deliveries mean, apart from where they come from.
 //! - [`Link`]: whether the broker answers, for health and metrics; logged once per change.
 //!
@@ -13,14 +14,17 @@
 
 pub mod answers;
 mod channel_line;
+mod collector;
 mod connect;
 mod consumer;
 mod dead_letters;
 pub mod group;
+mod letter;
 mod link;
 mod publisher;
 pub mod topology;
 
+pub use collector::Collector;
 pub use connect::{Endpoint, Error};
 pub use consumer::{Consumer, ConsumerOptions};
 pub use link::Link;

@@ -1,11 +1,11 @@
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use events::transport::{self, Away, Outcome, Outgoing, Refusal};
 use faults::{Point, Sabotage};
 use lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ExchangeKind, PublisherConfirm,
+    BasicProperties, Channel, Confirmation, Connection, PublisherConfirm,
     message::BasicReturnMessage,
-    options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions},
+    options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable},
 };
 use time::OffsetDateTime;
@@ -16,12 +16,20 @@ use crate::{
     Endpoint, Error, Link,
     answers::{self, Answer},
     connect::{PATIENCE, close, within},
-    topology::EVENTS,
+    topology::{self, EVENTS},
 };
 
 /// The largest body that is sent, in bytes. RabbitMQ closes the channel over a message that is too large for it
 /// (16 MiB by default since 4.0), and takes the confirms of the whole batch along; then the same batch comes again.
 const LARGEST_BODY: usize = 1024 * 1024;
+
+/// How often the topology is declared again, however busy the connection is. When one of two queues loses its binding,
+/// the broker has somewhere to route a message and says nothing: this bounds for how long.
+const DECLARE_EVERY: Duration = Duration::from_secs(5);
+
+/// How often the wait for confirms looks up: an alarm is announced in answer to the first publish, and confirms do not
+/// come before it is over.
+const LOOK_FOR_ALARMS: Duration = Duration::from_millis(250);
 
 /// A connection that has been quiet for this long is asked whether it is still there before anything is claimed.
 const ASK_AFTER: Duration = Duration::from_secs(2);
@@ -40,6 +48,10 @@ struct Open {
     channel: Channel,
     /// When the broker last answered.
     heard: Instant,
+    /// When the topology was last declared.
+    declared: Instant,
+    /// Confirms were given up because of an alarm: they may still come, so nothing else is published here.
+    abandoned: bool,
 }
 
 impl Publisher {
@@ -52,11 +64,11 @@ impl Publisher {
     async fn connect(&self) -> Result<Open, Error> {
         let (connection, channel) = self.endpoint.open("publisher").await?;
         if faults::sabotaged(Sabotage::ConfirmsOff) {
-            return Ok(Open { connection, channel, heard: Instant::now() });
+            return Ok(Open::new(connection, channel));
         }
         // Without this every publish would be "confirmed" at once, as `NotRequested`.
         within(PATIENCE, "confirm.select", channel.confirm_select(ConfirmSelectOptions::default())).await?;
-        Ok(Open { connection, channel, heard: Instant::now() })
+        Ok(Open::new(connection, channel))
     }
 
     /// Drops the connection: whatever was in flight on it has an unknown outcome now.
@@ -104,7 +116,10 @@ impl transport::Publisher for Publisher {
         faults::reach(Point::BatchSent);
         let answers = open.collect(batch, sent, deadline).await;
         open.heard = Instant::now();
-        if answers.contains(&Outcome::Unknown) {
+        if answers.contains(&Outcome::Unknown) && open.connection.status().blocked() {
+            open.abandoned = true;
+            self.link.down(BLOCKED);
+        } else if answers.contains(&Outcome::Unknown) {
             // Confirms that are still to come would be counted for the next batch's messages, and returns with them.
             self.give_up("a publish was not confirmed").await;
         } else if answers.contains(&Outcome::Refused(Refusal::Unroutable)) {
@@ -119,6 +134,11 @@ impl transport::Publisher for Publisher {
 const BLOCKED: &str = "blocked by an alarm";
 
 impl Open {
+    fn new(connection: Connection, channel: Channel) -> Self {
+        let now = Instant::now();
+        Self { connection, channel, heard: now, declared: now, abandoned: false }
+    }
+
     async fn still_there(&mut self) -> Result<(), String> {
         let status = self.connection.status();
         if !status.connected() || !self.channel.status().connected() {
@@ -128,17 +148,13 @@ impl Open {
         if status.blocked() {
             return Err(BLOCKED.into());
         }
-        if self.heard.elapsed() > ASK_AFTER {
-            // Also finds out that the exchange was deleted.
-            let passive = ExchangeDeclareOptions { passive: true, durable: true, ..Default::default() };
-            let asked = self.channel.exchange_declare(
-                EVENTS.into(),
-                ExchangeKind::Topic,
-                passive,
-                FieldTable::default(),
-            );
-            within(PATIENCE, "exchange.declare", asked).await.map_err(|error| error.to_string())?;
+        if self.abandoned {
+            return Err("the alarm is over".into());
+        }
+        if self.heard.elapsed() > ASK_AFTER || self.declared.elapsed() > DECLARE_EVERY {
+            topology::declare(&self.channel).await.map_err(|error| error.to_string())?;
             self.heard = Instant::now();
+            self.declared = self.heard;
         }
         Ok(())
     }
@@ -188,7 +204,7 @@ impl Open {
         &self,
         batch: &[Outgoing],
         sent: Vec<Option<PublisherConfirm>>,
-        deadline: Instant,
+        mut deadline: Instant,
     ) -> Vec<Outcome> {
         let mut answers = Vec::with_capacity(batch.len());
         for confirm in sent {
@@ -196,7 +212,19 @@ impl Open {
                 answers.push(Answer::TooLarge);
                 continue;
             };
-            answers.push(match timeout_at(deadline, confirm).await {
+            let mut confirm = pin!(confirm);
+            let heard = loop {
+                let look = deadline.min(Instant::now() + LOOK_FOR_ALARMS);
+                let waited = timeout_at(look, &mut confirm).await;
+                if waited.is_err() && look < deadline {
+                    if !self.connection.status().blocked() {
+                        continue;
+                    }
+                    deadline = look;
+                }
+                break waited;
+            };
+            answers.push(match heard {
                 Ok(Ok(Confirmation::Ack(message))) => Answer::Ack { returned: id_of(message) },
                 Ok(Ok(Confirmation::Nack(message))) => Answer::Nack { returned: id_of(message) },
                 Ok(Ok(Confirmation::NotRequested)) if faults::sabotaged(Sabotage::ConfirmsOff) => {

@@ -29,7 +29,8 @@ pub const INVENTORY: &str = "inventory.events";
 pub const BILLING: &str = "billing.events";
 
 /// Who wants what: a queue, and the routing keys bound to it.
-const SUBSCRIPTIONS: [(&str, &[&str]); 2] = [(INVENTORY, &["order.created"]), (BILLING, &["order.created"])];
+const SUBSCRIPTIONS: [(&str, &[&str]); 2] =
+    [(INVENTORY, &["order.created", "order.cancelled"]), (BILLING, &["order.created", "order.cancelled"])];
 
 /// How often a message may come back undelivered before the broker sets it aside. Only a message that kills its
 /// consumer gets that far, since handlers that fail do not give messages back. The number is explicit because the
@@ -50,7 +51,7 @@ pub(crate) async fn declare(channel: &Channel) -> Result<(), Error> {
     }
     for (queue, keys) in SUBSCRIPTIONS {
         let dead = dead_letter_queue(queue);
-        declare_queue(channel, &dead, FieldTable::default()).await?;
+        declare_queue(channel, &dead, kept_for_good()).await?;
         bind(channel, &dead, DEAD, queue).await?;
         declare_queue(channel, queue, arguments(queue)).await?;
         for key in keys {
@@ -58,6 +59,14 @@ pub(crate) async fn declare(channel: &Channel) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// A dead letter is never given up, however often its collector dies. RabbitMQ 4 would do that after 20 deliveries, and
+/// behind this queue there is no other to catch it. The largest number rather than -1, which RabbitMQ 3 refuses.
+fn kept_for_good() -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(i32::MAX));
+    arguments
 }
 
 fn arguments(queue: &str) -> FieldTable {

@@ -1,8 +1,11 @@
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Envelope, OrderCreated, TraceContext, envelope::SCHEMA_PREFIX, transport::Incoming};
+use crate::{
+    Envelope, OrderCancelled, OrderCreated, TraceContext, envelope::SCHEMA_PREFIX, transport::Incoming,
+};
 
 /// An event that arrived and can be acted upon.
 #[derive(Debug, Clone)]
@@ -28,6 +31,8 @@ pub struct Event {
 pub enum Body {
     /// An order was accepted.
     OrderCreated(OrderCreated),
+    /// An order was taken back.
+    OrderCancelled(OrderCancelled),
 }
 
 /// Why a message can never be acted upon. Trying again would not help: it goes to the dead letters, with this reason.
@@ -86,11 +91,14 @@ pub fn decode(message: &Incoming) -> Result<Event, Rejection> {
     }
     let (event_type, body) = match envelope.event_type.as_str() {
         OrderCreated::TYPE => {
-            expect_schema(&envelope, OrderCreated::VERSION)?;
-            let body: OrderCreated = serde_json::from_str(envelope.data.get())
-                .map_err(|error| Rejection::Malformed(format!("data: {error}")))?;
+            let body: OrderCreated = body_of(&envelope, OrderCreated::VERSION)?;
             body.check(envelope.subject).map_err(Rejection::Inconsistent)?;
             (OrderCreated::TYPE, Body::OrderCreated(body))
+        }
+        OrderCancelled::TYPE => {
+            let body: OrderCancelled = body_of(&envelope, OrderCancelled::VERSION)?;
+            body.check(envelope.subject).map_err(Rejection::Inconsistent)?;
+            (OrderCancelled::TYPE, Body::OrderCancelled(body))
         }
         other => return Err(Rejection::UnknownType(other.chars().take(100).collect())),
     };
@@ -106,10 +114,10 @@ pub fn decode(message: &Incoming) -> Result<Event, Rejection> {
     })
 }
 
-fn expect_schema(envelope: &Envelope<&RawValue>, version: i16) -> Result<(), Rejection> {
-    if envelope.dataschema == format!("{SCHEMA_PREFIX}{}:{version}", envelope.event_type) {
-        Ok(())
-    } else {
-        Err(Rejection::UnknownSchema(envelope.dataschema.chars().take(100).collect()))
+/// Reads `data`, if it is of the version that is known here.
+fn body_of<Data: DeserializeOwned>(envelope: &Envelope<&RawValue>, version: i16) -> Result<Data, Rejection> {
+    if envelope.dataschema != format!("{SCHEMA_PREFIX}{}:{version}", envelope.event_type) {
+        return Err(Rejection::UnknownSchema(envelope.dataschema.chars().take(100).collect()));
     }
+    serde_json::from_str(envelope.data.get()).map_err(|error| Rejection::Malformed(format!("data: {error}")))
 }

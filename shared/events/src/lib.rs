@@ -1,7 +1,7 @@
 //! What the services say to each other, and the shape of what carries it. No I/O happens here.
 //!
 //! - [`Envelope`]: one event as it travels, with CloudEvents 1.0 attribute names.
-//! - [`OrderCreated`] and the other bodies: one file each, with the rules that a body must keep.
+//! - [`OrderCreated`] and [`OrderCancelled`], the bodies: one file each, with the rules that a body must keep.
 //! - [`decode()`]: from the bytes of a message to an [`Event`], or the reason why not.
 //! - [`transport`]: the ports between the services and a broker. RabbitMQ stands behind them in `shared/broker`.
 //! - [`lane()`]: which share of all aggregates an aggregate belongs to.
@@ -11,6 +11,7 @@ mod backoff;
 mod decode;
 mod envelope;
 mod lane;
+mod order_cancelled;
 mod order_created;
 mod trace_context;
 pub mod transport;
@@ -19,5 +20,6 @@ pub use backoff::Backoff;
 pub use decode::{Body, Event, Rejection, decode};
 pub use envelope::{Draft, Envelope, routing_key};
 pub use lane::{LANES, lane};
+pub use order_cancelled::OrderCancelled;
 pub use order_created::{Line, Money, OrderCreated};
 pub use trace_context::TraceContext;

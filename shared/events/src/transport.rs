@@ -1,7 +1,7 @@
 //! The ports between the services and a broker: what a publisher and a handler must be able to say.
 //!
 //! They are traits because there are two implementers on each side: RabbitMQ and the tests' scripted broker for
-//! [`Publisher`], the services' handlers for [`Handler`].
+//! [`Publisher`], the services' handlers for [`Handler`], the inbox's table and the tests' list for [`Shelf`].
 
 use std::{error::Error, future::Future};
 
@@ -120,4 +120,35 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// [`Failure`] says what should become of the group.
     fn apply(&self, group: &[Event]) -> impl Future<Output = Result<Applied, Failure>> + Send;
+}
+
+/// A message out of a queue of dead letters, as it was found there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeadLetter {
+    /// The queue whose consumer could not apply it.
+    pub queue: &'static str,
+    /// What this arrival is recognised by, should it be handed over a second time; `None` if it bears no mark.
+    pub arrival: Option<String>,
+    /// The AMQP property, if it was set.
+    pub message_id: Option<String>,
+    /// A short, stable name of what was wrong.
+    pub reason: String,
+    /// The same as a sentence.
+    pub detail: String,
+    /// All headers, as a JSON object.
+    pub headers: serde_json::Value,
+    /// The key under which it was published first.
+    pub routing_key: String,
+    /// The original bytes.
+    pub body: Vec<u8>,
+}
+
+/// Where dead letters are put for an operator to look at: the inbox's table, and the tests' list.
+pub trait Shelf: Send + Sync + 'static {
+    /// Keeps a letter for good. Whoever calls it acknowledges after it has returned `Ok`, never before. Called again
+    /// with the same letter, it does nothing and says that all is well.
+    ///
+    /// # Errors
+    /// [`Failure::Temporary`]: try again. Anything else: this letter cannot be kept, and stays in its queue.
+    fn keep(&self, letter: &DeadLetter) -> impl Future<Output = Result<(), Failure>> + Send;
 }

@@ -57,7 +57,7 @@ fn a_good_message_is_decoded_and_unknown_fields_are_ignored() {
     let event = decode(&message(&envelope)).unwrap();
     assert_eq!(event.event_type, "OrderCreated");
     assert_eq!(event.id.to_string(), envelope["id"].as_str().unwrap());
-    let Body::OrderCreated(body) = event.body;
+    let Body::OrderCreated(body) = event.body else { panic!("another body") };
     assert_eq!(body.total.amount, 2700);
 }
 
@@ -121,4 +121,19 @@ fn rejections_do_not_grow_with_the_message() {
         panic!("an unknown type was accepted");
     };
     assert_eq!(name.len(), 100);
+}
+
+#[test]
+fn a_cancellation_is_decoded_and_one_of_another_order_is_not() {
+    let cancellation = |order_id: Uuid, subject: Uuid| {
+        let body = events::OrderCancelled { order_id, reason: "no more tea".into() };
+        let kind = (events::OrderCancelled::TYPE, events::OrderCancelled::VERSION);
+        let draft = Draft::new("/orders", ("order", subject, 2), kind, &TraceContext::root(), &body).unwrap();
+        decode(&message(&serde_json::from_str(&draft.payload).unwrap()))
+    };
+    let order = Uuid::now_v7();
+    let event = cancellation(order, order).unwrap();
+    assert_eq!((event.event_type, event.aggregate_version), ("OrderCancelled", 2));
+    assert!(matches!(event.body, Body::OrderCancelled(body) if body.order_id == order));
+    assert!(matches!(cancellation(Uuid::now_v7(), order), Err(Rejection::Inconsistent(_))));
 }

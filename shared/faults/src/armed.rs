@@ -1,6 +1,6 @@
 //! What a drill build does at a point, and what it has switched off.
 
-use std::{env, fs::OpenOptions, io::Write, sync::LazyLock};
+use std::{env, fs::OpenOptions, io::Write, sync::LazyLock, time::Duration};
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -34,6 +34,13 @@ static SABOTAGE: LazyLock<Option<Sabotage>> = LazyLock::new(|| {
     Some(found.unwrap_or_else(|| refuse("DRILL_SABOTAGE: there is no such sabotage")))
 });
 
+/// How long a process may take to stop after it has told itself to.
+const FREEZES_WITHIN: Duration = Duration::from_millis(500);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "to block this thread of a process that is about to freeze is the point"
+)]
 pub(crate) fn strike(reached: Point) {
     let Some(strike) = STRIKE.as_ref().filter(|strike| strike.point == reached) else {
         return;
@@ -47,6 +54,11 @@ pub(crate) fn strike(reached: Point) {
     }
     // A process may always signal itself; a strike that did not happen is noticed by the drill that waits for it.
     let _ = kill_process(getpid(), strike.signal);
+    if strike.signal == Signal::STOP {
+        // Any thread may be the one that gets the signal, and stops the others a moment later. Until then this one must
+        // not go on: it would be past the point when it freezes.
+        std::thread::sleep(FREEZES_WITHIN);
+    }
 }
 
 pub(crate) fn is_on(sabotage: Sabotage) -> bool {

@@ -29,11 +29,13 @@ pub enum Point {
     GroupAcknowledged,
     /// A message that can never be applied is in the dead letters, and still in its queue.
     DeadLetterKept,
+    /// A dead letter is committed to the table; it is still in the queue of dead letters.
+    DeadLetterStored,
 }
 
 impl Point {
     /// All of them, in the order in which an event passes them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::OrderUnwritten,
         Self::OrderWritten,
         Self::RelayClaimed,
@@ -48,6 +50,7 @@ impl Point {
         Self::EffectCommitted,
         Self::GroupAcknowledged,
         Self::DeadLetterKept,
+        Self::DeadLetterStored,
     ];
 
     /// What `DRILL_POINT` calls it.
@@ -67,6 +70,7 @@ impl Point {
             Self::EffectCommitted => "effect-committed",
             Self::GroupAcknowledged => "group-acknowledged",
             Self::DeadLetterKept => "dead-letter-kept",
+            Self::DeadLetterStored => "dead-letter-stored",
         }
     }
 }

@@ -8,6 +8,15 @@
 //! ```text
 //! begin; first_time(…); the effects of what it returned; commit; acknowledge
 //! ```
+//!
+//! [`DeadLetters`] keeps what could not be applied, and [`operator`] is what people can do about it.
+//!
+//! Memory is not for ever: [`Retention`] erases records that are older than any copy that can still arrive. A copy that
+//! comes even later is applied again, which is why the bound is a setting with a rule beside it.
+
+mod dead_letters;
+pub mod operator;
+mod retention;
 
 use std::collections::HashSet;
 
@@ -16,7 +25,10 @@ use faults::Point;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-/// The table of an inbox, to be applied in the schema of the service that owns it.
+pub use dead_letters::DeadLetters;
+pub use retention::{Retention, Round};
+
+/// The tables of an inbox, to be applied in the schema of the service that owns it.
 pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations/inbox");
 
 /// Records the events of a group as processed by `consumer`, and returns those that had not been, in their order and

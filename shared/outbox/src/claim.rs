@@ -9,18 +9,19 @@ use crate::{Error, failed, store::Claimed};
 ///
 /// The lock is on *lane rows*. With `skip locked` on event rows instead, one relay would hold an order's first event
 /// while another publishes its second. Lanes that another relay holds are skipped, not waited for; the moving start
-/// keeps a busy low lane from starving a high one.
+/// keeps a busy low lane from starving a high one. `behind` says, lane by lane, from where on to look: see `floor.rs`.
 pub(crate) async fn lock_lanes(
     transaction: &mut PgConnection,
     start: i16,
     share: i64,
+    behind: &[i64],
 ) -> Result<Vec<i16>, Error> {
     sqlx::query_scalar!(
         "select lane
          from outbox_lanes
          where exists (
              select from outbox event
-             where event.lane = outbox_lanes.lane
+             where event.lane = outbox_lanes.lane and event.seq > ($4::bigint[])[outbox_lanes.lane + 1]
                and event.published_at is null and event.parked_at is null
                and event.available_at <= clock_timestamp()
                and not exists (
@@ -34,6 +35,7 @@ pub(crate) async fn lock_lanes(
         start,
         share,
         LANES,
+        behind,
     )
     .fetch_all(transaction)
     .await
@@ -41,17 +43,25 @@ pub(crate) async fn lock_lanes(
 }
 
 /// Whether any event is due, in lanes that we may have found locked.
-pub(crate) async fn something_is_due(transaction: &mut PgConnection) -> Result<bool, Error> {
+///
+/// Lane by lane, with a `limit` in each: as a plain join PostgreSQL may read the whole index first, and walk over the
+/// dead entries of all lanes.
+pub(crate) async fn something_is_due(transaction: &mut PgConnection, behind: &[i64]) -> Result<bool, Error> {
     sqlx::query_scalar!(
         r#"select exists (
-               select from outbox event
-               where event.published_at is null and event.parked_at is null
-                 and event.available_at <= clock_timestamp()
-                 and not exists (
-                     select from outbox older
-                     where older.aggregate_id = event.aggregate_id and older.seq < event.seq
-                       and older.published_at is null and older.attempts > 0
-                       and (older.parked_at is not null or older.available_at > clock_timestamp()))) as "due!""#
+               select from unnest($1::bigint[]) with ordinality as floor (seq, place)
+               cross join lateral (
+                   select from outbox event
+                   where event.lane = floor.place - 1 and event.seq > floor.seq
+                     and event.published_at is null and event.parked_at is null
+                     and event.available_at <= clock_timestamp()
+                     and not exists (
+                         select from outbox older
+                         where older.aggregate_id = event.aggregate_id and older.seq < event.seq
+                           and older.published_at is null and older.attempts > 0
+                           and (older.parked_at is not null or older.available_at > clock_timestamp()))
+                   limit 1) due) as "due!""#,
+        behind,
     )
     .fetch_one(transaction)
     .await
@@ -70,6 +80,7 @@ pub(crate) async fn read_due(
     transaction: &mut PgConnection,
     lanes: &[i16],
     per_lane: i64,
+    behind: &[i64],
 ) -> Result<Vec<Claimed>, Error> {
     let rows = sqlx::query!(
         r#"select due.seq, due.event_id, due.aggregate_id, due.event_type, due.payload as "payload!",
@@ -79,7 +90,7 @@ pub(crate) async fn read_due(
                select event.seq, event.event_id, event.aggregate_id, event.event_type,
                       event.payload::text as payload, event.headers ->> 'traceparent' as traceparent
                from outbox event
-               where event.lane = locked.lane
+               where event.lane = locked.lane and event.seq > ($3::bigint[])[locked.lane + 1]
                  and event.published_at is null and event.parked_at is null
                  and event.available_at <= clock_timestamp()
                  and not exists (
@@ -92,6 +103,7 @@ pub(crate) async fn read_due(
            order by due.seq"#,
         lanes,
         per_lane,
+        behind,
     )
     .fetch_all(transaction)
     .await

@@ -1,12 +1,16 @@
 //! The outbox in PostgreSQL: the lanes are rows, and the right to them is a row lock.
 
-use events::transport::Refusal;
+use std::time::Duration;
+
+use events::{LANES, transport::Refusal};
 #[cfg(feature = "drill")]
 use faults::Sabotage;
 use sqlx::{PgPool, Postgres, Transaction};
 
 use crate::{
-    Error, claim, failed, mark,
+    Error, claim, failed,
+    floor::Floor,
+    mark,
     store::{Claimed, Hold, Reach, Store},
 };
 
@@ -14,12 +18,14 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pool: PgPool,
+    floor: Floor,
 }
 
 impl PostgresStore {
-    /// Connects to nothing yet.
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+    /// Connects to nothing yet. `full_look` is how often it looks at everything that is owed, and not only at what
+    /// lies ahead of what it has published: the longest that an event which was committed very late has to wait.
+    pub fn new(pool: PgPool, full_look: Duration) -> Self {
+        Self { pool, floor: Floor::new(full_look) }
     }
 }
 
@@ -29,47 +35,74 @@ impl PostgresStore {
 /// the lanes are free at once; a process that is frozen instead is cut off by `idle_in_transaction_session_timeout`,
 /// and its late marks fail with its session.
 #[derive(Debug)]
-pub struct LockedLanes(Transaction<'static, Postgres>);
+pub struct LockedLanes<'store> {
+    transaction: Transaction<'static, Postgres>,
+    floor: &'store mut Floor,
+    /// From where on this step looks, lane by lane: the same for both of its statements.
+    behind: [i64; LANES as usize],
+    /// Lane and `seq` of what was read, and what of it was confirmed: only the commit makes it count.
+    claimed: Vec<(i16, i64)>,
+    confirmed: Vec<i64>,
+}
 
 impl Store for PostgresStore {
-    type Hold<'store> = LockedLanes;
+    type Hold<'store> = LockedLanes<'store>;
 
-    async fn reach(&mut self, start: i16, share: u8) -> Result<Reach<LockedLanes>, Error> {
+    async fn reach(&mut self, start: i16, share: u8) -> Result<Reach<LockedLanes<'_>>, Error> {
+        let behind = self.floor.next_look();
         let mut transaction = self.pool.begin().await.map_err(failed("cannot begin a transaction"))?;
         #[cfg(feature = "drill")]
         if faults::sabotaged(Sabotage::SkipLockedOnRows) {
-            let due = claim::something_is_due(&mut transaction).await?;
-            return Ok(if due { Reach::Lanes(vec![0], LockedLanes(transaction)) } else { Reach::Idle });
+            let due = claim::something_is_due(&mut transaction, &behind).await?;
+            let hold = LockedLanes::new(transaction, &mut self.floor, behind);
+            return Ok(if due { Reach::Lanes(vec![0], hold) } else { Reach::Idle });
         }
-        let lanes = claim::lock_lanes(&mut transaction, start, share.into()).await?;
+        let lanes = claim::lock_lanes(&mut transaction, start, share.into(), &behind).await?;
         if lanes.is_empty() {
-            let due = claim::something_is_due(&mut transaction).await?;
+            let due = claim::something_is_due(&mut transaction, &behind).await?;
             return Ok(if due { Reach::Busy } else { Reach::Idle });
         }
-        Ok(Reach::Lanes(lanes, LockedLanes(transaction)))
+        Ok(Reach::Lanes(lanes, LockedLanes::new(transaction, &mut self.floor, behind)))
     }
 }
 
-impl Hold for LockedLanes {
+impl<'store> LockedLanes<'store> {
+    fn new(
+        transaction: Transaction<'static, Postgres>,
+        floor: &'store mut Floor,
+        behind: [i64; LANES as usize],
+    ) -> Self {
+        Self { transaction, floor, behind, claimed: Vec::new(), confirmed: Vec::new() }
+    }
+}
+
+impl Hold for LockedLanes<'_> {
     async fn due(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<Claimed>, Error> {
         #[cfg(feature = "drill")]
         if faults::sabotaged(Sabotage::SkipLockedOnRows) {
-            return crate::sabotage::read_free_rows(&mut self.0).await;
+            return crate::sabotage::read_free_rows(&mut self.transaction).await;
         } else if faults::sabotaged(Sabotage::CursorOverSeq) {
-            return crate::sabotage::read_behind_cursor(&mut self.0, lanes).await;
+            return crate::sabotage::read_behind_cursor(&mut self.transaction, lanes).await;
         }
-        claim::read_due(&mut self.0, lanes, per_lane).await
+        let due = claim::read_due(&mut self.transaction, lanes, per_lane, &self.behind).await?;
+        self.claimed.extend(due.iter().map(|event| (event.lane, event.seq)));
+        Ok(due)
     }
 
     async fn published(&mut self, confirmed: &[Claimed]) -> Result<(), Error> {
-        mark::published(&mut self.0, confirmed).await
+        self.confirmed.extend(confirmed.iter().map(|event| event.seq));
+        mark::published(&mut self.transaction, confirmed).await
     }
 
     async fn refused(&mut self, event: &Claimed, refusal: Refusal) -> Result<(), Error> {
-        mark::refused(&mut self.0, event, refusal).await
+        self.floor.look_everywhere_next();
+        mark::refused(&mut self.transaction, event, refusal).await
     }
 
     async fn commit(self) -> Result<(), Error> {
-        self.0.commit().await.map_err(failed("cannot commit what was published"))
+        let Self { transaction, floor, claimed, confirmed, .. } = self;
+        transaction.commit().await.map_err(failed("cannot commit what was published"))?;
+        floor.committed(&claimed, &confirmed);
+        Ok(())
     }
 }

@@ -26,11 +26,14 @@ pub struct RelayOptions {
     pub poll: Duration,
     /// The most lanes that one step locks, 1 to 16: fewer leave more for other relays.
     pub lanes: u8,
+    /// How often a relay looks at everything that is owed, and not only ahead of what it has published: the longest
+    /// that an event whose transaction committed very late has to wait. See `floor.rs`.
+    pub full_look: Duration,
 }
 
 impl Default for RelayOptions {
     fn default() -> Self {
-        Self { batch: 500, poll: Duration::from_secs(1), lanes: 8 }
+        Self { batch: 500, poll: Duration::from_secs(1), lanes: 8, full_look: Duration::from_secs(3) }
     }
 }
 
@@ -52,6 +55,12 @@ pub enum Step {
 /// When lanes with work were locked by another relay: how soon to look again. Its step takes milliseconds.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// When no further wave of a batch is begun. The relay's transaction idles while a wave is published, and PostgreSQL ends
+/// it after 30 s; a wave takes up to the confirm deadline, which is 25 s at most. Without this limit a broker that
+/// takes a few seconds for each wave would have every long batch cut off before its marks, again and again, and the
+/// same events published for ever. With it, what was confirmed is marked, and the rest is claimed anew.
+const LAST_WAVE: Duration = Duration::from_secs(4);
+
 /// Back-off while the broker or the database is away: short enough that a broker that is back is used within seconds,
 /// long enough that it is not hammered while it starts.
 const AWAY_FIRST: Duration = Duration::from_millis(100);
@@ -69,7 +78,7 @@ pub struct Relay<P, S = PostgresStore> {
 impl<P: Publisher> Relay<P> {
     /// A relay over the outbox in the pool's schema.
     pub fn new(pool: PgPool, publisher: P, options: RelayOptions) -> Self {
-        Self::over(PostgresStore::new(pool), publisher, options)
+        Self::over(PostgresStore::new(pool, options.full_look), publisher, options)
     }
 }
 
@@ -118,7 +127,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
             self.publisher.publish(&messages).await;
             return Ok(Step::Published(messages.len()));
         }
-        let confirmed = publish(&mut self.publisher, &mut hold, claimed).await?;
+        let confirmed = publish(&mut self.publisher, &mut hold, claimed, began).await?;
         faults::reach(Point::RelayConfirmed);
         if !confirmed.is_empty() {
             hold.published(&confirmed).await?;
@@ -155,7 +164,8 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                 }
                 Ok(Step::Busy) => LOOK_AGAIN,
                 Ok(Step::Idle) if faults::sabotaged(Sabotage::WokenOnly) => Duration::MAX,
-                Ok(Step::Idle) => self.options.poll,
+                // A wake-up for an event that only a full look can find has been spent by now.
+                Ok(Step::Idle) => self.options.poll.min(self.options.full_look),
                 Ok(Step::Stuck | Step::BrokerAway) | Err(_) => {
                     // Not cut short by wake-ups: each new order would otherwise be one more attempt to connect.
                     let pause = away.next_wait();
@@ -183,10 +193,13 @@ async fn publish(
     publisher: &mut impl Publisher,
     hold: &mut impl Hold,
     mut claimed: Vec<Claimed>,
+    began: Instant,
 ) -> Result<Vec<Claimed>, Error> {
     let mut confirmed = Vec::with_capacity(claimed.len());
     let mut held_back = HashSet::new();
-    while !claimed.is_empty() {
+    let mut first_wave = true;
+    while !claimed.is_empty() && (first_wave || began.elapsed() < LAST_WAVE) {
+        first_wave = false;
         let (wave, rest) = next_wave(claimed, &held_back);
         let messages: Vec<_> = wave.iter().map(|event| event.message.clone()).collect();
         let outcomes = publisher.publish(&messages).await;

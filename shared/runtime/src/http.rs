@@ -59,7 +59,8 @@ pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) 
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
         .max_buf_size(LARGEST_HEAD);
-    let serving = server.serve(app.into_make_service());
+    // With the peer's address: the log says from where an operator came.
+    let serving = server.serve(app.into_make_service_with_connect_info::<SocketAddr>());
     tokio::pin!(serving);
     tokio::select! {
         ended = &mut serving => ended?,

@@ -100,6 +100,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if sane.contains(&duration) { Ok(duration) } else { Err(wrong()) }
 }
 
+/// For `value_parser`: an age with its unit, such as `7days` or `12h`, between a minute and ten years.
+///
+/// # Errors
+/// Says what is right.
+pub fn age(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not an age between 1min and 3650days, such as 7days or 12h");
+    let age = humantime::parse_duration(text).map_err(|_| wrong())?;
+    let sane = Duration::from_secs(60)..=Duration::from_secs(3650 * 24 * 3600);
+    if sane.contains(&age) { Ok(age) } else { Err(wrong()) }
+}
+
 /// Asks the service of this container whether it is ready, and ends with 0 or 1: a health check where there is no
 /// `curl`. The address stands in `variable`, or is the `usual` one; one that stands for "all" is asked on loopback.
 pub fn healthcheck(variable: &str, usual: SocketAddr) -> ! {
@@ -174,6 +185,15 @@ mod tests {
         ] {
             let line = explained(&["--database-url", "postgres://db/shop", &format!("{flag}={value}")]);
             assert!(line.starts_with("TOY_") && !line.contains('\n'), "{flag} {value}: {line}");
+        }
+    }
+
+    #[test]
+    fn an_age_has_a_unit_and_is_neither_a_moment_nor_an_era() {
+        assert_eq!(age("7days"), Ok(Duration::from_secs(7 * 24 * 3600)));
+        assert_eq!(age("12h"), Ok(Duration::from_secs(12 * 3600)));
+        for wrong in ["", "7", "0days", "59s", "3651days", "-7days", "1 fortnight", "584942417355years"] {
+            assert!(age(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -13,6 +13,12 @@ use tokio::time::timeout;
 const BUILT_WITHIN: Duration = Duration::from_secs(1_800);
 
 static BUILT: OnceCell<()> = OnceCell::const_new();
+static DRILLS_BUILT: OnceCell<()> = OnceCell::const_new();
+
+const SERVICES: [&str; 6] = ["-p", "orders", "-p", "inventory", "-p", "billing"];
+/// Under names of their own, so that a drill build is never taken for the real thing.
+const DRILLS: [&str; 8] =
+    ["--features", "drill", "--bin", "orders-drill", "--bin", "inventory-drill", "--bin", "billing-drill"];
 
 /// Cargo's target directory, if our own executable is in one (`target/release/demo`, `target/release/deps/…`).
 pub(crate) fn target_dir() -> Option<PathBuf> {
@@ -35,15 +41,20 @@ pub fn workspace_root() -> Option<PathBuf> {
 /// Builds the three services, once per process. Does nothing outside a checkout, or if `TESTBED_PREBUILT` is set.
 /// With `show`, cargo's progress goes to our standard error; without it only a failure is shown.
 pub async fn build_services(show: bool) -> Result<()> {
-    BUILT.get_or_try_init(|| build(show)).await.copied()
+    BUILT.get_or_try_init(|| build(&[], show)).await.copied()
 }
 
-async fn build(show: bool) -> Result<()> {
+/// Builds the drill builds of the services, likewise.
+pub async fn build_drill_services(show: bool) -> Result<()> {
+    DRILLS_BUILT.get_or_try_init(|| build(&DRILLS, show)).await.copied()
+}
+
+async fn build(more: &[&str], show: bool) -> Result<()> {
     let Some(root) = workspace_root().filter(|_| std::env::var_os("TESTBED_PREBUILT").is_none()) else {
         return Ok(());
     };
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release", "-p", "orders", "-p", "inventory", "-p", "billing"]);
+    cargo.args(["build", "--release"]).args(SERVICES).args(more);
     if let Some(target) = target_dir() {
         cargo.arg("--target-dir").arg(target);
     }
@@ -59,7 +70,7 @@ async fn build(show: bool) -> Result<()> {
 }
 
 /// A service's executable: beside our own one, or one directory up (tests are built into `deps`).
-pub(crate) fn find(service: &str) -> Result<PathBuf> {
+pub fn find(service: &str) -> Result<PathBuf> {
     let exe = std::env::current_exe().context("cannot tell where this executable is")?;
     let built = target_dir().map(|target| target.join("release").join(service));
     let beside = exe.ancestors().skip(1).take(2).map(|dir| dir.join(service));

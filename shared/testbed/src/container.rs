@@ -86,6 +86,11 @@ impl Container {
         docker(&["stop", "--time", "30", &self.name]).await.map(drop)
     }
 
+    /// Runs a program inside.
+    pub(crate) async fn tool(&self, name: &str, args: &[&str]) -> Result<()> {
+        docker(&[&["exec", &self.name, name], args].concat()).await.map(drop)
+    }
+
     /// The process id of the container's first process on this machine, or `None` while it is stopped.
     pub(crate) async fn pid(&self) -> Option<u32> {
         let said = docker(&["inspect", "--format", "{{.State.Pid}}", &self.name]).await.ok()?;

@@ -1,5 +1,7 @@
 //! Where servers live.
 
+use std::sync::OnceLock;
+
 use anyhow::{Result, bail};
 
 use crate::{container, local_postgres, local_rabbitmq};
@@ -13,11 +15,22 @@ pub enum Home {
     Local,
 }
 
+/// What was decided by hand for this process.
+static DECIDED: OnceLock<Home> = OnceLock::new();
+
 impl Home {
-    /// What `TESTBED_WITH` says (`docker` or `local`); else containers where an engine answers that has the images
+    /// From now on [`Home::choose`] answers this, in this process. The first decision stands.
+    pub fn decide(self) {
+        let _ = DECIDED.set(self);
+    }
+
+    /// What was decided by [`Home::decide`]; else what `TESTBED_WITH` says (`docker` or `local`); else containers where an engine answers that has the images
     /// or can pull them; else the machine's own servers, if both are installed. The error is one line that says what
     /// is missing and which command mends it.
     pub async fn choose() -> Result<Self> {
+        if let Some(decided) = DECIDED.get() {
+            return Ok(*decided);
+        }
         match std::env::var("TESTBED_WITH").as_deref() {
             Ok("docker") => return Ok(Self::Docker),
             Ok("local") => return Ok(Self::Local),

@@ -46,6 +46,23 @@ impl LocalServer {
         self
     }
 
+    /// Runs a tool that lies beside the server's program, in the server's environment.
+    pub(crate) async fn tool(&self, name: &str, args: &[&str]) -> Result<()> {
+        let program = Path::new(self.command.get_program()).with_file_name(name);
+        let mut tool = tokio::process::Command::new(&program);
+        for (name, value) in self.command.get_envs() {
+            if let Some(value) = value {
+                tool.env(name, value);
+            }
+        }
+        let output = tool.args(args).kill_on_drop(true).output().await;
+        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+        if !output.status.success() {
+            bail!("{} said: {}", program.display(), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -100,6 +100,20 @@ impl Rabbitmq {
         self.host.resume().await.context("cannot resume RabbitMQ")
     }
 
+    /// Sets the memory from which on the broker reads nothing any more from those who publish. One byte is an alarm at
+    /// once, [`Rabbitmq::NO_ALARM`] ends it.
+    pub async fn set_memory_limit(&self, limit: &str) -> Result<()> {
+        let node = format!("testbed-{}@localhost", self.port);
+        let set = ["set_vm_memory_high_watermark", "absolute", limit];
+        match &self.host {
+            Host::Local(server) => server.tool("rabbitmqctl", &[&["-n", &node], &set[..]].concat()).await,
+            Host::Container(container) => container.tool("rabbitmqctl", &set).await,
+        }
+    }
+
+    /// The limit that it starts with.
+    pub const NO_ALARM: &'static str = "1GB";
+
     /// An orderly shutdown.
     pub async fn stop(&self) -> Result<()> {
         self.host.stop().await.context("cannot stop RabbitMQ")

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
+use uuid::Uuid;
+
 use crate::eventually::eventually_send;
 use crate::guard::{AtEnd, Leash, signal_all, with_descendants};
 use crate::local::PrivateDir;
@@ -24,6 +26,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct System {
     members: BTreeMap<String, Member>,
+    admin_token: String,
     logs: PathBuf,
     _private: Option<PrivateDir>,
 }
@@ -32,6 +35,7 @@ pub struct System {
 struct Member {
     command: Command,
     url: String,
+    admin_url: String,
     log: PathBuf,
     process: Mutex<Option<Leash>>,
     /// While paused: should we die, the process must not stay behind, stopped for ever.
@@ -42,7 +46,11 @@ impl System {
     /// Builds the services if that is needed, and starts them. Does not wait until they are ready: see
     /// [`System::wait_ready`].
     pub async fn start(options: SystemOptions) -> Result<Self> {
-        binaries::build_services(false).await?;
+        if options.drill {
+            binaries::build_drill_services(false).await?;
+        } else {
+            binaries::build_services(false).await?;
+        }
         let (logs, private) = match &options.log_dir {
             Some(dir) => (dir.clone(), None),
             None => {
@@ -52,16 +60,17 @@ impl System {
         };
         std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
         let Instances { orders, inventory, billing } = options.instances;
+        let admin_token = Uuid::new_v4().simple().to_string();
         let mut members = BTreeMap::new();
         for (service, count) in [("orders", orders), ("inventory", inventory), ("billing", billing)] {
             for number in 1..=count {
                 let name = if number == 1 { service.to_owned() } else { format!("{service}-{number}") };
-                let member = Member::new(service, &name, &options, &logs)?;
+                let member = Member::new(service, &name, &options, &admin_token, &logs)?;
                 member.start()?;
                 members.insert(name, member);
             }
         }
-        Ok(Self { members, logs, _private: private })
+        Ok(Self { members, admin_token, logs, _private: private })
     }
 
     /// Where orders are placed: the first `orders` process, without a trailing slash.
@@ -72,6 +81,16 @@ impl System {
     /// Where a process answers (`/metrics`, `/readyz`), without a trailing slash.
     pub fn url(&self, name: &str) -> Result<&str> {
         Ok(&self.member(name)?.url)
+    }
+
+    /// Where a process serves its operators, without a trailing slash.
+    pub fn admin_url(&self, name: &str) -> Result<&str> {
+        Ok(&self.member(name)?.admin_url)
+    }
+
+    /// What they have to show: made for this system, and known to nobody else.
+    pub fn admin_token(&self) -> &str {
+        &self.admin_token
     }
 
     /// The names of all processes.
@@ -202,7 +221,13 @@ impl System {
 }
 
 impl Member {
-    fn new(service: &str, name: &str, options: &SystemOptions, logs: &Path) -> Result<Self> {
+    fn new(
+        service: &str,
+        name: &str,
+        options: &SystemOptions,
+        admin_token: &str,
+        logs: &Path,
+    ) -> Result<Self> {
         let port =
             if name == "orders" && options.orders_port != 0 { options.orders_port } else { free_port()? };
         let database = match service {
@@ -211,7 +236,11 @@ impl Member {
             _ => &options.database.billing,
         };
         let prefix = service.to_uppercase();
-        let mut command = Command::new(binaries::find(service)?);
+        let mut command = Command::new(binaries::find(&if options.drill {
+            format!("{service}-drill")
+        } else {
+            service.into()
+        })?);
         for (variable, _) in std::env::vars_os() {
             // Settings of the surrounding shell are not meant for this system.
             if variable.to_string_lossy().starts_with(&format!("{prefix}_")) {
@@ -221,10 +250,13 @@ impl Member {
         command.env(format!("{prefix}_DATABASE_URL"), database);
         command.env(format!("{prefix}_AMQP_URL"), &options.amqp_url);
         command.env(format!("{prefix}_HTTP_ADDRESS"), format!("127.0.0.1:{port}"));
+        let admin = format!("127.0.0.1:{}", free_port()?);
+        command.env(format!("{prefix}_ADMIN_ADDRESS"), &admin);
+        command.env(format!("{prefix}_ADMIN_TOKEN"), admin_token);
         command.envs(options.env.iter().map(|(variable, value)| (variable, value)));
         let log = logs.join(format!("{name}.log"));
-        let url = format!("http://127.0.0.1:{port}");
-        Ok(Self { command, url, log, process: Mutex::default(), paused: Mutex::default() })
+        let (url, admin_url) = (format!("http://127.0.0.1:{port}"), format!("http://{admin}"));
+        Ok(Self { command, url, admin_url, log, process: Mutex::default(), paused: Mutex::default() })
     }
 
     fn start(&self) -> Result<()> {

@@ -36,6 +36,8 @@ pub struct SystemOptions {
     pub env: Vec<(String, String)>,
     /// How many processes of each service.
     pub instances: Instances,
+    /// Whether to start the drill builds (`orders-drill`, …) instead of the services themselves.
+    pub drill: bool,
 }
 
 impl SystemOptions {
@@ -43,6 +45,6 @@ impl SystemOptions {
     pub fn new(database: DatabaseUrls, amqp_url: impl Into<String>) -> Self {
         let amqp_url = amqp_url.into();
         let (env, instances) = (Vec::new(), Instances::default());
-        Self { database, amqp_url, orders_port: 0, log_dir: None, env, instances }
+        Self { database, amqp_url, orders_port: 0, log_dir: None, env, instances, drill: false }
     }
 }

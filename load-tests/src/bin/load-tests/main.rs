@@ -2,8 +2,12 @@
 //! bare limit in turns in the same session, and prints both with their ratio and with the durability in force.
 
 mod bare_publisher;
+mod bench_database;
+mod claim;
+mod claim_sql;
 mod conditions;
 mod footprint;
+mod history;
 mod latency;
 mod memory;
 mod orders_sql;
@@ -11,7 +15,10 @@ mod other_work;
 mod pgbench;
 mod relay;
 mod report;
+mod retention;
+mod retention_sql;
 mod rig;
+mod vacuum;
 mod write;
 
 use std::{process::ExitCode, time::Duration};
@@ -50,7 +57,13 @@ enum Benchmark {
     Latency(latency::Options),
     /// Time to start, and memory.
     Footprint(footprint::Options),
-    /// All of these, with their defaults; latency at 100 and at 600 orders a second.
+    /// A look into the outbox with ten thousand published events behind it, and with ten million.
+    Claim(claim::Options),
+    /// The relay while a long transaction elsewhere holds back vacuum.
+    Vacuum(vacuum::Options),
+    /// A million old events leaving: in windows, in one statement, with their partition.
+    Retention(retention::Options),
+    /// The first four, with their defaults; latency at 100 and at 600 orders a second.
     All,
 }
 
@@ -93,6 +106,9 @@ impl Benchmark {
             Benchmark::Relay(options) => relay::run(options, settings).await,
             Benchmark::Latency(options) => latency::run(options, settings).await,
             Benchmark::Footprint(options) => footprint::run(options, settings).await,
+            Benchmark::Claim(options) => claim::run(options).await,
+            Benchmark::Vacuum(options) => vacuum::run(options, settings).await,
+            Benchmark::Retention(options) => retention::run(options).await,
             Benchmark::All => anyhow::bail!("`all` is not one benchmark"),
         }
     }
@@ -114,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_every_benchmark_with_its_defaults() {
+    fn all_is_the_benchmarks_of_a_few_minutes_with_their_defaults() {
         assert_eq!(Benchmark::All.each().unwrap().len(), 4);
     }
 }

@@ -103,14 +103,15 @@ impl Turns {
     }
 }
 
-struct Drain {
-    per_second: f64,
+/// How a backlog left.
+pub(crate) struct Drain {
+    pub(crate) per_second: f64,
     wall: Duration,
     per_step: f64,
 }
 
 /// Starts the order service and waits until nothing is owed.
-async fn drain(rig: &Rig, events: u32) -> anyhow::Result<Drain> {
+pub(crate) async fn drain(rig: &Rig, events: u32) -> anyhow::Result<Drain> {
     let mut database = rig.connect(Login::Orders).await?;
     let last: i64 = sqlx::query_scalar("select max(seq) from outbox").fetch_one(&mut database).await?;
     let first = last - i64::from(events);

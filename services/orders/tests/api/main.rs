@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
 
+mod admin;
 mod bad_requests;
+mod cancellations;
 mod hang_ups;
 mod orders;
 mod settings;

@@ -31,8 +31,15 @@ fn wrong_settings_are_told_in_one_line() {
         ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "1 fortnight")]),
         ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "0s")]),
         ("ORDERS_CONFIRM_DEADLINE", vec![database, broker, ("ORDERS_CONFIRM_DEADLINE", "60s")]),
+        ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "0days")]),
+        ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "for ever")]),
+        ("ORDERS_RELAY_FULL_LOOK", vec![database, broker, ("ORDERS_RELAY_FULL_LOOK", "1day")]),
         ("ORDERS_LOG", vec![database, broker, ("ORDERS_LOG", "loud=very")]),
         ("ORDERS_LOG_FORMAT", vec![database, broker, ("ORDERS_LOG_FORMAT", "xml")]),
+        ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_ADDRESS", "127.0.0.1:0")]),
+        ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_TOKEN", "s3cret")]),
+        ("ORDERS_ADMIN_ADDRESS", vec![database, broker, ("ORDERS_ADMIN_ADDRESS", "localhost")]),
+        ("ORDERS_REPLAY_WITHIN", vec![database, broker, ("ORDERS_REPLAY_WITHIN", "14")]),
         ("ORDERS_RELAY_BACTH", vec![database, broker, ("ORDERS_RELAY_BACTH", "500")]),
     ];
     for (variable, settings) in cases {

@@ -20,8 +20,8 @@ pub(crate) struct Orders {
     pub(crate) client: Client,
     /// As the auditor, who sees everything and changes nothing.
     pub(crate) auditor: PgPool,
+    pub(crate) database: TestDatabase,
     process: Child,
-    _database: TestDatabase,
 }
 
 impl Orders {
@@ -44,8 +44,8 @@ impl Orders {
             url: format!("http://127.0.0.1:{port}"),
             client: Client::new(),
             auditor: PgPool::connect(&database.url("auditor")).await?,
+            database,
             process,
-            _database: database,
         };
         testbed::eventually("the service to be ready", Duration::from_secs(20), async || {
             let ready = orders.client.get(format!("{}/readyz", orders.url)).send().await?;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
 
+mod collecting;
 mod consuming;
+mod cut_connections;
 mod publishing;
 mod support;

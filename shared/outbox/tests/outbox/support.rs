@@ -42,6 +42,22 @@ impl Outbox {
         Relay::new(self.pool.clone(), broker.clone(), options)
     }
 
+    /// Writes so many events in the past tense: published, `age` ago, as PostgreSQL writes an interval.
+    pub(crate) async fn history(&self, events: i64, age: &str) -> anyhow::Result<()> {
+        let sql = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
+                                       schema_version, payload, lane, created_at, published_at)
+                   select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', number % 16,
+                          now() - $2::text::interval, now() - $2::text::interval
+                   from generate_series(1, $1) as number";
+        sqlx::query(sql).bind(events).bind(age).execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// How many events there are.
+    pub(crate) async fn count(&self) -> anyhow::Result<i64> {
+        Ok(sqlx::query_scalar("select count(*) from outbox").fetch_one(&self.pool).await?)
+    }
+
     /// Published, attempts, parked.
     pub(crate) async fn state(&self, event_id: Uuid) -> anyhow::Result<(bool, i16, bool)> {
         let sql = "select published_at is not null, attempts, parked_at is not null from outbox where event_id = $1";

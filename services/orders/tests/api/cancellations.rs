@@ -1,0 +1,60 @@
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::{Orders, order};
+
+async fn cancel(orders: &Orders, id: &str) -> anyhow::Result<(u16, Value)> {
+    let response = orders.client.post(format!("{}/orders/{id}/cancellation", orders.url)).send().await?;
+    Ok((response.status().as_u16(), response.json().await?))
+}
+
+#[tokio::test]
+async fn a_cancelled_order_says_so_and_has_two_events_in_order() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let (_, placed) = orders.post(&order()).await?;
+    let id = placed["id"].as_str().unwrap();
+    let (status, cancelled) = cancel(&orders, id).await?;
+    assert_eq!((status, &cancelled["status"]), (200, &json!("cancelled")));
+
+    let (_, found) = orders.get(&format!("/orders/{id}")).await?;
+    assert_eq!(found["status"], "cancelled");
+    let history: Vec<_> = found["history"].as_array().unwrap().iter().map(|event| &event["type"]).collect();
+    assert_eq!(history, [&json!("OrderCreated"), &json!("OrderCancelled")]);
+    assert_eq!(found["history"][1]["sequence"], 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_order_that_twenty_clients_cancel_at_once_is_cancelled_once_and_all_get_the_same_answer()
+-> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let (_, placed) = orders.post(&order()).await?;
+    let id = placed["id"].as_str().unwrap().to_owned();
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let request = orders.client.post(format!("{}/orders/{id}/cancellation", orders.url));
+        clients.spawn(
+            async move { anyhow::Ok(request.send().await?.error_for_status()?.json::<Value>().await?) },
+        );
+    }
+    let mut answers = vec![];
+    while let Some(answer) = clients.join_next().await {
+        answers.push(answer??);
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+    assert_eq!(cancel(&orders, &id).await?.1, answers[0], "and again later");
+    let (placed, _, events) = orders.rows().await?;
+    assert_eq!((placed, events), (1, 2));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_no_order_cannot_be_cancelled() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    for id in [Uuid::new_v4().to_string(), Uuid::nil().to_string(), "1".into(), "%00".into()] {
+        let (status, problem) = cancel(&orders, &id).await?;
+        assert_eq!((status, &problem["type"]), (404, &json!("urn:shop:problem:no-such-order")), "{id}");
+    }
+    assert_eq!(orders.rows().await?, (0, 0, 0));
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The table in which dead letters wait for an operator.
+
+use std::time::Duration;
+
+use events::transport::{DeadLetter, Failure, Shelf};
+use serde::Deserialize;
+use serde_json::Value;
+use sqlx::PgPool;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// How long keeping one letter may take, body and all.
+const KEEP_DEADLINE: Duration = Duration::from_secs(15);
+
+/// How often they are counted, and how long that may take: what `/metrics` shows is five seconds old, or unknown.
+const COUNT_EVERY: Duration = Duration::from_secs(2);
+const COUNT_DEADLINE: Duration = Duration::from_secs(2);
+
+/// The longest text that is kept of what a stranger wrote, in characters. The body has no such limit.
+const LONGEST_TEXT: usize = 500;
+
+/// The table of dead letters in the pool's schema.
+#[derive(Debug, Clone)]
+pub struct DeadLetters {
+    pool: PgPool,
+}
+
+impl DeadLetters {
+    /// Connects to nothing yet.
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// Counts what is unresolved into the gauge `inbox_dead_letters`, until `stop`. When the database does not answer it
+    /// becomes NaN: unknown is never shown as zero.
+    pub async fn observe(self, stop: CancellationToken) {
+        let observing = async {
+            loop {
+                let unresolved = sqlx::query_scalar!(
+                    r#"select count(*)::float8 as "count!" from dead_letters where resolved_at is null"#
+                )
+                .fetch_one(&self.pool);
+                let count = timeout(COUNT_DEADLINE, unresolved).await;
+                let count = count.ok().and_then(Result::ok).unwrap_or(f64::NAN);
+                metrics::gauge!("inbox_dead_letters").set(count);
+                sleep(COUNT_EVERY).await;
+            }
+        };
+        stop.run_until_cancelled(observing).await;
+    }
+
+    async fn insert(&self, letter: &DeadLetter) -> Result<Option<i64>, sqlx::Error> {
+        let message_id = letter.message_id.as_deref().map(storable);
+        let (event_id, event_type) = label(letter);
+        // One statement that commits by itself. Both unique keys of the table may say that the letter is there already:
+        // handed over again by the broker, or set aside twice by a consumer that died in between.
+        sqlx::query_scalar!(
+            "insert into dead_letters (queue, arrival, message_id, event_id, event_type, reason, detail, headers,
+                                       routing_key, body)
+             values ($1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10)
+             on conflict do nothing
+             returning id",
+            letter.queue,
+            letter.arrival.as_deref().map(storable),
+            message_id,
+            event_id,
+            event_type,
+            storable(&letter.reason),
+            storable(&letter.detail),
+            letter.headers.to_string(),
+            storable(&letter.routing_key),
+            letter.body,
+        )
+        .fetch_optional(&self.pool)
+        .await
+    }
+}
+
+impl Shelf for DeadLetters {
+    async fn keep(&self, letter: &DeadLetter) -> Result<(), Failure> {
+        let kept = timeout(KEEP_DEADLINE, self.insert(letter)).await;
+        let id = kept.map_err(|late| Failure::Temporary(late.into()))?.map_err(crate::failure)?;
+        let DeadLetter { queue, message_id, reason, .. } = letter;
+        match id {
+            Some(id) => tracing::info!(id, queue, message_id, reason, "a dead letter waits for an operator"),
+            None => {
+                tracing::info!(queue, message_id, reason, "a dead letter came again, and is there already");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// PostgreSQL's `text` holds no NUL, and what a stranger sent may. Bounded, because it is for people.
+fn storable(text: &str) -> String {
+    text.chars().take(LONGEST_TEXT).map(|c| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Which event it says that it is, as far as that can be read. Nothing is decided by it.
+fn label(letter: &DeadLetter) -> (Option<Uuid>, Option<String>) {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Label {
+        id: Value,
+        #[serde(rename = "type")]
+        event_type: Value,
+    }
+    let label: Label = serde_json::from_slice(&letter.body).unwrap_or_default();
+    let uuid = |text: &str| Uuid::parse_str(text).ok();
+    let id = label.id.as_str().and_then(uuid).or_else(|| uuid(letter.message_id.as_deref()?));
+    (id, label.event_type.as_str().map(storable))
+}
