@@ -28,7 +28,13 @@ pub(crate) async fn lock_lanes(
                    select from outbox older
                    where older.aggregate_id = event.aggregate_id and older.seq < event.seq
                      and older.published_at is null and older.attempts > 0
-                     and (older.parked_at is not null or older.available_at > clock_timestamp())))
+                     and (older.parked_at is not null or older.available_at > clock_timestamp()))
+               and (event.aggregate_version = 1 or not exists (
+                   select from outbox unseen
+                   where unseen.aggregate_id = event.aggregate_id
+                     and unseen.aggregate_version < event.aggregate_version
+                     and unseen.seq <= ($4::bigint[])[outbox_lanes.lane + 1]
+                     and unseen.published_at is null)))
          order by (lane - $1::smallint + $3::smallint) % $3::smallint
          limit $2
          for update skip locked",
@@ -60,6 +66,12 @@ pub(crate) async fn something_is_due(transaction: &mut PgConnection, behind: &[i
                          where older.aggregate_id = event.aggregate_id and older.seq < event.seq
                            and older.published_at is null and older.attempts > 0
                            and (older.parked_at is not null or older.available_at > clock_timestamp()))
+                     and (event.aggregate_version = 1 or not exists (
+                         select from outbox unseen
+                         where unseen.aggregate_id = event.aggregate_id
+                           and unseen.aggregate_version < event.aggregate_version
+                           and unseen.seq <= floor.seq
+                           and unseen.published_at is null))
                    limit 1) due) as "due!""#,
         behind,
     )
@@ -72,7 +84,11 @@ pub(crate) async fn something_is_due(transaction: &mut PgConnection, behind: &[i
 ///
 /// This has to be a statement of its own, after [`lock_lanes`]. In one statement with it, the events would come from
 /// a snapshot older than the lock, and what the lane's previous holder has just published and marked would still look
-/// due. An event waits while an older one of its aggregate backs off or is parked: that is the inner `not exists`.
+/// due. An event waits while an older one of its aggregate backs off or is parked: that is the first `not exists`.
+///
+/// It also waits while an older one is owed *below* where this look begins: that is the second. An event whose back-off
+/// has just ended, that an operator has just given back, or that committed very late, is found by the next full look
+/// only; until then a look ahead would see its successor, and nothing that holds it back.
 ///
 /// `clock_timestamp()`, because an event that was committed after this transaction began is due too, and `now()`
 /// would not see it until the next step.
@@ -98,6 +114,12 @@ pub(crate) async fn read_due(
                      where older.aggregate_id = event.aggregate_id and older.seq < event.seq
                        and older.published_at is null and older.attempts > 0
                        and (older.parked_at is not null or older.available_at > clock_timestamp()))
+                 and (event.aggregate_version = 1 or not exists (
+                     select from outbox unseen
+                     where unseen.aggregate_id = event.aggregate_id
+                       and unseen.aggregate_version < event.aggregate_version
+                       and unseen.seq <= ($3::bigint[])[locked.lane + 1]
+                       and unseen.published_at is null))
                order by event.seq
                limit $2) due
            order by due.seq"#,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use events::lane;
+use events::{
+    lane,
+    transport::{Outcome, Refusal},
+};
 use outbox::{Relay, RelayOptions, Step};
 use sqlx::{Connection as _, PgPool, postgres::PgPoolOptions};
 use testbed::eventually;
@@ -186,5 +189,38 @@ async fn an_event_with_an_unknown_outcome_stays_in_sight() -> anyhow::Result<()>
     assert_eq!(relay.step().await?, Step::Published(1));
     assert_eq!(relay.step().await?, Step::Published(1), "the floor has passed an event that is still owed");
     assert_eq!(broker.seen(), [unlucky, lucky, unlucky]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_event_does_not_overtake_an_older_one_that_only_a_full_look_can_find() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let victim = Uuid::now_v7();
+    let first = outbox.append(victim, 1).await?;
+    let broker = ScriptedBroker::that(move |message| {
+        if message.id == first { Outcome::Refused(Refusal::Nacked) } else { Outcome::Confirmed }
+    });
+    let mut refused = outbox.relay_that_looks(&broker, Duration::ZERO);
+    assert_eq!(refused.step().await?, Step::Stuck);
+
+    // Its first look is a full one, while the event backs off. Then it publishes far ahead in the same lane.
+    let broker = ScriptedBroker::that_confirms();
+    let mut relay = outbox.relay_that_looks(&broker, NEVER);
+    sqlx::query("update outbox set available_at = clock_timestamp() + interval '1 hour'")
+        .execute(&outbox.pool)
+        .await?;
+    assert_eq!(relay.step().await?, Step::Idle);
+    outbox.burn(20_000).await?;
+    let ahead = (0..).map(|_| Uuid::now_v7()).find(|other| lane(*other) == lane(victim)).unwrap();
+    outbox.append(ahead, 1).await?;
+    assert_eq!(relay.step().await?, Step::Published(1));
+
+    // The back-off ends, and there is a second event: it is in sight of this relay, and the first is not.
+    let second = outbox.append(victim, 2).await?;
+    sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+    assert_eq!(relay.step().await?, Step::Idle, "the second event went ahead of the first");
+    let mut everywhere = outbox.relay_that_looks(&broker, Duration::ZERO);
+    assert_eq!(everywhere.step().await?, Step::Published(2));
+    assert_eq!(broker.seen()[1..], [first, second]);
     Ok(())
 }
