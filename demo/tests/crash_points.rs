@@ -5,11 +5,11 @@
 
 use std::{path::Path, process::Command};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use demo::lab::{PATIENCE, Setup, Stage};
 use faults::Point;
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use serde_json::json;
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
 use testbed::{TestVhost, eventually};
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -21,16 +21,20 @@ const AT_A_TIME: usize = 4;
 async fn whatever_happens_at_any_point_nothing_is_lost_and_nothing_doubled() -> Result<()> {
     let all =
         Point::ALL.into_iter().flat_map(|point| ["kill", "freeze", "stop"].map(|action| (point, action)));
-    let tried: Vec<_> = stream::iter(all)
+    let broken: Vec<_> = stream::iter(all)
         .map(async |(point, action)| {
-            let copies = strike(point, action).await.with_context(|| format!("{} {action}", point.name()))?;
-            println!("{:<20} {action:<7} held, {copies} copies dropped", point.name());
-            anyhow::Ok(())
+            let result = strike(point, action).await;
+            match &result {
+                Ok(copies) => println!("{:<20} {action:<7} held, {copies} copies dropped", point.name()),
+                Err(error) => println!("{:<20} {action:<7} BROKEN: {error:#}", point.name()),
+            }
+            result.err().map(|error| format!("{} {action}: {error:#}", point.name()))
         })
         .buffer_unordered(AT_A_TIME)
-        .try_collect()
-        .await?;
-    assert_eq!(tried.len(), 3 * Point::ALL.len());
+        .filter_map(async |broken| broken)
+        .collect()
+        .await;
+    ensure!(broken.is_empty(), "{} of {} broken:\n{}", broken.len(), 3 * Point::ALL.len(), broken.join("\n"));
     Ok(())
 }
 
@@ -49,8 +53,9 @@ async fn strike(point: Point, action: &str) -> Result<u64> {
     placed?;
     mended?;
     stage.revive().await?;
-    let id = stage.order().await?;
-    stage.cancel(id).await?;
+    // And it works again. A connection of the client that died with the process may fail the first attempt.
+    let id = eventually("an order to be accepted", PATIENCE, async || stage.order().await.map(Some)).await?;
+    eventually("its cancellation", PATIENCE, async || stage.cancel(id).await.map(Some)).await?;
     stage.held().await?;
     std::fs::remove_file(&once)?;
     let mut copies = 0.0;
@@ -109,7 +114,8 @@ async fn poison(stage: &Stage, vhost: &TestVhost) -> Result<()> {
     });
     let url = format!("{}/api/exchanges/{}/amq.default/publish", vhost.api_url(), vhost.name());
     let answer = stage.client.post(url).json(&message).send().await?;
-    ensure!(answer.status().is_success(), "the poison was not taken: {}", answer.status());
+    let answer: Value = answer.error_for_status()?.json().await?;
+    ensure!(answer["routed"] == true, "the poison reached no queue");
     Ok(())
 }
 

@@ -16,8 +16,15 @@ const COUNT: usize = LANES as usize;
 /// at once, and one that is later still by the next full look.
 const SLACK: i64 = 5000;
 
+/// After a full look, so many times what it took pass before the next: with a million dead entries to walk over, it
+/// then takes a twentieth of the relay's time and not half of it.
+const REST: u32 = 20;
+
+/// And no longer than this, whatever it took.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
 /// Kept in memory, by each relay for itself, and only ever a hint: a full look every few seconds begins at zero again.
-/// It can delay an event by that long, and lose none.
+/// It can delay an event by that long, and lose none. Full looks that take long are made less often.
 #[derive(Debug, Clone)]
 pub(crate) struct Floor {
     behind: [i64; COUNT],
@@ -25,24 +32,35 @@ pub(crate) struct Floor {
     unpublished: [i64; COUNT],
     full_look: Duration,
     next_full_look: Instant,
+    /// Whether the look that is under way is a full one.
+    everywhere: bool,
 }
 
 impl Floor {
     pub(crate) fn new(full_look: Duration) -> Self {
         let (behind, unpublished) = ([0; COUNT], [i64::MAX; COUNT]);
-        Self { behind, unpublished, full_look, next_full_look: Instant::now() }
+        Self { behind, unpublished, full_look, next_full_look: Instant::now(), everywhere: false }
     }
 
     /// Behind which `seq` the next look begins in each lane.
     pub(crate) fn next_look(&mut self) -> [i64; COUNT] {
         let now = Instant::now();
-        if now < self.next_full_look {
+        self.everywhere = now >= self.next_full_look;
+        if !self.everywhere {
             return self.behind;
         }
         self.next_full_look = now + self.full_look;
         // What is still due is seen again by this very look; what backs off is found by the next one.
         self.unpublished = [i64::MAX; COUNT];
         [0; COUNT]
+    }
+
+    /// A statement of this look was answered after `took`.
+    pub(crate) fn looked(&mut self, took: Duration) {
+        if self.everywhere {
+            let rest = (took * REST).min(LONGEST_REST);
+            self.next_full_look = self.next_full_look.max(Instant::now() + rest);
+        }
     }
 
     /// An event that was refused comes back after a while, behind which others will have been published.
@@ -67,5 +85,39 @@ impl Floor {
         for (behind, unpublished) in self.behind.iter_mut().zip(self.unpublished) {
             *behind = (*behind).min(unpublished.saturating_sub(1)).max(0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_look_that_takes_long_is_made_less_often() {
+        let mut floor = Floor::new(Duration::from_secs(3));
+        floor.next_look();
+        floor.looked(Duration::from_millis(1));
+        floor.committed(&[(0, 9000)], &[9000]);
+        assert_eq!(floor.next_look()[0], 4000);
+
+        advance(Duration::from_secs(3)).await;
+        assert_eq!(floor.next_look()[0], 0, "a quick one is due again after three seconds");
+        floor.looked(Duration::from_secs(1));
+        floor.committed(&[(0, 9000)], &[9000]);
+        advance(Duration::from_secs(19)).await;
+        assert_eq!(floor.next_look()[0], 4000, "one that took a second is not");
+        floor.looked(Duration::from_secs(100));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(
+            floor.next_look()[0],
+            0,
+            "but it is after twenty, and what other looks took does not matter"
+        );
+
+        floor.looked(Duration::from_secs(100));
+        advance(LONGEST_REST).await;
+        assert_eq!(floor.next_look()[0], 0, "nor is any rest longer than a minute");
     }
 }

@@ -6,6 +6,7 @@ use events::{LANES, transport::Refusal};
 #[cfg(feature = "drill")]
 use faults::Sabotage;
 use sqlx::{PgPool, Postgres, Transaction};
+use tokio::time::Instant;
 
 use crate::{
     Error, claim, failed,
@@ -57,7 +58,9 @@ impl Store for PostgresStore {
             let hold = LockedLanes::new(transaction, &mut self.floor, behind);
             return Ok(if due { Reach::Lanes(vec![0], hold) } else { Reach::Idle });
         }
+        let asked = Instant::now();
         let lanes = claim::lock_lanes(&mut transaction, start, share.into(), &behind).await?;
+        self.floor.looked(asked.elapsed());
         if lanes.is_empty() {
             let due = claim::something_is_due(&mut transaction, &behind).await?;
             return Ok(if due { Reach::Busy } else { Reach::Idle });
@@ -84,7 +87,9 @@ impl Hold for LockedLanes<'_> {
         } else if faults::sabotaged(Sabotage::CursorOverSeq) {
             return crate::sabotage::read_behind_cursor(&mut self.transaction, lanes).await;
         }
+        let asked = Instant::now();
         let due = claim::read_due(&mut self.transaction, lanes, per_lane, &self.behind).await?;
+        self.floor.looked(asked.elapsed());
         self.claimed.extend(due.iter().map(|event| (event.lane, event.seq)));
         Ok(due)
     }

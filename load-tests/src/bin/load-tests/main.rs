@@ -1,11 +1,13 @@
 //! Benchmarks that end by themselves. Each starts servers and services of its own on loopback, measures ours and a
 //! bare limit in turns in the same session, and prints both with their ratio and with the durability in force.
 
+mod bare_consumer;
 mod bare_publisher;
 mod bench_database;
 mod claim;
 mod claim_sql;
 mod conditions;
+mod consumer;
 mod footprint;
 mod history;
 mod latency;
@@ -53,6 +55,8 @@ enum Benchmark {
     Write(write::Options),
     /// A backlog leaving through the relay, against a bare publisher with the same confirms.
     Relay(relay::Options),
+    /// Waiting messages becoming effects, against taking them and doing nothing.
+    Consumer(consumer::Options),
     /// From the commit to the broker, and to the effects, at a constant rate of orders.
     Latency(latency::Options),
     /// Time to start, and memory.
@@ -63,7 +67,7 @@ enum Benchmark {
     Vacuum(vacuum::Options),
     /// A million old events leaving: in windows, in one statement, with their partition.
     Retention(retention::Options),
-    /// The first four, with their defaults; latency at 100 and at 600 orders a second.
+    /// The first five, with their defaults; latency at 100 and at 600 orders a second.
     All,
 }
 
@@ -104,6 +108,7 @@ impl Benchmark {
         match self {
             Benchmark::Write(options) => write::run(options, settings).await,
             Benchmark::Relay(options) => relay::run(options, settings).await,
+            Benchmark::Consumer(options) => consumer::run(options, settings).await,
             Benchmark::Latency(options) => latency::run(options, settings).await,
             Benchmark::Footprint(options) => footprint::run(options, settings).await,
             Benchmark::Claim(options) => claim::run(options).await,
@@ -117,7 +122,7 @@ impl Benchmark {
         let Benchmark::All = self else {
             return Ok(vec![self]);
         };
-        let lines = ["write", "relay", "latency --rate 100 --rate 600", "footprint"];
+        let lines = ["write", "relay", "consumer", "latency --rate 100 --rate 600", "footprint"];
         // Read as command lines are, so that each default stands in one place.
         let read =
             |line: &str| Arguments::try_parse_from(std::iter::once("load-tests").chain(line.split(' ')));
@@ -131,6 +136,6 @@ mod tests {
 
     #[test]
     fn all_is_the_benchmarks_of_a_few_minutes_with_their_defaults() {
-        assert_eq!(Benchmark::All.each().unwrap().len(), 4);
+        assert_eq!(Benchmark::All.each().unwrap().len(), 5);
     }
 }

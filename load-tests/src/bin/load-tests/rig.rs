@@ -206,6 +206,18 @@ impl Rig {
         Ok(rows.into_iter().map(|(id, body)| Message { id, body: body.into_bytes() }).collect())
     }
 
+    /// So many messages like the event of `template`, of events that were in the outbox and are not any more.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub(crate) async fn fresh_messages(&self, template: Uuid, count: u32) -> anyhow::Result<Vec<Message>> {
+        self.fill_outbox(template, count).await?;
+        let messages = self.messages("published_at is null", count).await?;
+        let mut database = self.connect(Login::Orders).await?;
+        sqlx::query("delete from outbox where published_at is null").execute(&mut database).await?;
+        Ok(messages)
+    }
+
     /// Waits until every event in the outbox is published and applied by both services.
     ///
     /// # Errors

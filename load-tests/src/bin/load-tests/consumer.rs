@@ -1,0 +1,120 @@
+//! How fast each consumer turns waiting messages into effects, against taking the same messages and doing nothing.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use crate::{
+    bare_consumer::{BareConsumer, PREFETCH},
+    bare_publisher::BarePublisher,
+    orders_sql,
+    report::{Figure, Goal, Report},
+    rig::{Login, Rig},
+};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// The messages that wait in each queue at the beginning of a turn.
+    #[arg(long, default_value_t = 50_000)]
+    events: u32,
+    /// How often each is measured, in turns.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+const CONSUMERS: [&str; 2] = ["inventory", "billing"];
+
+pub(crate) async fn run(options: &Options, settings: &[(String, String)]) -> anyhow::Result<Report> {
+    let rig = Rig::start(settings.to_vec()).await?;
+    let template = rig.place(orders_sql::TEMPLATE_ORDER).await?;
+    rig.everything_applied(Duration::from_secs(30)).await?;
+    for service in ["inventory", "billing", "orders"] {
+        rig.stop_service(service).await?;
+    }
+    let publisher = BarePublisher::connect(&rig.amqp_url()).await?;
+    let bare = BareConsumer::connect(&rig.amqp_url()).await?;
+    let mut auditor = rig.connect(Login::Auditor).await?;
+
+    let (mut rates, mut sizes, mut bare_rates) = ([vec![], vec![]], [vec![], vec![]], vec![]);
+    for round in 1..=options.rounds.max(1) {
+        eprintln!("round {round} of {}", options.rounds.max(1));
+        let messages = rig.fresh_messages(template, options.events).await?;
+        publisher.empty_queues().await?;
+        publisher.publish(&messages).await?;
+        for (index, name) in CONSUMERS.into_iter().enumerate() {
+            let turn = apply(&rig, &mut auditor, name, options.events).await.context(name)?;
+            rates[index].push(turn.per_second);
+            sizes[index].push(turn.per_group);
+        }
+        publisher.publish(&messages).await?;
+        bare_rates.push(bare.consume("inventory.events", options.events).await?);
+    }
+    bare.close().await?;
+    publisher.close().await?;
+
+    let bare = Figure::new("bare consumer: taken and acknowledged", "messages/s", bare_rates)?;
+    let mut figures = Vec::new();
+    for ((name, rates), sizes) in CONSUMERS.into_iter().zip(rates).zip(sizes) {
+        let rate = Figure::new(format!("{name}: recorded, applied, acknowledged"), "events/s", rates)?;
+        let ratio = Figure::ratio(&format!("{name} : bare consumer"), &rate, &bare)?;
+        figures.extend([rate.goal(Goal::AtLeast(10_000.0)), ratio]);
+        figures.push(Figure::new(format!("{name}: events per transaction, mean"), "events", sizes)?);
+    }
+    figures.push(bare);
+    let notes = vec![
+        format!(
+            "{} messages wait in each queue, bodies of real orders with two lines; one consumer runs at a time, {PREFETCH} in hand",
+            options.events
+        ),
+        "the rate is taken from processed_at, from the end of the first group to the last".into(),
+        "the bare consumer reads nothing and writes nothing".into(),
+    ];
+    let report = Report { benchmark: "consumer", conditions: rig.conditions().await?, figures, notes };
+    rig.stop().await;
+    Ok(report)
+}
+
+struct Turn {
+    per_second: f64,
+    per_group: f64,
+}
+
+/// Starts one consumer and waits until it has applied everything.
+async fn apply(rig: &Rig, auditor: &mut PgConnection, name: &str, events: u32) -> anyhow::Result<Turn> {
+    let before: String =
+        sqlx::query_scalar("select clock_timestamp()::text").fetch_one(&mut *auditor).await?;
+    let count = format!("select count(*) from {name}.processed_events where processed_at > $1::timestamptz");
+    rig.start_service(name).await?;
+    // A rate of a hundred a second would be a failure of another kind.
+    let patience = Duration::from_secs(30) + Duration::from_secs_f64(f64::from(events) / 100.0);
+    testbed::eventually("everything to be applied", patience, async || {
+        // Seldom, because counting is work on the same cores.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let applied: i64 =
+            sqlx::query_scalar(AssertSqlSafe(count.clone())).bind(&before).fetch_one(&mut *auditor).await?;
+        Ok((applied >= i64::from(events)).then_some(()))
+    })
+    .await?;
+    rig.stop_service(name).await?;
+
+    // `xmin` is the transaction that recorded an event: one for each group. A consumer begins with single messages, until
+    // one is above suspicion, so counting begins where its first real group ends.
+    let (applied, per_second, per_group): (i64, f64, f64) = sqlx::query_as(AssertSqlSafe(format!(
+        "with groups as (
+             select count(*) as events, max(processed_at) as ended
+             from {name}.processed_events where processed_at > $1::timestamptz group by xmin::text
+         ), first as (select min(ended) as ended from groups where events > 1)
+         select sum(events)::bigint,
+                (sum(events) filter (where groups.ended > first.ended))::float8
+                    / extract(epoch from max(groups.ended) - min(first.ended))::float8,
+                avg(events)::float8
+         from groups, first"
+    )))
+    .bind(&before)
+    .fetch_one(auditor)
+    .await
+    .context("everything was applied in one group: too few events to measure")?;
+    ensure!(applied == i64::from(events), "{applied} of {events} events were applied");
+    Ok(Turn { per_second, per_group })
+}
