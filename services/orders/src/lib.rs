@@ -5,6 +5,7 @@ pub mod admin;
 pub mod api;
 mod cancel_order;
 mod catalogue;
+mod idempotency_key;
 mod order_request;
 mod place_order;
 mod problem;

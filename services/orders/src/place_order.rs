@@ -3,8 +3,8 @@
 use axum::{
     Json,
     extract::{Extension, State},
-    http::{HeaderName, StatusCode, header::LOCATION},
-    response::IntoResponse,
+    http::{HeaderName, HeaderValue, StatusCode, header::LOCATION},
+    response::{IntoResponse, Response},
 };
 use events::{Draft, Money, OrderCreated, TraceContext};
 use faults::{Point, Sabotage};
@@ -14,18 +14,21 @@ use uuid::Uuid;
 use crate::{
     Shop,
     catalogue::CURRENCY,
+    idempotency_key::IdempotencyKey,
     order_request::{OrderRequest, PricedOrder},
-    problem::{Problem, ProblemJson},
+    problem::{Problem, ProblemJson, is_locked},
     read_orders::OrderView,
 };
 
 /// `POST /orders`: accepts an order. Whoever gets a 201 can rely on it: the order is on disk, and so is the event that
-/// will carry it to the other services, whatever happens to this process, the broker, or them.
+/// will carry it to the other services, whatever happens to this process, the broker, or them. Whoever gets no answer
+/// asks again with the same `Idempotency-Key`, and gets it then.
 pub(crate) async fn place_order(
     State(shop): State<Shop>,
     Extension(trace): Extension<TraceContext>,
+    key: Option<IdempotencyKey>,
     ProblemJson(request): ProblemJson<OrderRequest>,
-) -> Result<impl IntoResponse, Problem> {
+) -> Result<Response, Problem> {
     let catalogue = shop.catalogue().ok_or_else(Problem::starting)?;
     let order = request.price(catalogue)?;
     let id = Uuid::now_v7();
@@ -33,7 +36,9 @@ pub(crate) async fn place_order(
     if faults::sabotaged(Sabotage::WakeBeforeCommit) {
         shop.wake.after_commit();
     }
-    let placed_at = write(&shop, id, &order, &trace).await?;
+    let Some(placed_at) = write(&shop, id, key.as_ref(), &order, &trace).await? else {
+        return again(&shop, key, &order).await;
+    };
 
     faults::reach(Point::OrderWritten);
     // After the commit, never before: the relay would look, see nothing yet, and go to sleep again. If this process
@@ -43,12 +48,28 @@ pub(crate) async fn place_order(
     }
     tracing::info!(order_id = %id, total = order.total, "order placed");
 
-    let location: [(HeaderName, String); 1] = [(LOCATION, format!("/orders/{id}"))];
-    let view = OrderView::placed(id, order, placed_at);
-    Ok((StatusCode::CREATED, location, Json(view)))
+    Ok(created(OrderView::placed(id, order, placed_at)))
 }
 
-/// Writes the order, its lines and its event. All of it or nothing.
+fn created(view: OrderView) -> Response {
+    let location: [(HeaderName, String); 1] = [(LOCATION, format!("/orders/{}", view.id()))];
+    (StatusCode::CREATED, location, Json(view)).into_response()
+}
+
+/// Says on a repeated answer that it is one. Not in the draft; the name that payment providers have made common.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// The answer to a request whose key was known.
+async fn again(shop: &Shop, key: Option<IdempotencyKey>, order: &PricedOrder) -> Result<Response, Problem> {
+    let key = key.ok_or_else(|| Problem::internal("an order without a key was not written"))?;
+    let view = key.first_answer(shop, order).await?.ok_or_else(Problem::key_in_use)?;
+    tracing::info!(order_id = %view.id(), "order asked for again");
+    let mut response = created(view);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+/// Writes the order, its lines, its key and its event. All of it or nothing. `None` when the key is known: then nothing.
 ///
 /// One statement, on purpose. It is atomic by itself; it is one round trip instead of five; and there is no `BEGIN`.
 /// The last is not about speed: this future is dropped when the client hangs up or the time-out fires, and a `BEGIN`
@@ -56,12 +77,16 @@ pub(crate) async fn place_order(
 /// written into that, acknowledged, and rolled back later.
 ///
 /// There is no `NOTIFY` here either: inside this statement it would make all commits of the database queue up.
+///
+/// The key comes first, and everything else hangs on its row: of fifty requests with one key, forty-nine wait there until
+/// the first has committed, and then find that there is nothing to do.
 async fn write(
     shop: &Shop,
     id: Uuid,
+    key: Option<&IdempotencyKey>,
     order: &PricedOrder,
     trace: &TraceContext,
-) -> Result<OffsetDateTime, Problem> {
+) -> Result<Option<OffsetDateTime>, Problem> {
     let body = OrderCreated {
         order_id: id,
         customer_id: order.customer_id,
@@ -76,12 +101,18 @@ async fn write(
 
     #[cfg(feature = "drill")]
     if let Some(written) = crate::sabotage::write(&shop.pool, id, order, &event).await {
-        return written.map_err(Problem::from);
+        return Ok(Some(written?));
     }
     sqlx::query_scalar!(
-        "with placed as (
+        "with key as (
+             insert into idempotency_keys (key, order_id)
+             select $16, $1 where $16::text is not null
+             on conflict do nothing
+             returning order_id
+         ), placed as (
              insert into orders (id, customer_id, status, total_amount, currency)
-             values ($1, $2, 'pending', $3, $4)
+             select $1, $2, 'pending', $3, $4
+             where $16::text is null or exists (select from key)
              returning id, placed_at
          ), lines as (
              insert into order_lines (order_id, line_number, sku, quantity, unit_price)
@@ -111,8 +142,10 @@ async fn write(
         event.payload,
         event.headers,
         event.lane,
+        key.map(IdempotencyKey::as_str),
     )
-    .fetch_one(&shop.pool)
+    .fetch_optional(&shop.pool)
     .await
-    .map_err(Problem::from)
+    // Somebody has held the key for two seconds. Without one, nothing here waits for a lock.
+    .map_err(|error| if is_locked(&error) { Problem::key_in_use() } else { error.into() })
 }

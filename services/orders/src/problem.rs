@@ -73,6 +73,27 @@ impl Problem {
         )
     }
 
+    pub(crate) fn bad_key() -> Self {
+        let mut problem =
+            Self::new(StatusCode::BAD_REQUEST, "bad-idempotency-key", "The Idempotency-Key cannot be used");
+        problem.hint = Some("one header, 1 to 255 visible ASCII characters, best a UUID in quotes");
+        problem
+    }
+
+    /// The first request with this key is still being worked on, or nobody can say what became of it.
+    pub(crate) fn key_in_use() -> Self {
+        let title = "A request with this Idempotency-Key is under way";
+        Self::new(StatusCode::CONFLICT, "idempotency-key-in-use", title)
+            .detail("ask again, with the same key")
+    }
+
+    pub(crate) fn key_reused() -> Self {
+        let title = "This Idempotency-Key belongs to another order";
+        let mut problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused", title);
+        problem.hint = Some("a new key for each order; the same key only to ask for the same order again");
+        problem
+    }
+
     pub(crate) fn bad_query(detail: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-query", "The query cannot be understood").detail(detail)
     }
@@ -101,7 +122,7 @@ impl Problem {
             StatusCode::PAYLOAD_TOO_LARGE => Self::too_large(),
             StatusCode::GATEWAY_TIMEOUT => {
                 let problem = Self::new(status, "timeout", "It took too long");
-                problem.detail("whether the order was accepted is unknown: look it up before you try again")
+                problem.detail("whether the order was accepted is unknown: ask again with the same Idempotency-Key, or look it up")
             }
             StatusCode::SERVICE_UNAVAILABLE => Self::unavailable("too many requests at the same time"),
             StatusCode::INTERNAL_SERVER_ERROR => Self::internal("a handler panicked"),
@@ -138,6 +159,11 @@ impl IntoResponse for Problem {
     }
 }
 
+/// Whether somebody else held a row for longer than we wait.
+pub(crate) fn is_locked(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|refusal| refusal.code()).is_some_and(|code| code == "55P03")
+}
+
 /// The one table from database failures to answers.
 impl From<sqlx::Error> for Problem {
     fn from(error: sqlx::Error) -> Self {
@@ -152,6 +178,7 @@ impl From<sqlx::Error> for Problem {
                     tracing::warn!(cause = %error, "a request failed for want of the database");
                     Self::unavailable("the database is busy or away; nothing is known to have been written")
                 }
+                _ if is_locked(&error) => Self::contended(),
                 _ => Self::internal(error),
             },
             _ => Self::internal(error),

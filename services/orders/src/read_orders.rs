@@ -6,6 +6,7 @@ use axum::{
 };
 use events::{Line, Money};
 use serde::{Deserialize, Serialize};
+use sqlx::PgPool;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -45,6 +46,10 @@ struct HistoryView {
 }
 
 impl OrderView {
+    pub(crate) fn id(&self) -> Uuid {
+        self.id
+    }
+
     /// The answer to `POST /orders`.
     pub(crate) fn placed(id: Uuid, order: PricedOrder, placed_at: OffsetDateTime) -> Self {
         Self {
@@ -73,13 +78,7 @@ pub(crate) async fn read_order(
     .fetch_optional(&shop.pool)
     .await?
     .ok_or_else(Problem::no_such_order)?;
-    let lines = sqlx::query_as!(
-        Line,
-        "select sku, quantity, unit_price from order_lines where order_id = $1 order by line_number",
-        id
-    )
-    .fetch_all(&shop.pool)
-    .await?;
+    let lines = lines_of(&shop.pool, id).await?;
     let history = sqlx::query_as!(
         HistoryView,
         "select event_id, event_type, aggregate_version as sequence, created_at as recorded_at, published_at
@@ -97,6 +96,17 @@ pub(crate) async fn read_order(
         placed_at: order.placed_at,
         history,
     }))
+}
+
+/// An order's lines, in the order in which they were asked for.
+pub(crate) async fn lines_of(pool: &PgPool, id: Uuid) -> Result<Vec<Line>, sqlx::Error> {
+    sqlx::query_as!(
+        Line,
+        "select sku, quantity, unit_price from order_lines where order_id = $1 order by line_number",
+        id
+    )
+    .fetch_all(pool)
+    .await
 }
 
 /// Which page of orders is asked for.

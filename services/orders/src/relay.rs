@@ -11,7 +11,7 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::Settings;
+use crate::{Settings, idempotency_key};
 
 /// The relays of this process, not yet running.
 pub struct Relays {
@@ -27,9 +27,9 @@ impl Relays {
         let endpoint = Endpoint::new(&settings.amqp_url, "orders")
             .unwrap_or_else(|error| settings::refuse(&format!("ORDERS_AMQP_URL: {error}")));
         let links = (0..settings.relay_workers).map(|_| Link::new("publisher")).collect();
-        // One connection for each relay, and four for those who wake them, watch them and clear up behind them: the API's
+        // One connection for each relay, and five for those who wake them, watch them and clear up behind them: the API's
         // are not touched.
-        let connections = u32::from(settings.relay_workers) + 4;
+        let connections = u32::from(settings.relay_workers) + 5;
         let pool = database::pool(&settings.database_url, "orders relay", connections, Purpose::Marks);
         Self { endpoint, links, pool, settings: settings.clone() }
     }
@@ -69,6 +69,8 @@ impl Relays {
             outbox::notify_others(pool.clone(), wake.clone(), instance, stop.clone()),
         );
         tasks.spawn_infallible("backlog", backlog::observe(pool.clone(), stop.clone()));
+        let keys = idempotency_key::forget(pool.clone(), settings.remember_keys, stop.clone());
+        tasks.spawn_infallible("key retention", keys);
         tasks.spawn_infallible("retention", Retention::new(pool, settings.keep_published).run(stop.clone()));
     }
 }

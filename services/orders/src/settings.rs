@@ -81,6 +81,11 @@ pub struct Settings {
     #[arg(long, env = "ORDERS_KEEP_PUBLISHED", default_value = "7days", value_parser = settings::age)]
     pub keep_published: Duration,
 
+    /// How long an `Idempotency-Key` is remembered at least, such as 1day. A client that asks again later gets a second
+    /// order.
+    #[arg(long, env = "ORDERS_REMEMBER_KEYS", default_value = "1day", value_parser = settings::age)]
+    pub remember_keys: Duration,
+
     /// How long the broker may take to confirm one batch. Below 25s, because the relay holds a transaction open
     /// meanwhile, and PostgreSQL ends a session that is idle in one after 30s.
     #[arg(long, env = "ORDERS_CONFIRM_DEADLINE", default_value = "10s", value_parser = settings::duration)]

@@ -91,8 +91,11 @@ pub fn pool(url: &DatabaseUrl, name: &str, connections: u32, purpose: Purpose) -
         // without.
         ("jit", "off"),
     ]);
-    if purpose == Purpose::Marks {
-        options = options.options([("synchronous_commit", "off")]);
+    match purpose {
+        // A client waits: better a clear "somebody else has it" than half of its patience.
+        Purpose::Statements => options = options.options([("lock_timeout", "2s")]),
+        Purpose::Marks => options = options.options([("synchronous_commit", "off")]),
+        Purpose::Transactions => {}
     }
     let mut pool = PgPoolOptions::new()
         .max_connections(connections)

@@ -102,6 +102,9 @@ impl From<sqlx::Error> for Problem {
             }
             _ => false,
         };
+        if error.as_database_error().and_then(|refusal| refusal.code()).is_some_and(|code| code == "55P03") {
+            return Self::new(StatusCode::CONFLICT, "contended", "Somebody else has it in hand; try again");
+        }
         if away {
             tracing::warn!(cause = %error, "an operator's request failed for want of the database");
             return Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Not at the moment")

@@ -19,9 +19,15 @@ pub(crate) fn write(with_the_event: bool) -> String {
     );
     format!(
         "\\set lane random(0, 15)
-         with placed as (
+         with key as (
+             insert into idempotency_keys (key, order_id)
+             select :key, gen_random_uuid() where nullif(:key::text, '') is not null
+             on conflict do nothing
+             returning order_id
+         ), placed as (
              insert into orders (id, customer_id, status, total_amount, currency)
-             values ({UUID_V7}, gen_random_uuid(), 'pending', :total, :currency)
+             select {UUID_V7}, gen_random_uuid(), 'pending', :total, :currency
+             where nullif(:key::text, '') is null or exists (select from key)
              returning id, placed_at
          ), lines as (
              insert into order_lines (order_id, line_number, sku, quantity, unit_price)
@@ -38,6 +44,8 @@ pub(crate) fn write(with_the_event: bool) -> String {
 /// What [`write()`] binds: an order of two lines, which is the mean of the generated ones, and a real event's body.
 pub(crate) fn variables(payload: &str, headers: &str) -> Vec<String> {
     [
+        // None, as in the orders that this is compared with.
+        ("key", ""),
         ("total", "2700"),
         ("currency", "EUR"),
         ("skus", "{TEA-001,MUG-001}"),

@@ -7,6 +7,7 @@ mod admin;
 mod bad_requests;
 mod cancellations;
 mod hang_ups;
+mod idempotency_keys;
 mod orders;
 mod settings;
 mod support;

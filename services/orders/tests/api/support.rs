@@ -1,7 +1,6 @@
 //! The service in a process of its own.
 
 use std::{
-    net::TcpListener,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -22,6 +21,7 @@ pub(crate) struct Orders {
     pub(crate) auditor: PgPool,
     pub(crate) database: TestDatabase,
     process: Child,
+    settings: Vec<(String, String)>,
 }
 
 impl Orders {
@@ -32,27 +32,43 @@ impl Orders {
     pub(crate) async fn start_with(settings: &[(&str, &str)]) -> anyhow::Result<Self> {
         let database = testbed::database().await?;
         // A port that was free a moment ago. The service cannot be asked for port 0: nobody would know which it got.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let process = command()
-            .env("ORDERS_DATABASE_URL", database.url("orders"))
-            .env("ORDERS_AMQP_URL", NO_BROKER)
-            .env("ORDERS_HTTP_ADDRESS", format!("127.0.0.1:{port}"))
-            .env("ORDERS_LOG", "warn")
-            .envs(settings.iter().copied())
-            .spawn()?;
+        let address = format!("127.0.0.1:{}", testbed::free_port()?);
+        let database_url = database.url("orders");
+        let own = [
+            ("ORDERS_DATABASE_URL", database_url.as_str()),
+            ("ORDERS_AMQP_URL", NO_BROKER),
+            ("ORDERS_HTTP_ADDRESS", address.as_str()),
+            ("ORDERS_LOG", "warn"),
+        ];
+        let settings: Vec<(String, String)> =
+            own.iter().chain(settings).map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let process = command().envs(settings.clone()).spawn()?;
         let orders = Self {
-            url: format!("http://127.0.0.1:{port}"),
+            url: format!("http://{address}"),
             client: Client::new(),
             auditor: PgPool::connect(&database.url("auditor")).await?,
             database,
             process,
+            settings,
         };
+        orders.ready().await?;
+        Ok(orders)
+    }
+
+    async fn ready(&self) -> anyhow::Result<()> {
         testbed::eventually("the service to be ready", Duration::from_secs(20), async || {
-            let ready = orders.client.get(format!("{}/readyz", orders.url)).send().await?;
+            let ready = self.client.get(format!("{}/readyz", self.url)).send().await?;
             Ok(ready.status().is_success().then_some(()))
         })
-        .await?;
-        Ok(orders)
+        .await
+    }
+
+    /// Killed, and started again over the same database.
+    pub(crate) async fn restart(&mut self) -> anyhow::Result<()> {
+        self.process.kill()?;
+        self.process.wait()?;
+        self.process = command().envs(self.settings.clone()).spawn()?;
+        self.ready().await
     }
 
     pub(crate) async fn post(&self, body: &Value) -> anyhow::Result<(u16, Value)> {

@@ -1,0 +1,167 @@
+use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection};
+use uuid::Uuid;
+
+use crate::support::{Orders, order};
+
+/// Status, whether it was said to be a repetition, and the answer.
+type Answer = (u16, bool, Value);
+
+async fn place(orders: &Orders, key: &str, body: &Value) -> anyhow::Result<Answer> {
+    let request = orders.client.post(format!("{}/orders", orders.url)).header("idempotency-key", key);
+    let response = request.json(body).send().await?;
+    let again = response.headers().get("idempotent-replayed").is_some_and(|value| value == "true");
+    if response.status() == 201 {
+        assert!(response.headers()["location"].to_str()?.starts_with("/orders/"));
+    }
+    Ok((response.status().as_u16(), again, response.json().await?))
+}
+
+fn kind(problem: &Value) -> &str {
+    problem["type"].as_str().unwrap().trim_start_matches("urn:shop:problem:")
+}
+
+#[tokio::test]
+async fn whoever_asks_again_gets_the_first_answer_and_no_second_order() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let (body, key) = (order(), format!("\"{}\"", Uuid::new_v4()));
+    let (status, again, first) = place(&orders, &key, &body).await?;
+    assert_eq!((status, again), (201, false));
+    assert_eq!(place(&orders, &key, &body).await?, (201, true, first.clone()));
+    assert_eq!(
+        place(&orders, key.trim_matches('"'), &body).await?,
+        (201, true, first.clone()),
+        "without quotes"
+    );
+
+    // The first answer, whatever became of the order since.
+    let id = first["id"].as_str().unwrap();
+    let cancelled = orders.client.post(format!("{}/orders/{id}/cancellation", orders.url)).send().await?;
+    assert_eq!(cancelled.status(), 200);
+    assert_eq!(place(&orders, &key, &body).await?, (201, true, first));
+    assert_eq!(orders.rows().await?, (1, 1, 2));
+
+    assert_eq!(orders.post(&body).await?.0, 201, "without a key it is another order");
+    assert!(!place(&orders, "another", &body).await?.1, "and so it is with another key");
+    assert_eq!(orders.rows().await?, (3, 3, 4));
+    Ok(())
+}
+
+#[tokio::test]
+async fn fifty_clients_with_one_key_at_once_make_one_order_and_get_one_answer() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    for _ in 0..10 {
+        let (body, key) = (order(), Uuid::new_v4().to_string());
+        let tries = (0..50).map(|_| place(&orders, &key, &body));
+        let answers = futures_util::future::try_join_all(tries).await?;
+        let first: Vec<_> = answers.iter().filter(|(_, again, _)| !again).collect();
+        assert_eq!(first.len(), 1, "{first:?}");
+        for (status, _, answer) in &answers {
+            assert_eq!((*status, answer), (201, &first[0].2));
+        }
+    }
+    assert_eq!(orders.rows().await?, (10, 10, 10));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_that_comes_with_another_order_is_refused_and_nothing_is_written() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let body = order();
+    let (_, _, first) = place(&orders, "k", &body).await?;
+    let (sku, quantity) = (json!("TEA-001"), json!(2));
+    let others = [
+        json!({ "customerId": Uuid::new_v4(), "lines": body["lines"] }),
+        json!({ "customerId": body["customerId"], "lines": [{ "sku": sku, "quantity": 3 }] }),
+        json!({ "customerId": body["customerId"], "lines": [{ "sku": "TEA-002", "quantity": quantity }] }),
+        json!({ "customerId": body["customerId"], "lines": [
+            { "sku": sku, "quantity": quantity }, { "sku": "MUG-001", "quantity": 1 },
+        ] }),
+    ];
+    for other in others {
+        let (status, _, problem) = place(&orders, "k", &other).await?;
+        assert_eq!((status, kind(&problem)), (422, "idempotency-key-reused"), "{other}");
+    }
+    assert_eq!(orders.rows().await?, (1, 1, 1));
+    assert_eq!(place(&orders, "k", &body).await?, (201, true, first));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_order_that_was_refused_does_not_use_up_its_key() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let wrong = json!({ "customerId": Uuid::new_v4(), "lines": [{ "sku": "COFFEE", "quantity": 2 }] });
+    assert_eq!(place(&orders, "k", &wrong).await?.0, 422);
+    let (status, again, _) = place(&orders, "k", &order()).await?;
+    assert_eq!((status, again), (201, false));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_that_is_none_is_refused_and_nothing_is_written() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let bad: [&[u8]; 7] =
+        [b"", b"\"\"", b"\"open", &[b'x'; 256], "\"k\u{e4}se\"".as_bytes(), b"a b", b"\xff\xfe"];
+    for key in bad {
+        let request = orders.client.post(format!("{}/orders", orders.url)).header("idempotency-key", key);
+        let response = request.json(&order()).send().await?;
+        assert_eq!(response.status(), 400, "{key:?}");
+        assert_eq!(kind(&response.json().await?), "bad-idempotency-key", "{key:?}");
+    }
+    let twice = orders.client.post(format!("{}/orders", orders.url)).json(&order());
+    let twice = twice.header("idempotency-key", "a").header("idempotency-key", "a").send().await?;
+    assert_eq!(twice.status(), 400);
+    assert_eq!(orders.rows().await?, (0, 0, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_whose_first_request_is_not_done_is_answered_with_409_and_free_again_if_that_fails()
+-> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    // An instance that was cut off in the middle of its statement, as the database sees it.
+    let mut other = PgConnection::connect(&orders.database.url("orders")).await?;
+    let mut unfinished = other.begin().await?;
+    sqlx::query(
+        "with o as (insert into orders (id, customer_id, status, total_amount, currency)
+                    values (gen_random_uuid(), gen_random_uuid(), 'pending', 1, 'EUR') returning id)
+         insert into idempotency_keys (key, order_id) select 'k', id from o",
+    )
+    .execute(&mut *unfinished)
+    .await?;
+    let body = order();
+    let (status, _, problem) = place(&orders, "k", &body).await?;
+    assert_eq!((status, kind(&problem)), (409, "idempotency-key-in-use"));
+    unfinished.rollback().await?;
+    let (status, again, _) = place(&orders, "k", &body).await?;
+    assert_eq!((status, again), (201, false));
+    assert_eq!(orders.rows().await?, (1, 1, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_is_forgotten_after_its_time_and_not_before() -> anyhow::Result<()> {
+    let mut orders = Orders::start_with(&[("ORDERS_REMEMBER_KEYS", "2h")]).await?;
+    let body = order();
+    for key in ["young", "old"] {
+        place(&orders, key, &body).await?;
+    }
+    let mut database = PgConnection::connect(&orders.database.url("orders")).await?;
+    sqlx::query(
+        "update idempotency_keys set created_at = clock_timestamp() - case key when 'old' then interval '121 min'
+                                                                            else interval '119 min' end",
+    )
+    .execute(&mut database)
+    .await?;
+    // It looks once a minute, and when it starts.
+    orders.restart().await?;
+    testbed::eventually("the old key to be forgotten", std::time::Duration::from_secs(20), async || {
+        let keys: Vec<String> =
+            sqlx::query_scalar("select key from orders.idempotency_keys").fetch_all(&orders.auditor).await?;
+        Ok((keys == ["young"]).then_some(()))
+    })
+    .await?;
+    assert!(place(&orders, "young", &body).await?.1);
+    assert!(!place(&orders, "old", &body).await?.1);
+    Ok(())
+}
