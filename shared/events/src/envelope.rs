@@ -1,3 +1,4 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -7,9 +8,10 @@ use crate::{TraceContext, lane};
 /// One event as it travels: CloudEvents 1.0 attribute names in JSON ("structured mode").
 ///
 /// <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Envelope<Data> {
     /// Always `1.0`.
+    #[schemars(extend("const" = "1.0"))]
     pub specversion: String,
     /// The event's identity, the same at every attempt to publish: what consumers recognise a duplicate by.
     pub id: Uuid,
@@ -22,12 +24,15 @@ pub struct Envelope<Data> {
     pub subject: Uuid,
     /// When, by the writer's clock. For people: nothing here orders or expires by it.
     #[serde(with = "time::serde::rfc3339")]
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub time: OffsetDateTime,
     /// Always `application/json`.
+    #[schemars(extend("const" = "application/json"))]
     pub datacontenttype: String,
     /// The schema of `data`, ending with its version: `urn:shop:OrderCreated:1`.
     pub dataschema: String,
     /// The aggregate's version after this event: 1, 2, 3 … without gaps.
+    #[schemars(range(min = 1))]
     pub sequence: i32,
     /// W3C Trace Context of the request that caused the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]

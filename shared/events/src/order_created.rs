@@ -1,8 +1,9 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// `OrderCreated`, version 1: an order was accepted. A complete snapshot, so that no reader has to ask back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrderCreated {
     /// The order; the same as the envelope's `subject`.
@@ -10,25 +11,28 @@ pub struct OrderCreated {
     /// Who ordered.
     pub customer_id: Uuid,
     /// What was ordered, in the order in which it was asked for. Never empty.
+    #[schemars(length(min = 1))]
     pub lines: Vec<Line>,
     /// The sum over all lines of quantity times unit price.
     pub total: Money,
 }
 
 /// One line of an order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
     /// Stock keeping unit: which product.
     pub sku: String,
     /// How many pieces; at least one.
+    #[schemars(range(min = 1))]
     pub quantity: i32,
     /// Price of one piece at the moment of ordering, in minor units (cents) of the total's currency.
+    #[schemars(range(min = 1))]
     pub unit_price: i64,
 }
 
 /// An amount of money: an integer in minor units, and its ISO 4217 currency. Never a float.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Money {
     /// In minor units: 1250 is 12.50.
     pub amount: i64,
