@@ -1,4 +1,4 @@
-# One small image with all binaries: the three services, and `demo` for setting up and verifying.
+# One small image with all binaries: the three services, and `demo`, which sets up the database and checks health from within.
 
 FROM rust:1-slim-trixie AS build
 WORKDIR /src

@@ -44,11 +44,23 @@ with accepted as (
            (select max(forgotten_before) + interval '1 minute' from billing.inbox_retention) as billing
 ), aside as (
     -- Dead letters: what is here is not missing. It waits for an operator, or was given up by one.
-    select 'inventory' as place, id, event_id, resolution from inventory.dead_letters
+    select 'inventory' as place, id, event_id, event_type, subject, resolution from inventory.dead_letters
     where resolution is distinct from 'replayed'
     union all
-    select 'billing', id, event_id, resolution from billing.dead_letters
+    select 'billing', id, event_id, event_type, subject, resolution from billing.dead_letters
     where resolution is distinct from 'replayed'
+), overtaken as (
+    -- A creation that was set aside, or given up, has been overtaken by its cancellation, and that is known. Matched by
+    -- the order as well: the event may have been erased since.
+    select 'inventory' as place, coalesce(c.order_id, d.subject) as order_id
+    from inventory.dead_letters d left join created c using (event_id)
+    where d.event_type = 'OrderCreated' or c.order_id is not null
+    union all
+    select 'billing', coalesce(c.order_id, d.subject)
+    from billing.dead_letters d left join created c using (event_id)
+    where d.event_type = 'OrderCreated' or c.order_id is not null
+    union all
+    select place, order_id from created, unnest(array['inventory', 'billing']) as place where discarded
 ), reserved as (
     select order_id, line_number, count(*) as times, min(sku) as sku, min(quantity) as quantity
     from inventory.reservations group by order_id, line_number
@@ -68,12 +80,17 @@ with accepted as (
     select 'missing', 'inventory', 'published, but a line of the order is not reserved', l.order_id::text
     from orders.order_lines l join published p using (order_id)
     where not exists (select from reserved r where (r.order_id, r.line_number) = (l.order_id, l.line_number))
-      and not exists (select from aside d where d.place = 'inventory' and d.event_id = p.event_id)
+      and not exists (select from aside d where d.place = 'inventory' and (d.event_id = p.event_id
+              or p.event_id is null and d.event_type = 'OrderCreated' and d.subject = p.order_id))
+      -- Created after it was cancelled: rightly nothing. Whether that may be is asked below.
+      and not exists (select from inventory.cancelled_orders off where off.order_id = l.order_id and off.came_first)
     union all
     select 'missing', 'billing', 'published, but the order is not invoiced', p.order_id::text
     from published p
     where not exists (select from invoiced i where i.order_id = p.order_id)
-      and not exists (select from aside d where d.place = 'billing' and d.event_id = p.event_id)
+      and not exists (select from aside d where d.place = 'billing' and (d.event_id = p.event_id
+              or p.event_id is null and d.event_type = 'OrderCreated' and d.subject = p.order_id))
+      and not exists (select from billing.cancelled_orders off where off.order_id = p.order_id and off.came_first)
     union all
     select 'missing', 'orders', 'cancelled order without its event', o.id::text
     from orders.orders o
@@ -84,23 +101,24 @@ with accepted as (
     select 'missing', 'inventory', 'cancellation published, but the stock is not released', c.order_id::text
     from cancellation_published c join inventory.reservations r using (order_id)
     where r.released_by is null
-      and not exists (select from aside d where d.place = 'inventory' and d.event_id = c.event_id)
+      and not exists (select from aside d where d.place = 'inventory' and (d.event_id = c.event_id
+              or c.event_id is null and d.event_type = 'OrderCancelled' and d.subject = c.order_id))
     union all
     select 'missing', 'billing', 'cancellation published, but the invoice is not credited', c.order_id::text
     from cancellation_published c join invoiced i using (order_id)
     where not exists (select from credited n where n.order_id = c.order_id)
-      and not exists (select from aside d where d.place = 'billing' and d.event_id = c.event_id)
+      and not exists (select from aside d where d.place = 'billing' and (d.event_id = c.event_id
+              or c.event_id is null and d.event_type = 'OrderCancelled' and d.subject = c.order_id))
     union all
-    -- A creation that was set aside has been overtaken, and that is known.
     select 'disorder', 'inventory', 'cancelled before it was created', off.order_id::text
     from inventory.cancelled_orders off
     where off.came_first
-      and not exists (select from created c join inventory.dead_letters d using (event_id) where c.order_id = off.order_id)
+      and not exists (select from overtaken o where o.place = 'inventory' and o.order_id = off.order_id)
     union all
     select 'disorder', 'billing', 'cancelled before it was created', off.order_id::text
     from billing.cancelled_orders off
     where off.came_first
-      and not exists (select from created c join billing.dead_letters d using (event_id) where c.order_id = off.order_id)
+      and not exists (select from overtaken o where o.place = 'billing' and o.order_id = off.order_id)
     union all
     select 'doubled', 'orders', 'order with two creation events', order_id::text
     from created group by order_id having count(*) > 1

@@ -16,6 +16,7 @@ pub mod lab;
 pub mod ledger;
 mod local_shop;
 mod paths;
+pub mod seeds;
 mod shop;
 mod state;
 mod target;

@@ -502,3 +502,54 @@ fn the_ledger_keeps_each_acknowledgement_and_forgives_a_half_written_last_line()
     std::fs::remove_file(&path)?;
     Ok(())
 }
+
+/// No effects of an order that was cancelled at both services before its creation got there.
+const OVERTAKEN: &str = "
+    CANCELLED
+    delete from inventory.reservations where order_id = ORDER;
+    delete from billing.invoices where order_id = ORDER;
+    delete from billing.credit_notes where order_id = ORDER;
+    update inventory.cancelled_orders set came_first = true where order_id = ORDER;
+    update billing.cancelled_orders set came_first = true where order_id = ORDER;";
+
+/// A letter at each service for the order's creation.
+const LETTERS: &str = "
+    insert into inventory.dead_letters (queue, event_id, event_type, subject, reason, detail, headers, routing_key, body)
+        select 'inventory.events', event_id, event_type, aggregate_id, 'permanent', 'odd', '{}', 'order.created', ''
+        from orders.outbox where aggregate_id = ORDER and event_type = 'OrderCreated';
+    insert into billing.dead_letters (queue, event_id, event_type, subject, reason, detail, headers, routing_key, body)
+        select 'billing.events', event_id, event_type, aggregate_id, 'permanent', 'odd', '{}', 'order.created', ''
+        from orders.outbox where aggregate_id = ORDER and event_type = 'OrderCreated';";
+
+#[tokio::test]
+async fn a_creation_that_an_operator_had_in_hand_may_be_overtaken_by_its_cancellation_and_no_other()
+-> Result<()> {
+    let settle = "update inventory.dead_letters set resolved_at = now(), resolution = 'replayed';
+                  update billing.dead_letters set resolved_at = now(), resolution = 'replayed';";
+    let discard = "insert into orders.outbox_discarded select outbox.*, now(), 'given up' from orders.outbox
+                       where aggregate_id = ORDER and event_type = 'OrderCreated';
+                   delete from orders.outbox where aggregate_id = ORDER and event_type = 'OrderCreated';";
+    let erase = "update orders.outbox_retention set erased_before = clock_timestamp();
+                 delete from orders.outbox where aggregate_id = ORDER;";
+    let cases = [
+        ("set aside, overtaken, and still waiting", format!("{OVERTAKEN} {LETTERS}"), true),
+        ("replayed afterwards, which rightly does nothing", format!("{OVERTAKEN} {LETTERS} {settle}"), true),
+        ("given up in the outbox", format!("{OVERTAKEN} {discard}"), true),
+        ("set aside, and its events erased since", format!("{OVERTAKEN} {LETTERS} {erase}"), true),
+        ("nobody had it in hand", OVERTAKEN.to_owned(), false),
+        ("nobody had it in hand, and its events are erased", format!("{OVERTAKEN} {erase}"), false),
+    ];
+    for (name, sql, is_fine) in cases {
+        let mut books = books().await?;
+        let (good, victim) = (books.order().await?, books.order().await?);
+        let sql = sql.replace("CANCELLED", CANCELLED).replace("ORDER", &format!("'{victim}'"));
+        books.run(&sql).await.context(name)?;
+        let audit = books.audit(&[good, victim]).await?;
+        assert_eq!(audit.findings.is_empty(), is_fine, "{name}: {:#?}", audit.findings);
+        if !is_fine {
+            let disorder = ["inventory", "billing"].map(|place| audit.count(Kind::Disorder, place));
+            assert_eq!(disorder, [1, 1], "{name}");
+        }
+    }
+    Ok(())
+}

@@ -12,10 +12,11 @@ create table dead_letters (
     arrival text,
     -- The AMQP property. Null and unreadable ones are among the reasons for being here.
     message_id text,
-    -- The event's id and type, as far as they can be read out of the body, or the id out of `message_id`. For finding
-    -- it, and for the conservation sum; a replay reads the bytes again and trusts neither.
+    -- The event's id, its type and its aggregate, as far as they can be read out of the body, or the id out of
+    -- `message_id`. For finding it, and for the conservation sum; a replay reads the bytes again and trusts none of them.
     event_id uuid,
     event_type text,
+    subject uuid,
     -- A short, stable name: what decoding or the handler said, or `delivery-limit` when the broker gave it up because
     -- it had killed its consumer too often.
     reason text not null,
@@ -51,3 +52,4 @@ create unique index dead_letters_unresolved
 
 -- For the conservation sum, which asks of an event that had no effect whether it lies here.
 create index dead_letters_by_event on dead_letters (event_id);
+create index dead_letters_by_subject on dead_letters (subject);

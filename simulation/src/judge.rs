@@ -100,7 +100,7 @@ impl Judge {
         if let Some(service) = self.enqueued.iter().position(|queue| !queue.contains(&id)) {
             self.broken(
                 true,
-                format!("I1: {id} is marked as published, and service {service} was not sent it"),
+                format!("I3: {id} is marked as published, and service {service} was not sent it"),
             );
         }
     }
@@ -109,7 +109,7 @@ impl Judge {
         if !self.is_settled(service, id) {
             self.broken(
                 true,
-                format!("I4: service {service} acknowledged {id}, whose effect is not committed"),
+                format!("I3: service {service} acknowledged {id}, whose effect is not committed"),
             );
         }
     }

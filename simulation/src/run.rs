@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How long a healed world may take to come to rest. The longest wait of an event that was refused is five minutes, and
-/// one that is refused for ever is parked after about ten.
+/// one that is refused for ever is parked after twenty.
 const PATIENCE: Duration = Duration::from_secs(400);
 const PATIENCE_FOR_PARKING: Duration = Duration::from_secs(4_000);
 

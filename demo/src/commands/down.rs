@@ -13,7 +13,7 @@ use crate::state::State;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
-/// The services drain for ten seconds at most, then the servers go.
+/// The services drain for nine seconds at most, then the servers go.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Whatever runs, wherever it runs, and what it left on the disk.

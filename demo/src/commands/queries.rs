@@ -30,7 +30,8 @@ pub(crate) async fn run(choice: Choice, check: bool, terminal: &Terminal) -> Res
     if status.success() {
         return Ok(Verdict::Held);
     }
-    terminal
-        .say("If cargo knows no `sqlx`: cargo install sqlx-cli --no-default-features --features postgres");
+    terminal.say(
+        "If cargo knows no `sqlx`: cargo install sqlx-cli@0.9.0 --no-default-features --features postgres",
+    );
     Ok(Verdict::Broken)
 }

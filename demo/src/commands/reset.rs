@@ -6,20 +6,13 @@ use anyhow::{Context as _, Result};
 use testbed::eventually;
 
 use crate::choice::Choice;
+use crate::seeds::BACK_TO_SEEDS;
 use crate::shop::Shop;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
 /// An event that is still on its way would find its order gone and leave an effect without a cause.
 const DRAINED_WITHIN: Duration = Duration::from_secs(30);
-
-const EMPTY: &str = "
-    truncate orders.orders, orders.order_lines, orders.outbox, orders.outbox_discarded,
-             inventory.reservations, inventory.processed_events, inventory.dead_letters,
-             billing.invoices, billing.processed_events, billing.dead_letters
-        restart identity;
-    update inventory.stock set reserved = 0;
-";
 
 /// Waits until nothing is on its way, then empties every table but the seeds, and forgets the acknowledgements.
 pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
@@ -33,7 +26,7 @@ pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> 
         "`cargo demo verify` says what is missing; `cargo demo down` erases everything, however it stands",
     )?;
     let ledger = shop.ledger_path().await?;
-    shop.administer(EMPTY).await?;
+    shop.administer(BACK_TO_SEEDS).await?;
     if ledger.exists() {
         std::fs::remove_file(ledger)?;
     }

@@ -42,7 +42,12 @@ pub(crate) async fn run(
     for gap in published.out_of_order.iter().take(5) {
         terminal.say(format!("  OUT OF ORDER {gap}"));
     }
-    let broken = !soaked.audit.findings.is_empty() || !published.out_of_order.is_empty();
+    // The count at the end knows orders by their acknowledgements, and cancellations only by what is in the tables.
+    let lost = soaked.cancelled.saturating_sub(soaked.audit.cancelled);
+    if lost > 0 {
+        terminal.say(format!("  LOST {lost} cancellations that were acknowledged"));
+    }
+    let broken = !soaked.audit.findings.is_empty() || !published.out_of_order.is_empty() || lost > 0;
     let proven = published.copies > 0 && soaked.kills > 0 && soaked.audit.cancelled > 0;
     let (verdict, reason) = match (broken, proven) {
         (true, _) => (Verdict::Broken, "what is wrong stands above"),

@@ -65,10 +65,12 @@ const TOLERATED: f64 = 0.01;
 fn judge(facts: &[Fact], load: &Summary, audit: &Audit) -> (Verdict, String) {
     let count =
         |kind| ["orders", "inventory", "billing"].map(|place| audit.count(kind, place)).iter().sum::<u64>();
-    let [missing, doubled, phantom, sums] =
-        [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::Sums].map(count);
-    if missing + doubled + phantom + sums > 0 {
-        let what = format!("{missing} missing, {doubled} doubled, {phantom} from nowhere, {sums} wrong sums");
+    let [missing, doubled, phantom, sums, disorder] =
+        [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::Sums, Kind::Disorder].map(count);
+    if missing + doubled + phantom + sums + disorder > 0 {
+        let what = format!(
+            "{missing} missing, {doubled} doubled, {phantom} from nowhere, {sums} wrong sums, {disorder} out of order"
+        );
         return (Verdict::Broken, format!("{what}; the ids are above"));
     }
     if audit.owed + audit.parked > 0 {

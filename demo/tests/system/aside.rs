@@ -1,10 +1,14 @@
 //! What one bad message leaves behind, and what an operator does about it.
 
 use anyhow::{Context, ensure};
-use demo::lab::{PATIENCE, Stage};
+use demo::{
+    lab::{PATIENCE, Stage},
+    seeds::BACK_TO_SEEDS,
+};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 use testbed::eventually;
+use uuid::Uuid;
 
 use crate::delivery::publish;
 
@@ -121,4 +125,35 @@ async fn events_that_met_a_defect_are_set_aside_and_applied_once_after_it_is_men
     .await?;
     stage.held().await?;
     Ok(())
+}
+
+#[tokio::test]
+async fn after_a_reset_nothing_is_left_and_the_next_order_goes_its_way() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::set(&vhost.url()).await?;
+    let taken_back = stage.order().await?;
+    stage.cancel(taken_back).await?;
+    let with_a_key = stage.client.post(format!("{}/orders", stage.system.orders_url())).json(&json!({
+        "customerId": taken_back, "lines": [{ "sku": "TEA-001", "quantity": 1 }],
+    }));
+    with_a_key.header("idempotency-key", "k").send().await?.error_for_status()?;
+    stage.held().await?;
+
+    let database = stage.database.as_ref().context("a database of our own")?;
+    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    sqlx::raw_sql(BACK_TO_SEEDS).execute(&mut admin).await?;
+    let audit = async |acknowledged: &[Uuid]| {
+        let query = sqlx::AssertSqlSafe(demo::audit::query(acknowledged));
+        let json: String = sqlx::query_scalar(query).fetch_one(&stage.auditor).await?;
+        demo::audit::Audit::parse(&json)
+    };
+    let empty = audit(&[]).await?;
+    assert!(empty.at_rest() && empty.findings.is_empty(), "{empty:?}");
+    assert_eq!((empty.orders, empty.events, empty.cancelled, empty.set_aside(true)), (0, 0, 0, 0));
+    let next = stage.order().await?;
+    eventually("the next order to be applied", PATIENCE, async || {
+        let audit = audit(&[next]).await?;
+        Ok((audit.at_rest() && audit.orders == 1 && audit.findings.is_empty()).then_some(()))
+    })
+    .await
 }

@@ -27,7 +27,7 @@ pub(crate) struct Problem {
     hint: Option<&'static str>,
 }
 
-/// What all types begin with; `docs/http.md` has one heading for each.
+/// What all types begin with; `docs/http.md` has one line for each.
 const TYPE_PREFIX: &str = "urn:shop:problem:";
 
 /// How long a client should wait before it comes back, in seconds.

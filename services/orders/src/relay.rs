@@ -26,7 +26,9 @@ impl Relays {
     pub fn new(settings: &Settings) -> Self {
         let endpoint = Endpoint::new(&settings.amqp_url, "orders")
             .unwrap_or_else(|error| settings::refuse(&format!("ORDERS_AMQP_URL: {error}")));
-        let links = (0..settings.relay_workers).map(|_| Link::new("publisher")).collect();
+        let first = Link::new("publisher");
+        let others: Vec<_> = (1..settings.relay_workers).map(|_| first.another()).collect();
+        let links = std::iter::once(first).chain(others).collect();
         // One connection for each relay, and five for those who wake them, watch them and clear up behind them: the API's
         // are not touched.
         let connections = u32::from(settings.relay_workers) + 5;

@@ -72,7 +72,8 @@ pub struct Settings {
     pub relay_poll: Duration,
 
     /// How often a relay looks at everything that is owed, and not only ahead of what it has published: 1ms to 1h. The
-    /// longest that an event whose transaction committed very late has to wait.
+    /// longest that an event whose transaction committed very late has to wait, unless full looks take long: see
+    /// docs/retention.md.
     #[arg(long, env = "ORDERS_RELAY_FULL_LOOK", default_value = "3s", value_parser = settings::duration)]
     pub relay_full_look: Duration,
 
@@ -86,21 +87,22 @@ pub struct Settings {
     #[arg(long, env = "ORDERS_REMEMBER_KEYS", default_value = "1day", value_parser = settings::age)]
     pub remember_keys: Duration,
 
-    /// How long the broker may take to confirm one batch. Below 25s, because the relay holds a transaction open
+    /// How long the broker may take to confirm one batch. At most 20s, because the relay holds a transaction open
     /// meanwhile, and PostgreSQL ends a session that is idle in one after 30s.
     #[arg(long, env = "ORDERS_CONFIRM_DEADLINE", default_value = "10s", value_parser = settings::duration)]
     pub confirm_deadline: Duration,
 }
 
-/// Leaves five seconds between the relay giving up by itself and PostgreSQL ending its session.
-const LONGEST_CONFIRM_DEADLINE: Duration = Duration::from_secs(25);
+/// The relay begins its last wave after four seconds and closes a connection within one. That leaves five between the
+/// relay giving up by itself and PostgreSQL ending its session.
+const LONGEST_CONFIRM_DEADLINE: Duration = Duration::from_secs(20);
 
 impl Settings {
     /// Ends the process over a combination that cannot work.
     pub fn check(&self) {
         if self.confirm_deadline > LONGEST_CONFIRM_DEADLINE {
             settings::refuse(
-                "ORDERS_CONFIRM_DEADLINE: at most 25s, because PostgreSQL ends the relay's session after 30s",
+                "ORDERS_CONFIRM_DEADLINE: at most 20s, because PostgreSQL ends the relay's session after 30s",
             );
         }
         if self.keep_published > self.replay_within {

@@ -80,7 +80,6 @@ impl Collector {
         let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
         let consume = channel.basic_consume(dead.as_str().into(), "".into(), options, arguments);
         let mut deliveries = within(PATIENCE, "basic.consume", consume).await?;
-        backoff.reset();
         loop {
             let delivery = match stop.run_until_cancelled(timeout(ASK_AFTER, deliveries.next())).await {
                 None => return Ok(()),
@@ -91,6 +90,7 @@ impl Collector {
                     let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
                     let asked = channel.queue_declare(dead.as_str().into(), passive, FieldTable::default());
                     within(PATIENCE, "queue.declare", asked).await?;
+                    backoff.reset();
                     continue;
                 }
             };
@@ -99,6 +99,7 @@ impl Collector {
                 faults::reach(Point::DeadLetterStored);
                 let ack = channel.basic_ack(delivery.delivery_tag, BasicAckOptions::default());
                 within(PATIENCE, "basic.ack", ack).await?;
+                backoff.reset();
             }
         }
     }

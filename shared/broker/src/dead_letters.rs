@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use lapin::{
-    Channel, Confirmation, Connection,
+    BasicProperties, Channel, Confirmation, Connection,
     message::Delivery,
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable, ShortString},
@@ -77,7 +77,7 @@ impl DeadLetters {
         set(&mut headers, DETAIL, &detail);
         set(&mut headers, ROUTING_KEY, delivery.routing_key.as_str());
         set(&mut headers, LETTER_ID, &Uuid::now_v7().to_string());
-        let properties = delivery.properties.clone().with_headers(headers).with_delivery_mode(2);
+        let properties = harmless(&delivery.properties).with_headers(headers);
         let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
         let published =
             channel.basic_publish(DEAD.into(), self.queue.into(), mandatory, &delivery.data, properties);
@@ -90,6 +90,25 @@ impl DeadLetters {
             )),
         }
     }
+}
+
+/// The properties that only readers care about. `expiration` would have the broker drop the letter after a while, and
+/// `user_id` would have it refused, because it is not ours.
+fn harmless(original: &BasicProperties) -> BasicProperties {
+    let mut properties = BasicProperties::default().with_delivery_mode(2);
+    macro_rules! keep {
+        ($($get:ident $with:ident),*) => {
+            $(if let Some(value) = original.$get() {
+                properties = properties.$with(value.clone());
+            })*
+        };
+    }
+    keep!(
+        content_type with_content_type, content_encoding with_content_encoding, priority with_priority,
+        correlation_id with_correlation_id, reply_to with_reply_to, message_id with_message_id,
+        timestamp with_timestamp, kind with_type, app_id with_app_id
+    );
+    properties
 }
 
 fn set(headers: &mut FieldTable, key: &str, value: &str) {

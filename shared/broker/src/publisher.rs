@@ -108,7 +108,8 @@ impl transport::Publisher for Publisher {
     }
 
     async fn publish(&mut self, batch: &[Outgoing]) -> Vec<Outcome> {
-        let Some(open) = &mut self.open else {
+        // An abandoned channel has answers to come that would be taken for those of this batch.
+        let Some(open) = self.open.as_mut().filter(|open| !open.abandoned) else {
             return vec![Outcome::Unknown; batch.len()];
         };
         let deadline = Instant::now() + self.confirm_deadline;

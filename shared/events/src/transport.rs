@@ -107,7 +107,7 @@ pub enum Failure {
     /// This event can never be applied. Set it aside at once.
     #[error("permanent: {0}")]
     Permanent(#[source] Box<dyn Error + Send + Sync>),
-    /// Nobody knows. Try again, up to the queue's delivery limit, then set it aside.
+    /// Nobody knows. Try again, a few times, then set it aside.
     #[error("unexpected: {0}")]
     Unexpected(#[source] Box<dyn Error + Send + Sync>),
 }

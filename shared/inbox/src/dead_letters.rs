@@ -52,13 +52,13 @@ impl DeadLetters {
 
     async fn insert(&self, letter: &DeadLetter) -> Result<Option<i64>, sqlx::Error> {
         let message_id = letter.message_id.as_deref().map(storable);
-        let (event_id, event_type) = label(letter);
+        let (event_id, event_type, subject) = label(letter);
         // One statement that commits by itself. Both unique keys of the table may say that the letter is there already:
         // handed over again by the broker, or set aside twice by a consumer that died in between.
         sqlx::query_scalar!(
-            "insert into dead_letters (queue, arrival, message_id, event_id, event_type, reason, detail, headers,
-                                       routing_key, body)
-             values ($1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10)
+            "insert into dead_letters (queue, arrival, message_id, event_id, event_type, subject, reason, detail,
+                                       headers, routing_key, body)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $11)
              on conflict do nothing
              returning id",
             letter.queue,
@@ -66,6 +66,7 @@ impl DeadLetters {
             message_id,
             event_id,
             event_type,
+            subject,
             storable(&letter.reason),
             storable(&letter.detail),
             letter.headers.to_string(),
@@ -98,16 +99,17 @@ fn storable(text: &str) -> String {
 }
 
 /// Which event it says that it is, as far as that can be read. Nothing is decided by it.
-fn label(letter: &DeadLetter) -> (Option<Uuid>, Option<String>) {
+fn label(letter: &DeadLetter) -> (Option<Uuid>, Option<String>, Option<Uuid>) {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Label {
         id: Value,
         #[serde(rename = "type")]
         event_type: Value,
+        subject: Value,
     }
     let label: Label = serde_json::from_slice(&letter.body).unwrap_or_default();
     let uuid = |text: &str| Uuid::parse_str(text).ok();
     let id = label.id.as_str().and_then(uuid).or_else(|| uuid(letter.message_id.as_deref()?));
-    (id, label.event_type.as_str().map(storable))
+    (id, label.event_type.as_str().map(storable), label.subject.as_str().and_then(uuid))
 }

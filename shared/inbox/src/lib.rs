@@ -41,6 +41,14 @@ pub async fn first_time<'group>(
     consumer: &str,
     group: &'group [Event],
 ) -> Result<Vec<&'group Event>, Failure> {
+    // One transaction of a consumer at a time. The queue's single active consumer sees to that, but an operator's replay
+    // comes from aside: an order's creation and its cancellation, applied by two transactions at once, would each not see
+    // the other, and stock would stay reserved for good. A statement of its own, because the ones that follow have to
+    // look after the other's commit.
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended(current_schema || '.' || $1, 0))", consumer)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
     let ids: Vec<_> = group.iter().map(|event| event.id).collect();
     let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
     // In the order of the keys: two instances that were given the same events in different orders would otherwise

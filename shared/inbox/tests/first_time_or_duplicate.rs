@@ -128,3 +128,28 @@ async fn groups_that_overlap_in_opposite_orders_do_not_block_each_other_for_ever
     assert_eq!(one? + other?, 50);
     Ok(())
 }
+
+#[tokio::test]
+async fn two_transactions_of_one_consumer_never_overlap_whatever_they_apply() -> anyhow::Result<()> {
+    let (pool, _database) = inbox().await?;
+    let mut replay = pool.begin().await?;
+    first_time(&mut replay, "billing", &[event()]).await?;
+    // Another consumer in the same schema has nothing to do with it.
+    assert_eq!(handle(&pool, "archive", &[event()]).await?, 1);
+
+    let consumer = tokio::spawn({
+        let pool = pool.clone();
+        async move { handle(&pool, "billing", &[event()]).await }
+    });
+    let waiting = "select count(*) from pg_locks join pg_database on pg_database.oid = pg_locks.database
+                   where locktype = 'advisory' and not granted and datname = current_database()";
+    testbed::eventually("the consumer to wait", Duration::from_secs(20), async || {
+        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&pool).await?;
+        Ok((waiting == 1).then_some(()))
+    })
+    .await?;
+    assert!(!consumer.is_finished());
+    replay.commit().await?;
+    assert_eq!(consumer.await??, 1);
+    Ok(())
+}

@@ -23,18 +23,19 @@ pub(crate) async fn lock_lanes(
              select from outbox event
              where event.lane = outbox_lanes.lane and event.seq > ($4::bigint[])[outbox_lanes.lane + 1]
                and event.published_at is null and event.parked_at is null
-               and event.available_at <= clock_timestamp()
+               and (event.attempts = 0 or event.available_at <= statement_timestamp())
                and not exists (
                    select from outbox older
                    where older.aggregate_id = event.aggregate_id and older.seq < event.seq
                      and older.published_at is null and older.attempts > 0
-                     and (older.parked_at is not null or older.available_at > clock_timestamp()))
+                     and (older.parked_at is not null or older.available_at > statement_timestamp()) offset 0)
                and (event.aggregate_version = 1 or not exists (
                    select from outbox unseen
                    where unseen.aggregate_id = event.aggregate_id
                      and unseen.aggregate_version < event.aggregate_version
                      and unseen.seq <= ($4::bigint[])[outbox_lanes.lane + 1]
-                     and unseen.published_at is null)))
+                     and unseen.published_at is null))
+             offset 0)
          order by (lane - $1::smallint + $3::smallint) % $3::smallint
          limit $2
          for update skip locked",
@@ -60,12 +61,12 @@ pub(crate) async fn something_is_due(transaction: &mut PgConnection, behind: &[i
                    select from outbox event
                    where event.lane = floor.place - 1 and event.seq > floor.seq
                      and event.published_at is null and event.parked_at is null
-                     and event.available_at <= clock_timestamp()
+                     and (event.attempts = 0 or event.available_at <= statement_timestamp())
                      and not exists (
                          select from outbox older
                          where older.aggregate_id = event.aggregate_id and older.seq < event.seq
                            and older.published_at is null and older.attempts > 0
-                           and (older.parked_at is not null or older.available_at > clock_timestamp()))
+                           and (older.parked_at is not null or older.available_at > statement_timestamp()) offset 0)
                      and (event.aggregate_version = 1 or not exists (
                          select from outbox unseen
                          where unseen.aggregate_id = event.aggregate_id
@@ -90,8 +91,12 @@ pub(crate) async fn something_is_due(transaction: &mut PgConnection, behind: &[i
 /// has just ended, that an operator has just given back, or that committed very late, is found by the next full look
 /// only; until then a look ahead would see its successor, and nothing that holds it back.
 ///
-/// `clock_timestamp()`, because an event that was committed after this transaction began is due too, and `now()`
-/// would not see it until the next step.
+/// `statement_timestamp()` is one moment for the whole statement. A clock that goes on while the rows are read would find
+/// a refused event not due yet, and a moment later its successor not held back any more. An event that was never refused
+/// is due whatever its `available_at` says, for the same reason: nothing would hold back its successor.
+///
+/// `offset 0`, here and in [`lock_lanes`], keeps the planner from turning a condition into a join with all that was ever
+/// owed.
 pub(crate) async fn read_due(
     transaction: &mut PgConnection,
     lanes: &[i16],
@@ -108,12 +113,12 @@ pub(crate) async fn read_due(
                from outbox event
                where event.lane = locked.lane and event.seq > ($3::bigint[])[locked.lane + 1]
                  and event.published_at is null and event.parked_at is null
-                 and event.available_at <= clock_timestamp()
+                 and (event.attempts = 0 or event.available_at <= statement_timestamp())
                  and not exists (
                      select from outbox older
                      where older.aggregate_id = event.aggregate_id and older.seq < event.seq
                        and older.published_at is null and older.attempts > 0
-                       and (older.parked_at is not null or older.available_at > clock_timestamp()))
+                       and (older.parked_at is not null or older.available_at > statement_timestamp()) offset 0)
                  and (event.aggregate_version = 1 or not exists (
                      select from outbox unseen
                      where unseen.aggregate_id = event.aggregate_id

@@ -5,9 +5,11 @@ use sqlx::PgConnection;
 
 use crate::{Error, failed, store::Claimed};
 
-/// The waits after the first, second, … failure of one event, in seconds; its length is how often an event is tried.
-/// Each is a limit from which the wait is drawn evenly (full jitter): the schedule is about ten minutes long.
-pub const RETRY_SECONDS: [f64; 10] = [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0];
+/// The waits after the first, second, … failure of one event, in seconds; its length is how often an event is tried, so
+/// the last one is never waited for. Each is a limit below which the wait is drawn evenly (full jitter): the schedule
+/// takes ten minutes on average, and nineteen at most.
+pub const RETRY_SECONDS: [f64; 13] =
+    [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 300.0, 300.0, 300.0];
 
 /// Records what the broker has confirmed.
 ///

@@ -6,7 +6,7 @@ use events::{LANES, transport::Refusal};
 #[cfg(feature = "drill")]
 use faults::Sabotage;
 use sqlx::{PgPool, Postgres, Transaction};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     Error, claim, failed,
@@ -14,6 +14,15 @@ use crate::{
     mark,
     store::{Claimed, Hold, Reach, Store},
 };
+
+/// How long the database may take for one answer. Its own limit for a statement is shorter: past this one, nobody is
+/// there any more, and a link that has gone silent would keep the relay waiting for ever.
+const PATIENCE: Duration = Duration::from_secs(12);
+
+async fn within<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let silent = |late| Error::new("the database does not answer", late);
+    timeout(PATIENCE, answer).await.map_err(silent)?
+}
 
 /// The outbox in the pool's schema.
 #[derive(Debug, Clone)]
@@ -51,7 +60,8 @@ impl Store for PostgresStore {
 
     async fn reach(&mut self, start: i16, share: u8) -> Result<Reach<LockedLanes<'_>>, Error> {
         let behind = self.floor.next_look();
-        let mut transaction = self.pool.begin().await.map_err(failed("cannot begin a transaction"))?;
+        let begin = async { self.pool.begin().await.map_err(failed("cannot begin a transaction")) };
+        let mut transaction = within(begin).await?;
         #[cfg(feature = "drill")]
         if faults::sabotaged(Sabotage::SkipLockedOnRows) {
             let due = claim::something_is_due(&mut transaction, &behind).await?;
@@ -59,10 +69,17 @@ impl Store for PostgresStore {
             return Ok(if due { Reach::Lanes(vec![0], hold) } else { Reach::Idle });
         }
         let asked = Instant::now();
-        let lanes = claim::lock_lanes(&mut transaction, start, share.into(), &behind).await?;
-        self.floor.looked(asked.elapsed());
+        let lanes = within(claim::lock_lanes(&mut transaction, start, share.into(), &behind)).await;
+        // With fewer lanes than were asked for, all others had nothing, or are another relay's to look at.
+        let seen =
+            lanes.as_ref().map_or(&[][..], |lanes| if lanes.len() < share.into() { &[] } else { lanes });
+        self.floor.looked(seen, asked.elapsed());
+        let lanes = lanes?;
         if lanes.is_empty() {
-            let due = claim::something_is_due(&mut transaction, &behind).await?;
+            let asked = Instant::now();
+            let due = within(claim::something_is_due(&mut transaction, &behind)).await;
+            self.floor.looked(&[], asked.elapsed());
+            let due = due?;
             return Ok(if due { Reach::Busy } else { Reach::Idle });
         }
         Ok(Reach::Lanes(lanes, LockedLanes::new(transaction, &mut self.floor, behind)))
@@ -88,25 +105,27 @@ impl Hold for LockedLanes<'_> {
             return crate::sabotage::read_behind_cursor(&mut self.transaction, lanes).await;
         }
         let asked = Instant::now();
-        let due = claim::read_due(&mut self.transaction, lanes, per_lane, &self.behind).await?;
-        self.floor.looked(asked.elapsed());
+        let due = within(claim::read_due(&mut self.transaction, lanes, per_lane, &self.behind)).await;
+        self.floor.looked(lanes, asked.elapsed());
+        let due = due?;
         self.claimed.extend(due.iter().map(|event| (event.lane, event.seq)));
         Ok(due)
     }
 
     async fn published(&mut self, confirmed: &[Claimed]) -> Result<(), Error> {
         self.confirmed.extend(confirmed.iter().map(|event| event.seq));
-        mark::published(&mut self.transaction, confirmed).await
+        within(mark::published(&mut self.transaction, confirmed)).await
     }
 
     async fn refused(&mut self, event: &Claimed, refusal: Refusal) -> Result<(), Error> {
         self.floor.look_everywhere_next();
-        mark::refused(&mut self.transaction, event, refusal).await
+        within(mark::refused(&mut self.transaction, event, refusal)).await
     }
 
     async fn commit(self) -> Result<(), Error> {
         let Self { transaction, floor, claimed, confirmed, .. } = self;
-        transaction.commit().await.map_err(failed("cannot commit what was published"))?;
+        let commit = async { transaction.commit().await.map_err(failed("cannot commit what was published")) };
+        within(commit).await?;
         floor.committed(&claimed, &confirmed);
         Ok(())
     }

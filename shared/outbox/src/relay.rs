@@ -27,7 +27,7 @@ pub struct RelayOptions {
     /// The most lanes that one step locks, 1 to 16: fewer leave more for other relays.
     pub lanes: u8,
     /// How often a relay looks at everything that is owed, and not only ahead of what it has published: the longest
-    /// that an event whose transaction committed very late has to wait. See `floor.rs`.
+    /// that an event whose transaction committed very late has to wait, unless full looks take long. See `floor.rs`.
     pub full_look: Duration,
 }
 
@@ -52,11 +52,13 @@ pub enum Step {
     BrokerAway,
 }
 
-/// When lanes with work were locked by another relay: how soon to look again. Its step takes milliseconds.
+/// When lanes with work were locked by another relay: how soon to look again. Its step takes milliseconds, as a rule; if
+/// it is frozen, or its broker is slow, asking ever less often keeps the others from asking a thousand times a second.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const LOOK_AGAIN_AT_LEAST: Duration = Duration::from_millis(100);
 
 /// When no further wave of a batch is begun. The relay's transaction idles while a wave is published, and PostgreSQL ends
-/// it after 30 s; a wave takes up to the confirm deadline, which is 25 s at most. Without this limit a broker that
+/// it after 30 s; a wave takes up to the confirm deadline, which is 20 s at most. Without this limit a broker that
 /// takes a few seconds for each wave would have every long batch cut off before its marks, again and again, and the
 /// same events published for ever. With it, what was confirmed is marked, and the rest is claimed anew.
 const LAST_WAVE: Duration = Duration::from_secs(4);
@@ -143,6 +145,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
     pub async fn run(mut self, wake: Wake, stop: CancellationToken) {
         let mut away = Backoff::new(AWAY_FIRST, AWAY_LONGEST);
         let mut database_answers = true;
+        let mut busy = LOOK_AGAIN;
         while !stop.is_cancelled() {
             let step = self.step().await;
             match &step {
@@ -160,9 +163,13 @@ impl<P: Publisher, S: Store> Relay<P, S> {
             let wait = match step {
                 Ok(Step::Published(_)) => {
                     away.reset();
+                    busy = LOOK_AGAIN;
                     continue;
                 }
-                Ok(Step::Busy) => LOOK_AGAIN,
+                Ok(Step::Busy) => {
+                    busy = (busy * 2).min(LOOK_AGAIN_AT_LEAST);
+                    busy / 2
+                }
                 Ok(Step::Idle) if faults::sabotaged(Sabotage::WokenOnly) => Duration::MAX,
                 // A wake-up for an event that only a full look can find has been spent by now.
                 Ok(Step::Idle) => self.options.poll.min(self.options.full_look),
@@ -174,6 +181,9 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                 }
             };
             away.reset();
+            if !matches!(step, Ok(Step::Busy)) {
+                busy = LOOK_AGAIN;
+            }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}

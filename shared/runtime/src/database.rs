@@ -86,6 +86,8 @@ pub fn pool(url: &DatabaseUrl, name: &str, connections: u32, purpose: Purpose) -
         ("statement_timeout", "10s"),
         // A frozen process holds its locks no longer than this; the relay's confirm deadline has to be shorter.
         ("idle_in_transaction_session_timeout", "30s"),
+        // And no longer than this if it froze while the server was sending to it, which neither of the two would end.
+        ("tcp_user_timeout", "30s"),
         // With a large backlog the planner expects the relay's claim to be expensive, and compiles it to machine code
         // each time, for longer than it runs: the relay drained at 0.64 of the bare publisher's rate, and at 0.84
         // without.
@@ -110,7 +112,13 @@ pub fn pool(url: &DatabaseUrl, name: &str, connections: u32, purpose: Purpose) -
             })
         });
     if purpose != Purpose::Statements {
-        pool = pool.after_release(|connection, _| Box::pin(no_transaction_left_open(connection)));
+        pool = pool.after_release(|connection, _| {
+            // A link that has gone silent would keep its place in the pool for ever. An error has it dropped.
+            let silent = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
+            Box::pin(async move {
+                timeout(CONNECT_DEADLINE, no_transaction_left_open(connection)).await.map_err(silent)?
+            })
+        });
     }
     pool.connect_lazy_with(options)
 }
@@ -185,7 +193,9 @@ async fn try_prepare(url: &DatabaseUrl, migrator: &Migrator) -> Result<(), Obsta
     let mut connection = timeout(CONNECT_DEADLINE, options.connect())
         .await
         .map_err(|_| Obstacle::Away("it accepts connections and stays silent".into()))??;
-    inspect(&mut connection).await?;
+    timeout(CONNECT_DEADLINE, inspect(&mut connection))
+        .await
+        .map_err(|_| Obstacle::Away("it let us in and stays silent".into()))??;
     let migrating = timeout(MIGRATE_DEADLINE, migrator.run(&mut connection));
     match migrating.await.map_err(|_| Obstacle::Away("migrating took too long".into()))? {
         Ok(()) => {}

@@ -9,7 +9,7 @@ use events::{
     Event,
     transport::{Applied, Failure, Handler},
 };
-use lapin::{message::Delivery, options::QueueDeleteOptions};
+use lapin::{BasicProperties, message::Delivery, options::QueueDeleteOptions, types::ShortString};
 use testbed::eventually;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
@@ -113,12 +113,20 @@ async fn a_poison_message_goes_to_the_dead_letters_with_its_reason_and_the_next_
     let host = Host::new().await?;
     let (before, after) = (order_created(), order_created());
     host.put_event(QUEUE, &before).await?;
-    host.put(QUEUE, "poison", b"{\"this is\": not json").await?;
+    let properties = BasicProperties::default()
+        .with_message_id("poison".into())
+        .with_content_type("text/odd".into())
+        .with_expiration("3600000".into());
+    host.put_with(QUEUE, properties, b"{\"this is\": not json").await?;
     host.put_event(QUEUE, &after).await?;
     let handler = ScriptedHandler::that(|_, _| Ok(()));
     let _consumer = consume(&host, &handler);
     handler.has_applied(&[before.event_id, after.event_id]).await?;
     let dead = host.take(&topology::dead_letter_queue(QUEUE)).await?;
+    let kept = &dead.properties;
+    assert_eq!(kept.message_id().as_ref().map(ShortString::as_str), Some("poison"));
+    assert_eq!(kept.content_type().as_ref().map(ShortString::as_str), Some("text/odd"));
+    assert_eq!(kept.expiration(), &None, "it would be gone before anybody looks");
     assert_eq!(dead.data, b"{\"this is\": not json", "the original bytes");
     assert_eq!(header(&dead, "reason"), "malformed");
     assert!(!header(&dead, "detail").is_empty());

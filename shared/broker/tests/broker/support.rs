@@ -56,6 +56,15 @@ impl Host {
     /// Puts a message into `queue`, with whatever body and id.
     pub(crate) async fn put(&self, queue: &str, id: &str, body: &[u8]) -> anyhow::Result<()> {
         let properties = BasicProperties::default().with_message_id(id.into()).with_delivery_mode(2);
+        self.put_with(queue, properties, body).await
+    }
+
+    pub(crate) async fn put_with(
+        &self,
+        queue: &str,
+        properties: BasicProperties,
+        body: &[u8],
+    ) -> anyhow::Result<()> {
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let confirm = self.channel.basic_publish("".into(), queue.into(), options, body, properties).await?;
         anyhow::ensure!(confirm.await?.is_ack(), "the broker did not take a message");
