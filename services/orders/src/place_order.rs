@@ -146,6 +146,10 @@ async fn write(
     )
     .fetch_optional(&shop.pool)
     .await
-    // Somebody has held the key for two seconds. Without one, nothing here waits for a lock.
-    .map_err(|error| if is_locked(&error) { Problem::key_in_use() } else { error.into() })
+    // Somebody has held the key for two seconds. Without one it is a lock on a whole table: an administrator is at work.
+    .map_err(|error| match key {
+        Some(_) if is_locked(&error) => Problem::key_in_use(),
+        None if is_locked(&error) => Problem::locked(),
+        _ => error.into(),
+    })
 }

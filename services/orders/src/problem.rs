@@ -102,6 +102,11 @@ impl Problem {
         Self::unavailable("the service is starting, or waiting for its database")
     }
 
+    /// Somebody has locked a whole table.
+    pub(crate) fn locked() -> Self {
+        Self::unavailable("the database is being worked on; nothing was written")
+    }
+
     fn unavailable(detail: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Not at the moment").detail(detail)
     }

@@ -2,8 +2,8 @@
 //!
 //! Delivery is at least once, so every handler sees some events twice. Looking the event up first and applying it
 //! afterwards would leave a gap in which a second delivery, on another connection, sees nothing either. Here the row
-//! in `processed_events` is *inserted*, in the same transaction as the effect: its primary key lets one of two win, and
-//! the other waits for the winner's commit and then knows.
+//! in `processed_events` is *inserted*, in the same transaction as the effect, and its primary key decides. Transactions
+//! of one consumer take turns, so the second one waits for the first one's commit and then knows.
 //!
 //! ```text
 //! begin; first_time(…); the effects of what it returned; commit; acknowledge
@@ -43,21 +43,18 @@ pub async fn first_time<'group>(
 ) -> Result<Vec<&'group Event>, Failure> {
     // One transaction of a consumer at a time. The queue's single active consumer sees to that, but an operator's replay
     // comes from aside: an order's creation and its cancellation, applied by two transactions at once, would each not see
-    // the other, and stock would stay reserved for good. A statement of its own, because the ones that follow have to
-    // look after the other's commit.
+    // the other, and stock would stay reserved for good. Two groups that hold the same events in different orders would
+    // wait for each other. A statement of its own, because the ones that follow have to look after the other's commit.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended(current_schema || '.' || $1, 0))", consumer)
         .execute(&mut *transaction)
         .await
         .map_err(failure)?;
     let ids: Vec<_> = group.iter().map(|event| event.id).collect();
     let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
-    // In the order of the keys: two instances that were given the same events in different orders would otherwise
-    // wait for each other.
     let inserted = sqlx::query_scalar!(
         "insert into processed_events (consumer, event_id, event_type)
          select $1, arrived.event_id, arrived.event_type
          from unnest($2::uuid[], $3::text[]) as arrived (event_id, event_type)
-         order by arrived.event_id
          on conflict do nothing
          returning event_id",
         consumer,

@@ -61,15 +61,19 @@ impl Floor {
     /// failed counts like that too: it would fail again at once, for the same reason.
     pub(crate) fn looked(&mut self, lanes: &[i16], took: Duration) {
         self.spent += took;
+        let now = Instant::now();
         let rest = (self.spent * REST).min(self.full_look * LONGEST_REST);
-        let next = Instant::now() + self.full_look.max(rest);
         for lane in 0..COUNT {
-            if self.whole[lane]
-                && (lanes.is_empty() || lanes.iter().any(|seen| usize::try_from(*seen) == Ok(lane)))
-            {
-                self.next_full_look[lane] = next;
+            if !self.whole[lane] {
+                continue;
+            }
+            if lanes.is_empty() || lanes.iter().any(|seen| usize::try_from(*seen) == Ok(lane)) {
+                self.next_full_look[lane] = now + self.full_look.max(rest);
                 // What is still due is seen again by this very look; what backs off is found by the next one.
                 self.unpublished[lane] = i64::MAX;
+            } else {
+                // Walked over, but not read: soon again, and not in every step if each takes long.
+                self.next_full_look[lane] = now + rest;
             }
         }
     }
@@ -145,6 +149,8 @@ mod tests {
         advance(FULL_LOOK).await;
         floor.next_look();
         floor.looked(&[0], Duration::from_millis(1));
-        assert_eq!(floor.next_look()[..2], [4000, 0]);
+        assert_eq!(floor.next_look()[..2], [4000, 4000]);
+        advance(Duration::from_millis(20)).await;
+        assert_eq!(floor.next_look()[..2], [4000, 0], "soon");
     }
 }

@@ -70,7 +70,8 @@ impl Store for PostgresStore {
         }
         let asked = Instant::now();
         let lanes = within(claim::lock_lanes(&mut transaction, start, share.into(), &behind)).await;
-        // With fewer lanes than were asked for, all others had nothing, or are another relay's to look at.
+        // With fewer lanes than were asked for, all others had nothing, or are in the hands of another relay: then what is
+        // far below there is found by its full look, or by our next one.
         let seen =
             lanes.as_ref().map_or(&[][..], |lanes| if lanes.len() < share.into() { &[] } else { lanes });
         self.floor.looked(seen, asked.elapsed());

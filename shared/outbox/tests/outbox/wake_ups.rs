@@ -19,7 +19,8 @@ async fn is_published(outbox: &Outbox, event_id: Uuid) -> anyhow::Result<()> {
 /// A relay in a task of its own; ends with the returned guard.
 async fn start(outbox: &Outbox, poll: Duration, wake: &Wake) -> anyhow::Result<tokio_util::sync::DropGuard> {
     let stop = CancellationToken::new();
-    let options = RelayOptions { poll, ..RelayOptions::default() };
+    // An idle relay sleeps no longer than until its next full look.
+    let options = RelayOptions { poll, full_look: poll, ..RelayOptions::default() };
     let broker = ScriptedBroker::that_confirms();
     let relay = Relay::new(outbox.pool.clone(), broker.clone(), options);
     tokio::spawn(relay.run(wake.clone(), stop.clone()));
