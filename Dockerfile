@@ -1,4 +1,4 @@
-# One small image with all binaries: the three services, and `demo`, which sets up the database and checks health from within.
+# One small image with all binaries: the three services, the payment provider's stand-in, and `demo`, which sets up the database and checks health from within.
 
 FROM rust:1-slim-trixie AS build
 WORKDIR /src
@@ -7,9 +7,9 @@ COPY . .
 # hundred. What leaves this step are the binaries alone: a cache is not part of any layer.
 RUN --mount=type=cache,id=shop-cargo,target=/usr/local/cargo/registry \
     --mount=type=cache,id=shop-target,target=/src/target \
-    cargo build --release --locked -p orders -p inventory -p billing -p demo \
+    cargo build --release --locked -p orders -p inventory -p billing -p provider -p demo \
     && mkdir /out \
-    && cp target/release/orders target/release/inventory target/release/billing target/release/demo /out/ \
+    && for name in orders inventory billing provider demo; do cp target/release/$name /out/; done \
     && strip /out/*
 
 FROM debian:trixie-slim

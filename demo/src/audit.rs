@@ -20,31 +20,50 @@ pub struct Audit {
     pub acknowledged: u64,
     /// Orders that exist: also those of other clients, and those whose acknowledgement got lost on its way.
     pub orders: u64,
-    /// Events in the outbox, published or not.
-    pub events: u64,
-    /// Of these, cancellations.
+    /// Of these, confirmed.
+    pub confirmed: u64,
+    /// Of these, cancelled.
     pub cancelled: u64,
+    /// Of these, still to be answered, unless one of their events was set aside: those do not go on by themselves.
+    pub open: u64,
+    /// Events in the outboxes of all services, published or not.
+    pub events: u64,
     /// Of these, still to be published. Their effects are not missing: they are on their way.
     pub owed: u64,
-    /// Of these, set aside for an operator.
+    /// Payments that the provider is still to be asked for, or to give back.
+    pub payments_owed: u64,
+    /// Events set aside for an operator.
     pub parked: u64,
     /// What was set aside at each place, and what an operator gave up: neither is missing.
     pub aside: Vec<Aside>,
-    /// Order lines that exist.
-    pub lines: u64,
-    /// Distinct order lines with a reservation.
-    pub lines_reserved: u64,
-    /// Distinct orders with a reservation.
-    pub orders_reserved: u64,
-    /// Distinct orders with an invoice.
-    pub orders_invoiced: u64,
+    /// Distinct orders that inventory has answered.
+    pub in_inventory: u64,
+    /// Distinct orders that billing has a payment for.
+    pub in_billing: u64,
+    /// Distinct orders that the payment provider has charged.
+    pub charges: u64,
+    /// What it has charged, in minor units.
+    pub charged: i64,
+    /// What it has given back.
+    pub refunded: i64,
+    /// What all confirmed orders cost. At rest the three agree.
+    pub confirmed_total: i64,
+    /// Pieces that are put aside.
+    pub put_aside: i64,
+    /// Pieces that confirmed orders ask for. At rest the two agree.
+    pub confirmed_pieces: i64,
     /// Everything that is wrong; empty when the sum holds.
     pub findings: Vec<Finding>,
 }
 
+/// Whose books are compared.
+pub const PLACES: [&str; 4] = ["orders", "inventory", "billing", "provider"];
+
 /// How many duplicates each consumer recognised and dropped; `None` where nobody knows, which is not zero.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Dropped {
+    /// By orders.
+    pub orders: Option<u64>,
     /// By inventory.
     pub inventory: Option<u64>,
     /// By billing.
@@ -57,6 +76,7 @@ impl Dropped {
         let since =
             |now: Option<u64>, before: Option<u64>| now.zip(before).and_then(|(n, b)| n.checked_sub(b));
         Self {
+            orders: since(self.orders, before.orders),
             inventory: since(self.inventory, before.inventory),
             billing: since(self.billing, before.billing),
         }
@@ -66,7 +86,7 @@ impl Dropped {
 /// What was set aside at one place.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Aside {
-    /// `orders` (parked events), `inventory` or `billing` (dead letters).
+    /// Whose outbox (parked events) or whose queue (dead letters): `orders`, `inventory` or `billing`.
     pub place: String,
     /// Given up, and not waiting any more.
     pub discarded: bool,
@@ -81,7 +101,7 @@ pub struct Aside {
 pub struct Finding {
     /// Which promise it breaks.
     pub kind: Kind,
-    /// In whose tables: `orders`, `inventory` or `billing`.
+    /// In whose books: one of [`PLACES`].
     pub place: String,
     /// What is wrong, in words.
     pub what: String,
@@ -107,6 +127,13 @@ pub enum Kind {
     Disorder,
 }
 
+impl Finding {
+    /// Whether it may be on its way: an effect that is missing so far, of an event that is there.
+    pub fn may_pass(&self) -> bool {
+        self.kind == Kind::Missing && self.place != "orders"
+    }
+}
+
 impl Audit {
     /// Reads the query's one value.
     pub fn parse(json: &str) -> Result<Self> {
@@ -122,6 +149,16 @@ impl Audit {
             .sum()
     }
 
+    /// How many are wrong in this way anywhere.
+    pub fn count_all(&self, kind: Kind) -> u64 {
+        PLACES.map(|place| self.count(kind, place)).iter().sum()
+    }
+
+    /// What is still to be published, asked of the provider, or answered.
+    pub fn under_way(&self) -> u64 {
+        self.owed + self.payments_owed + self.open
+    }
+
     /// How much waits for an operator, or with `discarded`, how much was given up.
     pub fn set_aside(&self, discarded: bool) -> u64 {
         self.aside.iter().filter(|aside| aside.discarded == discarded).map(|aside| aside.count).sum()
@@ -129,31 +166,35 @@ impl Audit {
 
     /// Whether nothing is on its way any more: what is not there now will not come.
     pub fn at_rest(&self) -> bool {
-        self.owed == 0 && !self.findings.iter().any(|found| found.kind == Kind::Missing)
+        self.under_way() == 0 && !self.findings.iter().any(|found| found.kind == Kind::Missing)
     }
 
     /// Whether something is wrong that no waiting will mend: an order or an event that is not there, or something
     /// that is there too often or too much.
     pub fn beyond_hope(&self) -> bool {
-        self.findings.iter().any(|found| found.kind != Kind::Missing || found.place == "orders")
+        self.findings.iter().any(|found| !found.may_pass())
     }
 
     /// The table that people read.
     pub fn table(&self, duplicates: Dropped) -> Vec<String> {
         let number = |n: Option<u64>| n.map_or("?".to_owned(), |n| n.to_string());
-        let row = |place: &str, holds: u64, dropped: Option<String>| {
+        let row = |place: &str, holds: u64, dropped: String| {
             let counts = [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::Sums, Kind::Disorder]
                 .map(|kind| self.count(kind, place));
             let [missing, doubled, phantom, sums, disorder] = counts;
-            let dropped = dropped.unwrap_or_else(|| "-".to_owned());
             format!(
                 "  {place:<10}{holds:>8}{missing:>9}{doubled:>9}{phantom:>9}{sums:>12}{disorder:>14}{dropped:>20}"
             )
         };
+        let euros = |cents: i64| format!("{}.{:02} EUR", cents / 100, cents.abs() % 100);
         let mut lines = vec![
             format!(
-                "  {} orders acknowledged to us; {} exist, with {} events ({} still to be published, {} set aside)",
-                self.acknowledged, self.orders, self.events, self.owed, self.parked
+                "  {} orders acknowledged to us; {} exist: {} confirmed, {} cancelled, {} open",
+                self.acknowledged, self.orders, self.confirmed, self.cancelled, self.open
+            ),
+            format!(
+                "  {} events ({} still to be published, {} set aside); {} payments still owed to or by the provider",
+                self.events, self.owed, self.parked, self.payments_owed
             ),
             String::new(),
             format!(
@@ -167,9 +208,22 @@ impl Audit {
                 "out of order",
                 "duplicates dropped"
             ),
-            row("orders", self.orders, None),
-            row("inventory", self.orders_reserved, Some(number(duplicates.inventory))),
-            row("billing", self.orders_invoiced, Some(number(duplicates.billing))),
+            row("orders", self.orders, number(duplicates.orders)),
+            row("inventory", self.in_inventory, number(duplicates.inventory)),
+            row("billing", self.in_billing, number(duplicates.billing)),
+            row("provider", self.charges, "-".to_owned()),
+            String::new(),
+            format!(
+                "  money  charged {} - refunded {} = {}; confirmed orders cost {}",
+                euros(self.charged),
+                euros(self.refunded),
+                euros(self.charged - self.refunded),
+                euros(self.confirmed_total)
+            ),
+            format!(
+                "  stock  {} pieces put aside; confirmed orders hold {}",
+                self.put_aside, self.confirmed_pieces
+            ),
         ];
         for aside in &self.aside {
             let more = if aside.count > aside.first.len() as u64 { ", …" } else { "" };

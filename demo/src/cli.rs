@@ -41,7 +41,11 @@ enum Command {
     /// Start and stay; Ctrl-C stops all that it started.
     Up,
     /// Place one order and follow it to its end.
-    Order,
+    Order {
+        /// Which: one that ends well, or one that does not.
+        #[arg(long, value_enum, default_value_t)]
+        kind: order::Kind,
+    },
     /// Break one thing under load, mend it, and count: a drill's name, `list` or `all`.
     Drill {
         /// Which.
@@ -137,7 +141,7 @@ impl Cli {
             Some(Command::Drill { name, rate, outage }) => {
                 drill::run(choice, &name, Options { rate, outage }, terminal).await
             }
-            Some(Command::Order) => or_interrupted(order::run(choice, terminal)).await,
+            Some(Command::Order { kind }) => or_interrupted(order::run(choice, kind, terminal)).await,
             Some(Command::Verify { wait }) => or_interrupted(verify::run(choice, wait, terminal)).await,
             Some(Command::Load { rate, for_ }) => {
                 or_interrupted(load::run(choice, rate, for_, terminal)).await

@@ -186,26 +186,29 @@ impl Shop {
         Ok(paths::ledger(&identity))
     }
 
-    /// How many duplicates inventory and billing have dropped since they started; `None` where a service does not
-    /// say.
+    /// How many duplicates each service has dropped since it started; `None` where it does not say.
     pub(crate) async fn duplicates_dropped(&self) -> Dropped {
-        let page = async |service: &str, port: u16| -> Result<String> {
-            match &self.access {
-                Access::Local(shop) => {
-                    crate::http::get(&format!("{}/metrics", shop.system.url(service)?)).await
-                }
+        let sum = async |service: &str, port: u16| {
+            let page = match &self.access {
+                Access::Local(shop) => match shop.system.url(service) {
+                    Ok(url) => crate::http::get(&format!("{url}/metrics")).await,
+                    Err(error) => Err(error),
+                },
                 Access::Elsewhere(state, _) => {
-                    let url = if service == "inventory" { &state.inventory_url } else { &state.billing_url };
+                    let url = match service {
+                        "orders" => &state.orders_url,
+                        "inventory" => &state.inventory_url,
+                        _ => &state.billing_url,
+                    };
                     crate::http::get(&format!("{url}/metrics")).await
                 }
                 Access::Containers(compose) => compose.metrics(service, port).await,
-            }
-        };
-        let sum = |page: Result<String>| {
+            };
             page.ok().map(|page| crate::http::counter(&page, "inbox_duplicates_total"))
         };
-        let (inventory, billing) = tokio::join!(page("inventory", 8081), page("billing", 8082));
-        Dropped { inventory: sum(inventory), billing: sum(billing) }
+        let (orders, inventory, billing) =
+            tokio::join!(sum("orders", 8080), sum("inventory", 8081), sum("billing", 8082));
+        Dropped { orders, inventory, billing }
     }
 
     /// A question to a service's operators' door, and its answer as JSON. What is refused is an error, in the service's

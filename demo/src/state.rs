@@ -15,6 +15,7 @@ pub(crate) struct State {
     pub(crate) orders_url: String,
     pub(crate) inventory_url: String,
     pub(crate) billing_url: String,
+    pub(crate) provider_url: String,
     pub(crate) auditor_url: String,
     pub(crate) admin_url: String,
     pub(crate) rabbitmq_api: String,

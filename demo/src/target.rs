@@ -10,7 +10,7 @@ use anyhow::bail;
 pub(crate) enum Target {
     Broker,
     Database,
-    /// `orders`, `inventory` or `billing`.
+    /// `orders`, `inventory`, `billing`, or the payment `provider`.
     Service(String),
 }
 
@@ -55,7 +55,7 @@ impl FromStr for Target {
         Ok(match name {
             "broker" => Self::Broker,
             "database" => Self::Database,
-            "orders" | "inventory" | "billing" => Self::Service(name.to_owned()),
+            "orders" | "inventory" | "billing" | "provider" => Self::Service(name.to_owned()),
             other => bail!("there is no part called `{other}`"),
         })
     }

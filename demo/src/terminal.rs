@@ -56,6 +56,13 @@ impl Terminal {
         }
     }
 
+    /// A line that is not finished yet: drawn on a terminal, and left out elsewhere.
+    pub(crate) fn draw(&self, line: impl AsRef<str>) {
+        if self.live {
+            self.progress(line);
+        }
+    }
+
     /// The one document on standard output, with `--json` only.
     pub(crate) fn document(&self, value: &impl Serialize) -> anyhow::Result<()> {
         if self.json {

@@ -30,7 +30,7 @@ struct Failure {
     counts: bool,
     /// Whether it may be over before anybody looks.
     heals_itself: bool,
-    /// Whether orders are placed meanwhile. Not where one of two queues is gone: what is published then misses it, and
+    /// Whether orders are placed meanwhile. Not where one of several queues is gone: what is published then misses it, and
     /// docs/guarantees.md says so.
     orders: bool,
 }

@@ -14,7 +14,7 @@ use testbed::{TestVhost, eventually};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-/// Each is a system of three processes that mostly waits.
+/// Each is a system of four processes that mostly waits.
 const AT_A_TIME: usize = 4;
 
 #[tokio::test]

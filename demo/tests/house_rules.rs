@@ -7,22 +7,24 @@ use std::{collections::BTreeMap, process::Command};
 use serde_json::Value;
 
 /// Each crate of this workspace, and the others of it (and the two protocols' clients) that it may use in its code.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     // The ground: what is said. No I/O.
     ("events", &[]),
     // The places at which a drill may strike.
     ("faults", &[]),
-    // The walls: SQL on one side, AMQP on the other, and no door between them.
-    ("outbox", &["events", "faults", "sqlx"]),
-    // `runtime` for the operator's routes over dead letters, which every consuming service serves alike.
+    // The walls: SQL on one side, AMQP on the other, and no door between them. `runtime` for the operator's routes.
+    ("outbox", &["events", "faults", "runtime", "sqlx"]),
     ("inbox", &["events", "faults", "runtime", "sqlx"]),
     ("broker", &["events", "faults", "lapin"]),
-    // What every room stands on.
+    // What every room stands on, and where its walls meet.
     ("runtime", &["sqlx"]),
+    ("service", &["broker", "events", "inbox", "outbox", "runtime", "sqlx"]),
     // The rooms: never each other.
-    ("orders", &["broker", "events", "faults", "outbox", "runtime", "sqlx"]),
-    ("inventory", &["broker", "events", "faults", "inbox", "runtime", "sqlx"]),
-    ("billing", &["broker", "events", "faults", "inbox", "runtime", "sqlx"]),
+    ("orders", &["broker", "events", "faults", "inbox", "outbox", "runtime", "service", "sqlx"]),
+    ("inventory", &["broker", "events", "faults", "inbox", "outbox", "runtime", "service", "sqlx"]),
+    ("billing", &["broker", "events", "faults", "inbox", "outbox", "runtime", "service", "sqlx"]),
+    // A company of its own. It knows nothing of events.
+    ("provider", &["runtime", "sqlx"]),
     // The visitors: they meet the system over HTTP, SQL and AMQP, so that a fault in it cannot hide itself in them.
     ("testbed", &["sqlx"]),
     // It puts the real relay and the real consumer logic into a world of its own: what they use, but no SQL and no AMQP.

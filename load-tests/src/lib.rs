@@ -13,6 +13,6 @@ mod saturation;
 mod summary;
 
 pub use open_loop::{Load, REQUEST_DEADLINE, run};
-pub use order_bodies::{OrderBodies, SKUS};
+pub use order_bodies::{Mix, OrderBodies, SCARCE, SKUS};
 pub use saturation::{Saturation, saturate};
 pub use summary::{Answer, KEPT_REASONS, Latency, Outcome, Summary};

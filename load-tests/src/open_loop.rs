@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 use crate::{
-    order_bodies::OrderBodies,
+    order_bodies::{Mix, OrderBodies},
     summary::{Answer, Outcome, Summary, Tally},
 };
 
@@ -31,13 +31,15 @@ pub struct Load {
     pub max_in_flight: usize,
     /// Which orders: see [`OrderBodies`].
     pub seed: u64,
+    /// Of what kind.
+    pub mix: Mix,
 }
 
 impl Load {
     /// Room for everything that can be in flight at 100 a second with every request running into its deadline, and
     /// orders that differ from run to run.
     pub fn new(url: impl Into<String>, rate: u32, for_: Duration) -> Self {
-        Self { url: url.into(), rate, for_, max_in_flight: 512, seed: fastrand::u64(..) }
+        Self { url: url.into(), rate, for_, max_in_flight: 512, seed: fastrand::u64(..), mix: Mix::Good }
     }
 }
 
@@ -68,7 +70,7 @@ pub async fn run(
     let url = format!("{}/orders", load.url.trim_end_matches('/'));
     let url = reqwest::Url::parse(&url).with_context(|| format!("`{}` is no URL", load.url))?;
 
-    let mut bodies = OrderBodies::seeded(load.seed);
+    let mut bodies = OrderBodies::seeded(load.seed).mixed(load.mix);
     let room = Arc::new(Semaphore::new(load.max_in_flight));
     let on_outcome = Arc::new(on_outcome);
     // Dropping the set aborts what is in it.

@@ -7,10 +7,27 @@ use uuid::Uuid;
 pub const SKUS: [&str; 8] =
     ["TEA-001", "TEA-002", "TEA-003", "TEA-004", "MUG-001", "MUG-002", "POT-001", "POT-002"];
 
+/// Of this one there are a hundred pieces only. Orders for it are accepted, and in the end most are rejected by inventory.
+pub const SCARCE: &str = "POT-003";
+
+/// What the ids of customers begin with whom the payment provider's stand-in always declines.
+const WITHOUT_MONEY: u32 = 0xdec1_1ed0;
+
+/// What kind of orders.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mix {
+    /// Such as can be had, by customers who can pay.
+    #[default]
+    Good,
+    /// One in ten asks for what is scarce, and one in ten is by somebody who cannot pay: what a shop lives with.
+    Real,
+}
+
 /// An endless supply of valid bodies for `POST /orders`, with one to three lines of one to five pieces.
 #[derive(Debug, Clone)]
 pub struct OrderBodies {
     random: fastrand::Rng,
+    mix: Mix,
 }
 
 #[derive(Serialize)]
@@ -29,7 +46,13 @@ struct Line {
 impl OrderBodies {
     /// The orders that belong to this seed.
     pub fn seeded(seed: u64) -> Self {
-        Self { random: fastrand::Rng::with_seed(seed) }
+        Self { random: fastrand::Rng::with_seed(seed), mix: Mix::Good }
+    }
+
+    /// Of this kind.
+    #[must_use]
+    pub fn mixed(self, mix: Mix) -> Self {
+        Self { mix, ..self }
     }
 
     /// The next body, as JSON.
@@ -37,11 +60,20 @@ impl OrderBodies {
     /// # Errors
     /// Never in practice: the type has nothing that JSON cannot say.
     pub fn next_body(&mut self) -> serde_json::Result<String> {
-        let customer_id = uuid::Builder::from_random_bytes(self.random.u128(..).to_le_bytes()).into_uuid();
+        let mut customer = self.random.u128(..).to_le_bytes();
+        let one_in_ten = if self.mix == Mix::Real { self.random.u8(..10) } else { 9 };
+        if one_in_ten == 0 {
+            customer[..4].copy_from_slice(&WITHOUT_MONEY.to_be_bytes());
+        }
+        let customer_id = uuid::Builder::from_random_bytes(customer).into_uuid();
         let lines = self.random.usize(1..=3);
         // A SKU may stand in an order once only, so the lines are drawn without putting back.
         let skus = self.random.choose_multiple(SKUS, lines);
-        let lines = skus.into_iter().map(|sku| Line { sku, quantity: self.random.u8(1..=5) }).collect();
+        let mut lines: Vec<_> =
+            skus.into_iter().map(|sku| Line { sku, quantity: self.random.u8(1..=5) }).collect();
+        if one_in_ten == 1 {
+            lines[0].sku = SCARCE;
+        }
         serde_json::to_string(&OrderBody { customer_id, lines })
     }
 }
@@ -60,6 +92,15 @@ mod tests {
         };
         assert_eq!(bodies(7), bodies(7));
         assert_ne!(bodies(7), bodies(8));
+    }
+
+    #[test]
+    fn a_real_mix_holds_orders_that_cannot_be_had_and_customers_who_cannot_pay() {
+        let mut bodies = OrderBodies::seeded(3).mixed(Mix::Real);
+        let bodies: Vec<_> = (0..1000).map(|_| bodies.next_body().unwrap()).collect();
+        let scarce = bodies.iter().filter(|body| body.contains(SCARCE)).count();
+        let poor = bodies.iter().filter(|body| body.contains(r#""customerId":"dec11ed0-"#)).count();
+        assert!((50..150).contains(&scarce) && (50..150).contains(&poor), "{scarce} {poor}");
     }
 
     #[test]

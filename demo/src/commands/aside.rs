@@ -50,7 +50,7 @@ pub(crate) enum Aside {
 
 #[derive(Debug, Args)]
 pub(crate) struct Replay {
-    /// As in the list, such as inventory/3 or orders/0190….
+    /// As in the list, such as inventory/3 (a dead letter) or orders/0190… (a parked event).
     ids: Vec<Id>,
     /// Everything that waits.
     #[arg(long, conflicts_with_all = ["ids", "from", "to"])]
@@ -64,7 +64,7 @@ pub(crate) struct Replay {
     /// At this service only: orders, inventory or billing.
     #[arg(long)]
     at: Option<Place>,
-    /// Events that have been published already are published again: ids of orders, or a period.
+    /// Events that have been published already are published again: by their ids, or by a period.
     #[arg(long, conflicts_with = "all")]
     published: bool,
     /// Also what is older than the consumers' memory can be trusted with: it may be applied a second time.
@@ -90,11 +90,6 @@ impl Place {
             Self::Billing => "billing",
         }
     }
-
-    /// Where its things lie, and what names one of them.
-    fn path(self) -> (&'static str, &'static str) {
-        if self == Self::Orders { ("/admin/parked", "eventId") } else { ("/admin/dead-letters", "id") }
-    }
 }
 
 impl FromStr for Place {
@@ -105,7 +100,36 @@ impl FromStr for Place {
     }
 }
 
-/// A place and what the thing is called there: `inventory/3`, or `orders/` and the event's id.
+/// Where the things of a service lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shelf {
+    /// Events that its relay could not publish.
+    Parked,
+    /// Messages that its consumer could not apply.
+    DeadLetters,
+    /// Events that were published, and are to be published again.
+    Published,
+}
+
+impl Shelf {
+    /// What may wait there for an operator.
+    const WAITING: [Self; 2] = [Self::Parked, Self::DeadLetters];
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Parked => "/admin/parked",
+            Self::DeadLetters => "/admin/dead-letters",
+            Self::Published => "/admin/published",
+        }
+    }
+
+    /// What names one of them.
+    fn key(self) -> &'static str {
+        if self == Self::DeadLetters { "id" } else { "eventId" }
+    }
+}
+
+/// A place and what the thing is called there: `inventory/3` is a dead letter, `orders/` and an event's id is an event.
 #[derive(Clone, Debug)]
 pub(crate) struct Id {
     place: Place,
@@ -113,17 +137,22 @@ pub(crate) struct Id {
     key: Value,
 }
 
+impl Id {
+    fn shelf(&self) -> Shelf {
+        if self.key.is_number() { Shelf::DeadLetters } else { Shelf::Parked }
+    }
+}
+
 impl FromStr for Id {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is none: inventory/3, billing/7, or orders/ and an event's id");
+        let wrong =
+            || format!("`{text}` is none: a service and a number or an event's id, such as inventory/3");
         let (place, key) = text.split_once('/').ok_or_else(wrong)?;
         let place = place.parse().map_err(|_| wrong())?;
-        let key = match place {
-            Place::Orders => key.parse::<Uuid>().ok().map(|id| json!(id)),
-            Place::Inventory | Place::Billing => key.parse::<i64>().ok().map(|id| json!(id)),
-        };
+        let number = key.parse::<i64>().ok().map(|id| json!(id));
+        let key = number.or_else(|| key.parse::<Uuid>().ok().map(|id| json!(id)));
         Ok(Self { place, key: key.ok_or_else(wrong)? })
     }
 }
@@ -139,8 +168,8 @@ pub(crate) async fn run(choice: Choice, what: Aside, terminal: &Terminal) -> Res
     match what {
         Aside::List { at, all } => list(&shop, at, all, terminal).await,
         Aside::Show { id } => {
-            let (path, _) = id.place.path();
-            let found = shop.admin(id.place.name(), &format!("{path}/{}", text(&id.key)), None).await?;
+            let path = format!("{}/{}", id.shelf().path(), text(&id.key));
+            let found = shop.admin(id.place.name(), &path, None).await?;
             if !terminal.json() {
                 terminal.say(serde_json::to_string_pretty(&found)?);
             }
@@ -154,16 +183,15 @@ pub(crate) async fn run(choice: Choice, what: Aside, terminal: &Terminal) -> Res
 
 async fn list(shop: &Shop, at: Option<Place>, settled_too: bool, terminal: &Terminal) -> Result<Verdict> {
     let mut found = Vec::new();
-    for place in chosen(at) {
-        let (path, key) = place.path();
+    for (place, shelf) in chosen(at).flat_map(|place| Shelf::WAITING.map(|shelf| (place, shelf))) {
         // What was parked and is settled is an event like any other, or in `outbox_discarded`: not in this list.
-        let settled = if settled_too && place != Place::Orders { "&all=true" } else { "" };
+        let settled = if settled_too && shelf == Shelf::DeadLetters { "&all=true" } else { "" };
         let mut after = json!(0);
         for _ in 0..MOST_PAGES {
-            let page =
-                shop.admin(place.name(), &format!("{path}?limit=100&after={after}{settled}"), None).await?;
+            let path = format!("{}?limit=100&after={after}{settled}", shelf.path());
+            let page = shop.admin(place.name(), &path, None).await?;
             for item in page["items"].as_array().into_iter().flatten() {
-                let id = Id { place, key: item[key].clone() };
+                let id = Id { place, key: item[shelf.key()].clone() };
                 terminal.say(line(&id, item));
                 found.push(json!({ "id": id.to_string(), "at": place.name(), "item": item }));
             }
@@ -195,15 +223,26 @@ fn line(id: &Id, item: &Value) -> String {
 async fn replay(shop: &Shop, asked: Replay, terminal: &Terminal) -> Result<Verdict> {
     let period = asked.from.is_some() || asked.to.is_some();
     ensure!(asked.all || period || !asked.ids.is_empty(), "which? Ids, --all, or --from and --to");
+    let number = asked.ids.iter().find(|id| asked.published && id.shelf() == Shelf::DeadLetters);
+    ensure!(
+        number.is_none(),
+        "a number is a dead letter: --published takes ids of events, such as orders/0190…"
+    );
     let mut answers = Vec::new();
-    for place in PLACES {
-        let ids: Vec<_> = asked.ids.iter().filter(|id| id.place == place).map(|id| id.key.clone()).collect();
+    let shelves = if asked.published { vec![Shelf::Published] } else { Shelf::WAITING.to_vec() };
+    for (place, shelf) in
+        PLACES.into_iter().flat_map(|place| shelves.iter().map(move |shelf| (place, *shelf)))
+    {
+        let here = |id: &&Id| {
+            id.place == place && (id.shelf() == Shelf::DeadLetters) == (shelf == Shelf::DeadLetters)
+        };
+        let ids: Vec<_> = asked.ids.iter().filter(here).map(|id| id.key.clone()).collect();
         let by_id = !asked.ids.is_empty();
         let meant = if by_id { !ids.is_empty() } else { asked.at.is_none_or(|at| at == place) };
-        if !meant || (asked.published && place != Place::Orders) {
+        if !meant {
             continue;
         }
-        let (path, key) = if asked.published { ("/admin/published", "eventId") } else { place.path() };
+        let (path, key) = (shelf.path(), shelf.key());
         let mut after = json!(0);
         for _ in 0..MOST_PAGES {
             let mut body = json!({ "force": asked.force, "after": after });
@@ -263,9 +302,10 @@ async fn discard(
 ) -> Result<Verdict> {
     let mut answers = Vec::new();
     for id in ids {
-        let answer = if id.place == Place::Orders {
+        let answer = if id.shelf() == Shelf::Parked {
             let path = format!("/admin/parked/{}/discard", text(&id.key));
-            shop.admin("orders", &path, Some(&json!({ "note": note, "acceptGap": accept_gap }))).await?
+            shop.admin(id.place.name(), &path, Some(&json!({ "note": note, "acceptGap": accept_gap })))
+                .await?
         } else {
             let body = json!({ "ids": [id.key], "note": note });
             let answer = shop.admin(id.place.name(), "/admin/dead-letters/discard", Some(&body)).await?;
@@ -274,7 +314,7 @@ async fn discard(
         };
         terminal.say(match answer["gap"].as_i64() {
             Some(gap) => format!(
-                "  {id}  discarded: version {gap} of order {} is missing for good; published after the gap: {}",
+                "  {id}  discarded: version {gap} of {} is missing for good; published after the gap: {}",
                 text(&answer["aggregateId"]),
                 answer["follow"],
             ),
@@ -305,10 +345,10 @@ mod tests {
 
     #[test]
     fn an_id_names_its_place() {
-        for good in ["inventory/3", "billing/12", "orders/0190a1b2-0000-7000-8000-000000000001"] {
+        for good in ["inventory/3", "orders/12", "billing/0190a1b2-0000-7000-8000-000000000001"] {
             assert_eq!(good.parse::<Id>().unwrap().to_string(), good);
         }
-        for bad in ["", "3", "inventory", "inventory/x", "orders/3", "warehouse/3"] {
+        for bad in ["", "3", "inventory", "inventory/x", "orders/", "warehouse/3"] {
             assert!(bad.parse::<Id>().is_err(), "{bad}");
         }
     }

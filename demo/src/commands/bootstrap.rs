@@ -19,6 +19,7 @@ pub(crate) async fn run(terminal: &Terminal) -> Result<Verdict> {
         orders: variable("ORDERS_DB_PASSWORD")?,
         inventory: variable("INVENTORY_DB_PASSWORD")?,
         billing: variable("BILLING_DB_PASSWORD")?,
+        provider: variable("PROVIDER_DB_PASSWORD")?,
         auditor: variable("AUDITOR_DB_PASSWORD")?,
     };
     testbed::wait_for_database(&admin_url, DATABASE_WITHIN).await?;

@@ -20,7 +20,7 @@ pub(crate) async fn run(choice: Choice, check: bool, terminal: &Terminal) -> Res
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["sqlx", "prepare", "--workspace"]).args(check.then_some("--check"));
     // One connection for all crates: whose tables are whose does not matter to the types.
-    let search_path = "options=-csearch_path%3Dorders,inventory,billing";
+    let search_path = "options=-csearch_path%3Dorders,inventory,billing,provider";
     let join = if admin_url.contains('?') { '&' } else { '?' };
     cargo
         .args(["--", "--all-targets"])

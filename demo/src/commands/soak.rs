@@ -10,7 +10,7 @@ use crate::lab::Soak;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
-/// On a system of its own: eight processes, a database and a virtual host.
+/// On a system of its own: nine processes, a database and a virtual host.
 pub(crate) async fn run(
     choice: Choice,
     for_: Duration,
@@ -22,7 +22,7 @@ pub(crate) async fn run(
         "Claim  With four order services and two of each consumer, killed at random, no event of an order is",
     );
     terminal.say("       published or applied out of order, nothing is lost, and no effect happens twice.");
-    terminal.say("Starting PostgreSQL, RabbitMQ and eight processes …");
+    terminal.say("Starting PostgreSQL, RabbitMQ and nine processes …");
     choice.of_servers(terminal).await?.decide();
     testbed::build_services(!terminal.json()).await?;
     let soaked = Soak { for_, rate, seed }.run(|line| terminal.say(line)).await?;

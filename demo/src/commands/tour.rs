@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::order;
+use super::order::{self, Kind};
 use crate::choice::Choice;
 use crate::drills::{self, Options};
 use crate::interrupt::or_interrupted;
@@ -35,10 +35,15 @@ pub(crate) async fn run(choice: Choice, options: Options, terminal: &Terminal) -
 
 async fn show(shop: &Shop, options: Options, terminal: &Terminal) -> Result<Verdict> {
     terminal.say("");
-    terminal.say("One order, from its acknowledgement to its effects:");
-    let followed = or_interrupted(order::follow(shop, terminal, false)).await?;
-    if followed != Verdict::Held {
-        return Ok(followed);
+    for (words, kind) in [
+        ("One order, from its acknowledgement to its end:", Kind::Good),
+        ("One by a customer who cannot pay. What inventory has put aside is put back:", Kind::Declined),
+    ] {
+        terminal.say(words);
+        let followed = or_interrupted(order::follow(shop, kind, terminal, false)).await?;
+        if followed != Verdict::Held {
+            return Ok(followed);
+        }
     }
     drills::run(drills::find("broker-kill")?, options, shop, terminal).await
 }

@@ -43,6 +43,7 @@ async fn local(terminal: &Terminal) -> Result<Verdict> {
         orders_url: shop.system.orders_url(),
         inventory_url: shop.system.url("inventory")?.to_owned(),
         billing_url: shop.system.url("billing")?.to_owned(),
+        provider_url: shop.system.url("provider")?.to_owned(),
         auditor_url: shop.urls.auditor.clone(),
         admin_url: shop.postgres.admin_url("shop"),
         rabbitmq_api: shop.rabbitmq.api_url(),
@@ -59,6 +60,7 @@ async fn local(terminal: &Terminal) -> Result<Verdict> {
     say_where(terminal, &state.orders_url);
     terminal.say(format!("  inventory   {}/metrics", state.inventory_url));
     terminal.say(format!("  billing     {}/metrics", state.billing_url));
+    terminal.say(format!("  provider    {}/faults", state.provider_url));
     terminal.say(format!("  database    psql {}", state.auditor_url));
     terminal.say(format!("  RabbitMQ    {}", state.rabbitmq_api));
     terminal.say(format!("  logs        {}", shop.system.logs().display()));

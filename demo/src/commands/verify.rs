@@ -22,7 +22,10 @@ pub(crate) async fn run(choice: Choice, wait: Duration, terminal: &Terminal) -> 
         if audit.at_rest() || audit.beyond_hope() || Instant::now() >= deadline {
             break audit;
         }
-        terminal.progress(format!("  waiting: {} events still to be published", audit.owed));
+        let Audit { owed, payments_owed, open, .. } = &audit;
+        terminal.progress(format!(
+            "  waiting: {owed} events still to be published, {payments_owed} payments owed, {open} orders open"
+        ));
         sleep(Duration::from_millis(500)).await;
     };
     let dropped = shop.duplicates_dropped().await;
@@ -43,10 +46,11 @@ fn judge(audit: &Audit) -> (Verdict, String) {
         return (Verdict::Broken, "the sum does not hold; the ids are above".to_owned());
     }
     let aside = audit.set_aside(false);
-    if audit.owed + aside > 0 {
+    if audit.under_way() + aside > 0 {
+        let Audit { owed, payments_owed, open, .. } = audit;
         let waiting = format!(
-            "{} events still to be published, {aside} set aside (`cargo demo aside list` shows them)",
-            audit.owed
+            "{owed} events still to be published, {payments_owed} payments owed, {open} orders open, {aside} set aside \
+             (`cargo demo aside list` shows them)"
         );
         return (
             Verdict::Inconclusive,
@@ -60,7 +64,10 @@ fn judge(audit: &Audit) -> (Verdict, String) {
         0 => String::new(),
         discarded => format!("; {discarded} discarded by an operator"),
     };
-    let held =
-        format!("{} orders, none lost, none doubled, no effect without its order{given_up}", audit.orders);
+    let Audit { orders, confirmed, cancelled, .. } = audit;
+    let held = format!(
+        "{orders} orders, none lost, none doubled, no effect without its order; {confirmed} confirmed, {cancelled} \
+         cancelled, and money and stock agree{given_up}"
+    );
     (Verdict::Held, held)
 }

@@ -6,14 +6,14 @@ use anyhow::Result;
 use tokio::time::{Instant, sleep};
 
 use super::Drill;
-use super::report::{Fact, Report};
+use super::report::{Fact, Refusals, Report};
 use super::stage::Stage;
 use crate::target::{Target, Verb};
 
 pub(super) const DRILL: Drill = Drill {
     name: "broker-kill",
-    claim: "Orders are accepted while RabbitMQ is dead, and every accepted order reaches inventory and billing \
-            and has its effect there once.",
+    claim: "Orders are accepted while RabbitMQ is dead, and every accepted order reaches inventory and billing, has \
+            its effect there once, and is confirmed or cancelled by what they answer.",
     run: |stage| Box::pin(run(stage)),
 };
 
@@ -62,5 +62,5 @@ async fn run(stage: &Stage<'_>) -> Result<Report> {
         },
         Fact { what: format!("{accepted} orders accepted while it was dead"), observed: accepted > 0 },
     ];
-    stage.count(facts, summary).await
+    stage.count(facts, summary, Refusals::BreakTheClaim).await
 }

@@ -2,6 +2,7 @@
 
 mod broker_kill;
 mod report;
+mod saga;
 mod stage;
 
 use std::pin::Pin;
@@ -29,7 +30,7 @@ pub(crate) struct Drill {
 type Running<'a> = Pin<Box<dyn Future<Output = Result<Report>> + 'a>>;
 
 /// Every drill, in the order in which `drill all` runs them.
-pub(crate) static ALL: [Drill; 1] = [broker_kill::DRILL];
+pub(crate) static ALL: [Drill; 2] = [broker_kill::DRILL, saga::DRILL];
 
 /// What can be chosen for a drill.
 #[derive(Clone, Copy, Debug)]

@@ -18,6 +18,15 @@ pub(crate) struct Fact {
     pub(crate) observed: bool,
 }
 
+/// What an order that is refused, or not answered, says about the promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusals {
+    /// Orders have to be accepted throughout: it is part of the claim.
+    BreakTheClaim,
+    /// The order service itself was killed: whoever got no answer was promised nothing.
+    AreExpected,
+}
+
 /// The outcome of a drill.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,9 +41,24 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(facts: Vec<Fact>, load: Summary, audit: Audit, duplicates_dropped: Dropped) -> Self {
-        let (verdict, reason) = judge(&facts, &load, &audit);
+    pub(crate) fn new(
+        facts: Vec<Fact>,
+        load: Summary,
+        refusals: Refusals,
+        audit: Audit,
+        duplicates_dropped: Dropped,
+    ) -> Self {
+        let (verdict, reason) = judge(&facts, &load, refusals, &audit);
         Self { verdict, reason, facts, load, audit, duplicates_dropped }
+    }
+
+    /// One more thing that must have happened. It can only take away from the verdict.
+    pub(crate) fn require(&mut self, fact: Fact) {
+        if !fact.observed && self.verdict == Verdict::Held {
+            self.verdict = Verdict::Inconclusive;
+            self.reason = format!("nothing is proven, because this was not observed: {}", fact.what);
+        }
+        self.facts.push(fact);
     }
 
     /// The table and the verdict for people; the whole for machines.
@@ -62,19 +86,21 @@ impl Report {
 /// One order in a hundred may fail for reasons of the machine before "orders are accepted" is called untrue.
 const TOLERATED: f64 = 0.01;
 
-fn judge(facts: &[Fact], load: &Summary, audit: &Audit) -> (Verdict, String) {
-    let count =
-        |kind| ["orders", "inventory", "billing"].map(|place| audit.count(kind, place)).iter().sum::<u64>();
+fn judge(facts: &[Fact], load: &Summary, refusals: Refusals, audit: &Audit) -> (Verdict, String) {
     let [missing, doubled, phantom, sums, disorder] =
-        [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::Sums, Kind::Disorder].map(count);
+        [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::Sums, Kind::Disorder]
+            .map(|kind| audit.count_all(kind));
     if missing + doubled + phantom + sums + disorder > 0 {
         let what = format!(
             "{missing} missing, {doubled} doubled, {phantom} from nowhere, {sums} wrong sums, {disorder} out of order"
         );
         return (Verdict::Broken, format!("{what}; the ids are above"));
     }
-    if audit.owed + audit.parked > 0 {
-        let what = format!("{} events still unpublished and {} set aside", audit.owed, audit.parked);
+    if audit.under_way() + audit.parked > 0 {
+        let Audit { owed, payments_owed, open, parked, .. } = audit;
+        let what = format!(
+            "{owed} events still unpublished, {payments_owed} payments owed, {open} orders open, {parked} set aside"
+        );
         return (Verdict::Broken, format!("{what}, although everything has been running again for a while"));
     }
     // Parked events were counted above: no drill may bring one about. What a consumer sets aside may be of before.
@@ -89,13 +115,17 @@ fn judge(facts: &[Fact], load: &Summary, audit: &Audit) -> (Verdict, String) {
         );
     }
     let unanswered = load.refused_in_all() + load.failed;
-    if unanswered as f64 > load.sent as f64 * TOLERATED {
+    if refusals == Refusals::BreakTheClaim && unanswered as f64 > load.sent as f64 * TOLERATED {
         let what = format!("{unanswered} of {} orders were refused or got no answer", load.sent);
         return (Verdict::Broken, format!("nothing is lost, but {what}"));
     }
     let accepted = load.accepted;
     (
         Verdict::Held,
-        format!("{accepted} orders accepted, none lost, none doubled, no effect without its order"),
+        format!(
+            "{accepted} orders accepted, none lost, none doubled, no effect without its order; {} of all orders are \
+             confirmed, {} cancelled, and money and stock agree",
+            audit.confirmed, audit.cancelled
+        ),
     )
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
-use load_tests::{Answer, Load, Summary};
+use load_tests::{Answer, Load, Mix, Summary};
 use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, sleep};
 
-use super::report::{Fact, Report};
+use super::report::{Fact, Refusals, Report};
 use super::{Options, Shop, Terminal};
 use crate::audit::{Audit, Dropped};
 use crate::ledger::Ledger;
@@ -38,12 +38,18 @@ struct Progress {
     waiting: u64,
     inventory: u64,
     billing: u64,
+    confirmed: u64,
+    cancelled: u64,
 }
 
 const PROGRESS: &str = "select json_build_object(
-    'waiting', (select count(*) from orders.outbox where published_at is null and parked_at is null),
-    'inventory', (select count(*) from inventory.processed_events),
-    'billing', (select count(*) from billing.processed_events))::text";
+    'waiting', (select count(*) from orders.outbox where published_at is null and parked_at is null)
+             + (select count(*) from inventory.outbox where published_at is null and parked_at is null)
+             + (select count(*) from billing.outbox where published_at is null and parked_at is null),
+    'inventory', (select count(*) from inventory.reservations),
+    'billing', (select count(*) from billing.payments where state <> 'asked'),
+    'confirmed', (select count(*) from orders.orders where status = 'confirmed'),
+    'cancelled', (select count(*) from orders.orders where status = 'cancelled'))::text";
 
 /// A load in the background. Dropping it ends it.
 pub(crate) struct RunningLoad(JoinHandle<Result<Summary>>);
@@ -80,7 +86,7 @@ impl<'a> Stage<'a> {
 
     /// Starts the load. Each acknowledgement is in the ledger before it is counted.
     pub(crate) fn load(&self, for_: Duration) -> RunningLoad {
-        let load = Load::new(self.shop.orders_url(), self.options.rate, for_);
+        let load = Load { mix: Mix::Real, ..Load::new(self.shop.orders_url(), self.options.rate, for_) };
         let ledger = self.ledger.clone();
         RunningLoad(tokio::spawn(load_tests::run(load, move |outcome| {
             if let Answer::Accepted(id) = outcome.answer {
@@ -102,8 +108,9 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits until every effect is there, then draws the sum. Past the deadline the sum is drawn as things are.
-    pub(crate) async fn count(&self, facts: Vec<Fact>, load: Summary) -> Result<Report> {
-        self.phase("drain", "waiting until everything that was accepted is applied");
+    /// `refusals` says whether orders had to be accepted all the time.
+    pub(crate) async fn count(&self, facts: Vec<Fact>, load: Summary, refusals: Refusals) -> Result<Report> {
+        self.phase("drain", "waiting until every order is confirmed or cancelled, and nothing is owed");
         let deadline = Instant::now() + APPLIED_WITHIN;
         let audit = loop {
             let audit = self.audit().await?;
@@ -112,10 +119,10 @@ impl<'a> Stage<'a> {
             }
             sleep(Duration::from_millis(500)).await;
         };
-        self.phase("verify", "comparing the clients' acknowledgements with all three services, by order id");
+        self.phase("verify", "comparing the clients' acknowledgements with the books of all three services and of the provider");
         let now = self.shop.duplicates_dropped().await;
         let dropped = now.since(self.duplicates_before);
-        Ok(Report::new(facts, load, audit, dropped))
+        Ok(Report::new(facts, load, refusals, audit, dropped))
     }
 
     async fn audit(&self) -> Result<Audit> {
@@ -147,22 +154,25 @@ impl<'a> Stage<'a> {
     /// Unknown is `?`, never 0.
     fn line(&self, now: Option<Progress>, broker_runs: Option<bool>) -> String {
         let show = |n: Option<u64>| n.map_or("?".to_owned(), |n| n.to_string());
-        let since =
-            |figure: fn(Progress) -> u64| show(now.zip(self.before).map(|(n, b)| figure(n) - figure(b)));
+        let since = |figure: fn(Progress) -> u64| {
+            show(now.zip(self.before).map(|(n, b)| figure(n).saturating_sub(figure(b))))
+        };
         let broker = match broker_runs {
             Some(true) => "up",
             Some(false) => "DOWN",
             None => "?",
         };
         format!(
-            "  {:5.1} s  {:<8} accepted {:>5}   waiting in the outbox {:>5}   applied: inventory {:>5}, billing {:>5}   \
-             broker {broker}",
+            "  {:5.1} s  {:<8} accepted {:>5}   in outboxes {:>5}   answered: inventory {:>5}, billing {:>5}   \
+             confirmed {:>5}, cancelled {:>4}   broker {broker}",
             self.started.elapsed().as_secs_f64(),
             self.phase.borrow(),
             self.ledger.noted(),
             show(now.map(|now| now.waiting)),
             since(|progress| progress.inventory),
             since(|progress| progress.billing),
+            since(|progress| progress.confirmed),
+            since(|progress| progress.cancelled),
         )
     }
 }

@@ -151,7 +151,7 @@ async fn at_rest(stage: &Stage) -> Result<Audit> {
         if audit.at_rest() || audit.beyond_hope() {
             return Ok(audit);
         }
-        ensure!(Instant::now() < deadline, "{} owed after {PATIENCE:?}: {:?}", audit.owed, audit.findings);
+        ensure!(Instant::now() < deadline, "not at rest after {PATIENCE:?}: {audit:?}");
         sleep(Duration::from_millis(500)).await;
     }
 }

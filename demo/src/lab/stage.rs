@@ -97,9 +97,13 @@ impl Stage {
 
     /// Places one order, which has to be accepted.
     pub async fn order(&self) -> Result<Uuid> {
-        let body = json!({ "customerId": Uuid::new_v4(), "lines": [
-            { "sku": "TEA-001", "quantity": 2 }, { "sku": "MUG-001", "quantity": 1 },
-        ] });
+        let lines = json!([{ "sku": "TEA-001", "quantity": 2 }, { "sku": "MUG-001", "quantity": 1 }]);
+        self.order_of(Uuid::new_v4(), lines).await
+    }
+
+    /// Places one order of somebody for something, which has to be accepted.
+    pub async fn order_of(&self, customer: Uuid, lines: Value) -> Result<Uuid> {
+        let body = json!({ "customerId": customer, "lines": lines });
         let response =
             self.client.post(format!("{}/orders", self.system.orders_url())).json(&body).send().await?;
         ensure!(response.status() == 201, "an order was answered with {}", response.status());
@@ -107,6 +111,20 @@ impl Stage {
         let id = order["id"].as_str().context("no id")?.parse()?;
         self.note(id);
         Ok(id)
+    }
+
+    /// Lets the payment provider fail: a list of faults, as `PUT /faults` takes it.
+    pub async fn provider_faults(&self, faults: Value) -> Result<()> {
+        let url = format!("{}/faults", self.system.url("provider")?);
+        let answer = self.client.put(url).json(&faults).send().await?;
+        ensure!(answer.status() == 200, "the faults were answered with {}", answer.status());
+        Ok(())
+    }
+
+    /// An order as a client sees it.
+    pub async fn read(&self, id: Uuid) -> Result<Value> {
+        let url = format!("{}/orders/{id}", self.system.orders_url());
+        Ok(self.client.get(url).send().await?.error_for_status()?.json().await?)
     }
 
     /// Takes an order back.
@@ -130,7 +148,11 @@ impl Stage {
 
     /// Starts a load that arrives evenly, whatever becomes of the system; await the handle for its end.
     pub fn load(&self, rate: u32, for_: Duration) -> tokio::task::JoinHandle<Result<Summary>> {
-        let load = Load::new(self.system.orders_url(), rate, for_);
+        self.run(Load::new(self.system.orders_url(), rate, for_))
+    }
+
+    /// Starts a load; await the handle for its end.
+    pub fn run(&self, load: Load) -> tokio::task::JoinHandle<Result<Summary>> {
         let note = self.ledger();
         tokio::spawn(load_tests::run(load, move |outcome| {
             if let Answer::Accepted(id) = outcome.answer {
@@ -154,7 +176,7 @@ impl Stage {
             eventually("every accepted order to be applied by both services", PATIENCE, async || {
                 let audit = self.audit().await?;
                 ensure!(!audit.beyond_hope(), "broken: {:?}", audit.findings);
-                ensure!(audit.at_rest(), "under way: {} owed, {:?}", audit.owed, audit.findings);
+                ensure!(audit.at_rest(), "under way: {audit:?}");
                 Ok(Some(audit))
             });
         let audit = waited.await?;

@@ -84,7 +84,9 @@ async fn events_that_met_a_defect_are_set_aside_and_applied_once_after_it_is_men
     let stage = Stage::set(&vhost.url()).await?;
     let database = stage.database.as_ref().context("a database of our own")?;
     let mut admin = PgConnection::connect(&database.admin_url()).await?;
-    sqlx::query("alter table billing.invoices rename column amount to sum").execute(&mut admin).await?;
+    sqlx::query("alter table billing.payments rename column traceparent to trace")
+        .execute(&mut admin)
+        .await?;
     for _ in 0..3 {
         stage.order().await?;
     }
@@ -96,10 +98,12 @@ async fn events_that_met_a_defect_are_set_aside_and_applied_once_after_it_is_men
     let replay = async |body: Value| ask(&stage, "billing", "/admin/dead-letters/replay", Some(body)).await;
     assert_eq!(replay(json!({ "all": true })).await?["items"][2]["outcome"], "still-fails");
 
-    sqlx::query("alter table billing.invoices rename column sum to amount").execute(&mut admin).await?;
+    sqlx::query("alter table billing.payments rename column trace to traceparent")
+        .execute(&mut admin)
+        .await?;
     eventually("the two others to have applied theirs", PATIENCE, async || {
         let audit = stage.audit().await?;
-        Ok((audit.lines_reserved == 6 && audit.set_aside(false) == 3).then_some(()))
+        Ok((audit.put_aside == 9 && audit.set_aside(false) == 3).then_some(()))
     })
     .await?;
     assert!(stage.audit().await?.findings.is_empty(), "set aside is not missing");
@@ -110,7 +114,7 @@ async fn events_that_met_a_defect_are_set_aside_and_applied_once_after_it_is_men
     assert_eq!(outcomes(&replay(json!({ "all": true })).await?), ["applied"; 3]);
     assert_eq!(outcomes(&replay(json!({ "ids": ids })).await?), ["unchanged"; 3]);
     let audit = stage.held().await?;
-    assert_eq!((audit.orders_invoiced, audit.set_aside(false)), (3, 0));
+    assert_eq!((audit.in_billing, audit.set_aside(false)), (3, 0));
 
     // And all of it published once more: copies are recognised, effects stay as they are.
     let events: Vec<_> = set_aside.iter().map(|letter| letter["eventId"].clone()).collect();

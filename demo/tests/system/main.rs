@@ -6,4 +6,5 @@ mod aside;
 mod delivery;
 mod order;
 mod outages;
+mod saga;
 mod stops;

@@ -10,10 +10,10 @@ async fn killed_under_load(service: &str) -> anyhow::Result<()> {
     let stage = Stage::set(&vhost.url()).await?;
     let load = stage.load(100, Duration::from_secs(9));
     for _ in 0..3 {
-        let before = stage.audit().await?.orders_invoiced.min(stage.audit().await?.orders_reserved);
+        let before = stage.audit().await?.confirmed;
         eventually("some orders to be through", PATIENCE, async || {
             let audit = stage.audit().await?;
-            Ok((audit.orders_invoiced.min(audit.orders_reserved) > before + 40).then_some(()))
+            Ok((audit.confirmed > before + 40).then_some(()))
         })
         .await?;
         stage.system.kill(service).await?;
@@ -41,15 +41,20 @@ async fn the_billing_service_is_killed_under_load() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn the_payment_provider_is_killed_under_load() -> anyhow::Result<()> {
+    killed_under_load("provider").await
+}
+
+#[tokio::test]
 async fn a_stop_under_load_is_orderly_and_leaves_nothing_half_done() -> anyhow::Result<()> {
     let vhost = testbed::vhost().await?;
     let stage = Stage::set(&vhost.url()).await?;
     let load = stage.load(100, Duration::from_secs(8));
     eventually("some orders to be through", PATIENCE, async || {
-        Ok((stage.audit().await?.orders_invoiced > 50).then_some(()))
+        Ok((stage.audit().await?.confirmed > 50).then_some(()))
     })
     .await?;
-    for service in ["inventory", "billing", "orders"] {
+    for service in ["inventory", "billing", "provider", "orders"] {
         // Waits ten seconds and a little: a service that takes longer is an error here.
         assert_eq!(stage.system.terminate(service).await?, Some(0), "{service}");
         stage.system.start_again(service).await?;

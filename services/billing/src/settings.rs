@@ -1,82 +1,70 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Parser;
-use runtime::{
-    admin::Token,
-    database::DatabaseUrl,
-    settings,
-    telemetry::{self, LogFormat},
-};
+use reqwest::Url;
+use runtime::settings::{duration, refuse};
+use service::settings::{self, Consuming, Ground, Publishing};
+
+/// What all variables of this service begin with.
+pub const PREFIX: &str = "BILLING_";
 
 /// Settings of the billing service. Each is an environment variable; a wrong or unknown one ends the start.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "billing", version)]
 pub struct Settings {
-    /// The database, as the login `billing`: postgres://billing:password@host:5432/shop.
-    #[arg(long, env = "BILLING_DATABASE_URL", hide_env_values = true)]
-    pub database_url: DatabaseUrl,
-
-    /// The broker, with its virtual host: amqp://user:password@host:5672/shop.
-    #[arg(long, env = "BILLING_AMQP_URL", hide_env_values = true)]
-    pub amqp_url: String,
-
     /// Where the health and the metrics are served.
-    #[arg(long, env = "BILLING_HTTP_ADDRESS", default_value = "127.0.0.1:8082")]
+    #[arg(long, default_value = "127.0.0.1:8082")]
     pub http_address: SocketAddr,
 
-    /// Where operators are served: the routes under /admin, and nothing else. Not served at all unless this is set.
-    #[arg(long, env = "BILLING_ADMIN_ADDRESS")]
-    pub admin_address: Option<SocketAddr>,
+    /// The payment provider: http://host:port.
+    #[arg(long, value_parser = base)]
+    pub provider_url: Url,
 
-    /// What operators have to show: 16 characters or more.
-    #[arg(long, env = "BILLING_ADMIN_TOKEN", hide_env_values = true)]
-    pub admin_token: Option<Token>,
+    /// How long one call to the provider may take. After that nobody knows what came of it, and it is made again, with
+    /// the same key.
+    #[arg(long, default_value = "3s", value_parser = duration)]
+    pub provider_deadline: Duration,
 
-    /// How old an event may be for an operator to replay its dead letter without insisting. Shorter than the time for
-    /// which processed events are remembered: of one that is forgotten, nobody knows whether it was applied.
-    #[arg(long, env = "BILLING_REPLAY_WITHIN", default_value = "14days", value_parser = settings::age)]
-    pub replay_within: Duration,
+    /// How many calls to the provider may be under way at the same time.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub provider_calls: u16,
 
-    /// What is logged: a level, or a filter such as warn,broker=debug. At info every event is a line.
-    #[arg(long, env = "BILLING_LOG", default_value = "info", value_parser = telemetry::filter)]
-    pub log: String,
+    /// What every service stands on.
+    #[command(flatten)]
+    pub ground: Ground,
 
-    /// How it is logged.
-    #[arg(long, env = "BILLING_LOG_FORMAT", default_value = "json")]
-    pub log_format: LogFormat,
+    /// How it publishes.
+    #[command(flatten)]
+    pub publishing: Publishing,
 
-    /// Connections to the database. The consumer uses one at a time, its collector of dead letters another; the health
-    /// check, the retention, the count of dead letters and operators need one now and then.
-    #[arg(long, env = "BILLING_DATABASE_CONNECTIONS", default_value_t = 4,
-          value_parser = clap::value_parser!(u32).range(2..=100))]
-    pub database_connections: u32,
-
-    /// How many unacknowledged messages the broker may hand over at a time.
-    #[arg(long, env = "BILLING_PREFETCH", default_value_t = 500,
-          value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    pub prefetch: u16,
-
-    /// How long it is remembered that an event was processed, such as 30days. A copy that arrives later is applied again:
-    /// longer than an event can be published again (docs/retention.md), and at least a day.
-    #[arg(long, env = "BILLING_REMEMBER", default_value = "30days", value_parser = settings::age)]
-    pub remember: Duration,
+    /// How it consumes.
+    #[command(flatten)]
+    pub consuming: Consuming,
 }
 
-/// Without any operator, a copy comes as late as the longest outage between a confirm and its mark.
-const SHORTEST_MEMORY: Duration = Duration::from_secs(24 * 3600);
+/// A stop waits for calls that are under way, and for no longer than the process has.
+const LONGEST_CALL: Duration = Duration::from_secs(6);
 
 impl Settings {
     /// Ends the process over settings that cannot work.
     pub fn check(&self) {
-        if self.remember < SHORTEST_MEMORY {
-            settings::refuse(
-                "BILLING_REMEMBER: at least 1day, because a copy that arrives after an outage would be applied again",
-            );
-        }
-        if self.remember <= self.replay_within {
-            settings::refuse(
-                "BILLING_REMEMBER: longer than BILLING_REPLAY_WITHIN, because a replay of what is forgotten is applied again",
+        settings::check(PREFIX, &self.ground, &self.publishing, &self.consuming);
+        if self.provider_deadline > LONGEST_CALL {
+            refuse(
+                "BILLING_PROVIDER_DEADLINE: at most 6s, because a stop waits for calls that are under way",
             );
         }
     }
+}
+
+/// A URL under which `charges` and `refunds` lie.
+fn base(text: &str) -> Result<Url, String> {
+    let wrong = || "not a URL like http://provider:8083".to_owned();
+    let url = Url::parse(text).map_err(|_| wrong())?;
+    if url.scheme() != "http" || url.cannot_be_a_base() || !url.has_host() {
+        return Err(wrong());
+    }
+    // Without the slash, the last part of a path would be taken for a file.
+    let slashed = if text.ends_with('/') { text.to_owned() } else { format!("{text}/") };
+    Url::parse(&slashed).map_err(|_| wrong())
 }

@@ -1,16 +1,21 @@
-//! An order is taken back: the second thing that can happen to it, and the second event of its life.
+//! An order is taken back, by whoever placed it: what was done for it is undone by whoever did it.
 
 use axum::{
     Json,
-    extract::{Extension, Path, State, rejection::PathRejection},
+    extract::{Extension, Path, State as Shared, rejection::PathRejection},
 };
-use events::{Draft, OrderCancelled, TraceContext};
+use events::{Cause, Draft, OrderCancelled, TraceContext};
 use faults::Point;
 use serde::Serialize;
+use sqlx::PgPool;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Shop, problem::Problem};
+use crate::{
+    Shop,
+    order_state::{Happening, State},
+    problem::Problem,
+};
 
 /// The answer to a cancellation.
 #[derive(Debug, Serialize)]
@@ -27,7 +32,7 @@ const TRIES: usize = 3;
 
 /// `POST /orders/{id}/cancellation`: takes an order back. Doing it again gives the same answer and changes nothing.
 pub(crate) async fn cancel_order(
-    State(shop): State<Shop>,
+    Shared(shop): Shared<Shop>,
     Extension(trace): Extension<TraceContext>,
     id: Result<Path<Uuid>, PathRejection>,
 ) -> Result<Json<Cancelled>, Problem> {
@@ -40,7 +45,13 @@ pub(crate) async fn cancel_order(
         if let Some(cancelled_at) = order.cancelled_at {
             return Ok(Json(Cancelled { id, status: "cancelled", cancelled_at }));
         }
-        if let Some(cancelled_at) = write(&shop, id, order.version, &trace).await? {
+        let cancellation = Cancellation {
+            from: State::before(Happening::CustomerCancels),
+            cause: Cause::Customer,
+            name: "customer",
+            detail: "the customer has changed their mind".into(),
+        };
+        if let Some(cancelled_at) = write(&shop.pool, id, order.version, &trace, cancellation).await? {
             faults::reach(Point::OrderWritten);
             shop.wake.after_commit();
             tracing::info!(order_id = %id, "order cancelled");
@@ -50,25 +61,36 @@ pub(crate) async fn cancel_order(
     Err(Problem::contended())
 }
 
-/// Moves the order and writes the event, in one statement, like [`place_order`](crate::place_order). `None` when the
-/// order has changed since `version` was read.
+/// A cancellation that is about to be written.
+pub(crate) struct Cancellation {
+    /// Where the order has to be, still, for this to happen to it.
+    pub(crate) from: Vec<String>,
+    /// Why: for the event, for the table, and for people.
+    pub(crate) cause: Cause,
+    pub(crate) name: &'static str,
+    pub(crate) detail: String,
+}
+
+/// Moves the order and writes the event, in one statement, like [`place_order`](crate::place_order). `None` when
+/// an event of the order has been written since `version` was read, or when it cannot be cancelled any more.
 ///
 /// The update comes first, and the event is written from its result: whoever holds the order's row lock draws the next
 /// `seq`, and that is why `seq` follows the order of commits within an order.
-async fn write(
-    shop: &Shop,
+pub(crate) async fn write(
+    pool: &PgPool,
     id: Uuid,
     version: i32,
     trace: &TraceContext,
+    cancellation: Cancellation,
 ) -> Result<Option<OffsetDateTime>, Problem> {
-    let body = OrderCancelled { order_id: id, reason: "the customer has changed their mind".into() };
-    let kind = (OrderCancelled::TYPE, OrderCancelled::VERSION);
-    let event =
-        Draft::new("/orders", ("order", id, version + 1), kind, trace, &body).map_err(Problem::internal)?;
+    let Cancellation { from, cause, name, detail } = cancellation;
+    let body = OrderCancelled { order_id: id, cause, detail };
+    let event = Draft::of("/orders", ("order", id, version + 1), trace, &body).map_err(Problem::internal)?;
     sqlx::query_scalar!(
         r#"with moved as (
-             update orders set status = 'cancelled', version = version + 1, cancelled_at = clock_timestamp()
-             where id = $1 and version = $2 and status = 'pending'
+             update orders set status = 'cancelled', version = version + 1, cancelled_at = clock_timestamp(),
+                               cancelled_for = $10
+             where id = $1 and version = $2 and status = any($11)
              returning id, version, cancelled_at
          ), event as (
              insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
@@ -86,8 +108,10 @@ async fn write(
         event.payload,
         event.headers,
         event.lane,
+        name,
+        &from,
     )
-    .fetch_optional(&shop.pool)
+    .fetch_optional(pool)
     .await
     .map_err(Problem::from)
 }

@@ -112,7 +112,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Forgets keys that are older than `remember`, once a minute, until `stop`. From then on they are new ones.
-pub(crate) async fn forget(pool: PgPool, remember: Duration, stop: CancellationToken) {
+pub async fn forget(pool: PgPool, remember: Duration, stop: CancellationToken) {
     let rounds = async {
         loop {
             match tokio::time::timeout(PATIENCE, erase(&pool, remember)).await {

@@ -1,21 +1,24 @@
-//! The order service. Reading order: `place_order`, where the promise is made; `cancel_order`, the second thing
-//! that happens to an order; `relay`, where it is kept; `api`; `admin`.
+//! The order service. Reading order: `place_order`, where the promise is made; `order_state`, what can become of an
+//! order; `follow_orders`, where the answers of the other services move it; `cancel_order` and `open_orders`, who else
+//! may; `api`.
 
-pub mod admin;
 pub mod api;
 mod cancel_order;
 mod catalogue;
-mod idempotency_key;
+mod follow_orders;
+pub mod idempotency_key;
+pub mod open_orders;
 mod order_request;
+pub mod order_state;
 mod place_order;
 mod problem;
 mod read_orders;
-pub mod relay;
 mod request_context;
 #[cfg(feature = "drill")]
 mod sabotage;
 mod settings;
 mod shop;
 
-pub use settings::Settings;
+pub use follow_orders::{CONSUMER, FollowOrders};
+pub use settings::{PREFIX, Settings};
 pub use shop::Shop;

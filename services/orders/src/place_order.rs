@@ -93,8 +93,7 @@ async fn write(
         lines: order.lines.clone(),
         total: Money { amount: order.total, currency: CURRENCY.into() },
     };
-    let kind = (OrderCreated::TYPE, OrderCreated::VERSION);
-    let event = Draft::new("/orders", ("order", id, 1), kind, trace, &body).map_err(Problem::internal)?;
+    let event = Draft::of("/orders", ("order", id, 1), trace, &body).map_err(Problem::internal)?;
     let skus: Vec<_> = order.lines.iter().map(|line| line.sku.clone()).collect();
     let quantities: Vec<_> = order.lines.iter().map(|line| line.quantity).collect();
     let unit_prices: Vec<_> = order.lines.iter().map(|line| line.unit_price).collect();

@@ -2,7 +2,7 @@
 //!
 //! The client gets a short sentence. The cause, with its whole chain, goes to the log, once, here.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use axum::{
     Json,
@@ -148,6 +148,12 @@ impl Problem {
         );
         problem.hint = Some("curl --json '{…}' sends the right content type; curl -d does not");
         problem.detail(detail)
+    }
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.title, self.detail.as_deref().unwrap_or_default())
     }
 }
 

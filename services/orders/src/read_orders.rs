@@ -10,7 +10,7 @@ use sqlx::PgPool;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Shop, catalogue::CURRENCY, order_request::PricedOrder, problem::Problem};
+use crate::{Shop, catalogue::CURRENCY, order_request::PricedOrder, order_state, problem::Problem};
 
 /// An order as a client sees it.
 #[derive(Debug, Serialize)]
@@ -24,25 +24,36 @@ pub(crate) struct OrderView {
     lines: Vec<Line>,
     #[serde(with = "time::serde::rfc3339")]
     placed_at: OffsetDateTime,
+    /// Why a cancelled order is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<String>,
     /// What happened to the order, oldest first. Only where one order is asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     history: Vec<HistoryView>,
 }
 
-/// One event of an order's life.
+/// One event of an order's life: one of our own, or an answer of another service.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct HistoryView {
     event_id: Uuid,
     #[serde(rename = "type")]
     event_type: String,
-    sequence: i32,
-    /// When it was written, with the change that it tells of.
+    /// Who says so.
+    source: String,
+    /// Our own: the order's version after it, 1, 2, 3 …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence: Option<i32>,
+    /// When it was written, with the change that it tells of: by the clock of the database, or, in an answer, by that of
+    /// the service that gives it.
     #[serde(with = "time::serde::rfc3339")]
     recorded_at: OffsetDateTime,
-    /// When the broker had it; null while it waits in the outbox.
+    /// Our own: when the broker had it; null while it waits in the outbox.
     #[serde(with = "time::serde::rfc3339::option")]
     published_at: Option<OffsetDateTime>,
+    /// Answers: when it was applied here.
+    #[serde(with = "time::serde::rfc3339::option")]
+    applied_at: Option<OffsetDateTime>,
 }
 
 impl OrderView {
@@ -59,6 +70,7 @@ impl OrderView {
             total: Money { amount: order.total, currency: CURRENCY.into() },
             lines: order.lines,
             placed_at,
+            cause: None,
             history: Vec::new(),
         }
     }
@@ -72,7 +84,7 @@ pub(crate) async fn read_order(
     // What is not an id cannot be the id of an order.
     let Path(id) = id.map_err(|_| Problem::no_such_order())?;
     let order = sqlx::query!(
-        "select customer_id, status, total_amount, currency, placed_at from orders where id = $1",
+        "select customer_id, status, total_amount, currency, placed_at, cancelled_for from orders where id = $1",
         id
     )
     .fetch_optional(&shop.pool)
@@ -81,8 +93,17 @@ pub(crate) async fn read_order(
     let lines = lines_of(&shop.pool, id).await?;
     let history = sqlx::query_as!(
         HistoryView,
-        "select event_id, event_type, aggregate_version as sequence, created_at as recorded_at, published_at
-         from outbox where aggregate_id = $1 order by aggregate_version",
+        r#"select event_id as "event_id!", event_type as "event_type!", source as "source!", sequence,
+                  recorded_at as "recorded_at!", published_at, applied_at
+           from (
+               select event_id, event_type, '/orders' as source, aggregate_version as sequence,
+                      created_at as recorded_at, published_at, null as applied_at, created_at as at
+               from outbox where aggregate_id = $1
+               union all
+               select event_id, event_type, source, null, occurred_at, null, applied_at, applied_at
+               from answers where order_id = $1
+           ) as life
+           order by at, applied_at nulls last"#,
         id
     )
     .fetch_all(&shop.pool)
@@ -90,12 +111,19 @@ pub(crate) async fn read_order(
     Ok(Json(OrderView {
         id,
         customer_id: order.customer_id,
-        status: order.status,
+        status: public(&order.status),
         total: Money { amount: order.total_amount, currency: order.currency },
         lines,
         placed_at: order.placed_at,
+        cause: order.cancelled_for,
         history,
     }))
+}
+
+/// What clients are told of a status.
+fn public(status: &str) -> String {
+    let known: Result<order_state::State, _> = status.parse();
+    known.map_or_else(|_| status.to_owned(), |state| state.public_name().to_owned())
 }
 
 /// An order's lines, in the order in which they were asked for.
@@ -139,7 +167,7 @@ pub(crate) async fn list_orders(
         return Err(Problem::bad_query("limit is 1 to 100"));
     }
     let rows = sqlx::query!(
-        "select id, customer_id, status, total_amount, currency, placed_at
+        "select id, customer_id, status, total_amount, currency, placed_at, cancelled_for
          from orders
          where $1::uuid is null or id < $1
          order by id desc
@@ -153,10 +181,11 @@ pub(crate) async fn list_orders(
     let orders = rows.into_iter().map(|row| OrderView {
         id: row.id,
         customer_id: row.customer_id,
-        status: row.status,
+        status: public(&row.status),
         total: Money { amount: row.total_amount, currency: row.currency },
         lines: Vec::new(),
         placed_at: row.placed_at,
+        cause: row.cancelled_for,
         history: Vec::new(),
     });
     Ok(Json(OrderPage { orders: orders.collect(), next }))

@@ -29,7 +29,7 @@ impl Shop {
     pub fn new(settings: &Settings) -> Self {
         let connections = settings.database_connections;
         Self {
-            pool: database::pool(&settings.database_url, "orders", connections, Purpose::Statements),
+            pool: database::pool(&settings.ground.database_url, "orders", connections, Purpose::Statements),
             wake: Wake::new(),
             catalogue: Arc::default(),
             database: DatabaseState::default(),
@@ -42,8 +42,8 @@ impl Shop {
     /// # Errors
     /// When the catalogue cannot be read from a database that was there a moment ago.
     pub async fn open(&self, settings: &Settings, stop: &CancellationToken) -> anyhow::Result<()> {
-        let migrations = [&outbox::MIGRATIONS, &MIGRATIONS];
-        if database::prepare(&settings.database_url, "ORDERS_DATABASE_URL", &migrations, stop).await {
+        let migrations = [&outbox::MIGRATIONS, &inbox::MIGRATIONS, &MIGRATIONS];
+        if database::prepare(&settings.ground.database_url, "ORDERS_DATABASE_URL", &migrations, stop).await {
             let catalogue = Catalogue::read(&self.pool).await?;
             let _ = self.catalogue.set(catalogue);
             self.database.set_up();
@@ -58,8 +58,7 @@ impl Shop {
 
     /// Whether the database answers.
     pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
-        let database = self.database.clone();
-        move || database.state()
+        self.database.probe()
     }
 
     /// Keeps [`probe`](Self::probe) truthful.

@@ -23,7 +23,7 @@ use crate::{
 /// (16 MiB by default since 4.0), and takes the confirms of the whole batch along; then the same batch comes again.
 const LARGEST_BODY: usize = 1024 * 1024;
 
-/// How often the topology is declared again, however busy the connection is. When one of two queues loses its binding,
+/// How often the topology is declared again, however busy the connection is. When one of several queues loses its binding,
 /// the broker has somewhere to route a message and says nothing: this bounds for how long.
 const DECLARE_EVERY: Duration = Duration::from_secs(5);
 

@@ -7,6 +7,8 @@
 //! and the relay would mark an event as published that no service got. Without it a `mandatory` message comes back,
 //! stays in the outbox, and is delivered as soon as the binding is there again.
 
+use std::collections::BTreeSet;
+
 use faults::Sabotage;
 use lapin::{
     Channel, ExchangeKind,
@@ -22,6 +24,9 @@ pub const EVENTS: &str = "shop.events";
 /// Where messages go that no consumer could apply; the routing key is the queue that they came from.
 pub const DEAD: &str = "shop.dead";
 
+/// The order service's queue: what the others answer.
+pub const ORDERS: &str = "orders.events";
+
 /// The inventory service's queue.
 pub const INVENTORY: &str = "inventory.events";
 
@@ -29,8 +34,23 @@ pub const INVENTORY: &str = "inventory.events";
 pub const BILLING: &str = "billing.events";
 
 /// Who wants what: a queue, and the routing keys bound to it.
-const SUBSCRIPTIONS: [(&str, &[&str]); 2] =
-    [(INVENTORY, &["order.created", "order.cancelled"]), (BILLING, &["order.created", "order.cancelled"])];
+const SUBSCRIPTIONS: [(&str, &[&str]); 3] = [
+    (
+        ORDERS,
+        &[
+            "stock.reserved",
+            "stock.rejected",
+            "stock.released",
+            "payment.captured",
+            "payment.declined",
+            "payment.refunded",
+        ],
+    ),
+    (INVENTORY, &["order.created", "order.cancelled"]),
+    // Confirmations are for readers that this shop does not have yet: a mailer, a warehouse. Until then billing takes them
+    // and lets them pass, because an event that no queue wants comes back, and would be parked.
+    (BILLING, &["order.created", "order.cancelled", "order.confirmed"]),
+];
 
 /// How often a message may come back undelivered before the broker sets it aside. Only a message that kills its
 /// consumer gets that far, since handlers that fail do not give messages back. The number is explicit because the
@@ -49,12 +69,17 @@ pub(crate) async fn declare(channel: &Channel) -> Result<(), Error> {
         let declared = channel.exchange_declare(exchange.into(), kind, durable, FieldTable::default());
         within(PATIENCE, "exchange.declare", declared).await?;
     }
-    for (queue, keys) in SUBSCRIPTIONS {
+    for (queue, _) in SUBSCRIPTIONS {
         let dead = dead_letter_queue(queue);
         declare_queue(channel, &dead, kept_for_good()).await?;
         bind(channel, &dead, DEAD, queue).await?;
         declare_queue(channel, queue, arguments(queue)).await?;
-        for key in keys {
+    }
+    // Key by key and not queue by queue. Where all bindings are lost and somebody publishes while they are made again, an
+    // event reaches the queues that are bound already, and only those: the shorter that moment, the better.
+    let keys: BTreeSet<_> = SUBSCRIPTIONS.iter().flat_map(|(_, keys)| keys.iter()).collect();
+    for key in keys {
+        for (queue, _) in SUBSCRIPTIONS.iter().filter(|(_, keys)| keys.contains(key)) {
             bind(channel, queue, EVENTS, key).await?;
         }
     }

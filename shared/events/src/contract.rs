@@ -1,9 +1,12 @@
 //! What readers may rely upon, for those who read no Rust.
 
-use schemars::{JsonSchema, generate::SchemaSettings};
+use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use crate::{Envelope, OrderCancelled, OrderCreated, envelope::SCHEMA_PREFIX};
+use crate::{
+    Data, Envelope, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated, PaymentCaptured,
+    PaymentDeclined, PaymentRefunded, StockRejected, StockReleased, StockReserved, envelope::schema_name,
+};
 
 /// One version of one event: the JSON Schema (draft 2020-12) of its whole message, generated from the types above.
 ///
@@ -23,18 +26,26 @@ impl Contract {
     /// All events and all their versions.
     pub fn all() -> Vec<Self> {
         vec![
-            Self::of::<OrderCreated>(OrderCreated::TYPE, OrderCreated::VERSION),
-            Self::of::<OrderCancelled>(OrderCancelled::TYPE, OrderCancelled::VERSION),
+            Self::of::<OrderCreated>(),
+            Self::of::<OrderConfirmed>(),
+            Self::of::<OrderCancelledV1>(),
+            Self::of::<OrderCancelled>(),
+            Self::of::<StockReserved>(),
+            Self::of::<StockRejected>(),
+            Self::of::<StockReleased>(),
+            Self::of::<PaymentCaptured>(),
+            Self::of::<PaymentDeclined>(),
+            Self::of::<PaymentRefunded>(),
         ]
     }
 
-    fn of<Data: JsonSchema>(event_type: &'static str, version: i16) -> Self {
+    fn of<D: Data>() -> Self {
         // Without references: a reader sees all of it at one glance, and so does a comparison.
         let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-        let mut schema = settings.into_generator().into_root_schema_for::<Envelope<Data>>().to_value();
-        schema["title"] = json!(format!("{event_type}, version {version}"));
-        schema["properties"]["type"]["const"] = json!(event_type);
-        schema["properties"]["dataschema"]["const"] = json!(format!("{SCHEMA_PREFIX}{event_type}:{version}"));
-        Self { event_type, version, schema }
+        let mut schema = settings.into_generator().into_root_schema_for::<Envelope<D>>().to_value();
+        schema["title"] = json!(format!("{}, version {}", D::TYPE, D::VERSION));
+        schema["properties"]["type"]["const"] = json!(D::TYPE);
+        schema["properties"]["dataschema"]["const"] = json!(schema_name(D::TYPE, D::VERSION));
+        Self { event_type: D::TYPE, version: D::VERSION, schema }
     }
 }

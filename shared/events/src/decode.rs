@@ -1,10 +1,11 @@
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
-    Envelope, OrderCancelled, OrderCreated, TraceContext, envelope::SCHEMA_PREFIX, transport::Incoming,
+    Body, Data, Envelope, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated, PaymentCaptured,
+    PaymentDeclined, PaymentRefunded, StockRejected, StockReleased, StockReserved, TraceContext,
+    envelope::schema_name, transport::Incoming,
 };
 
 /// An event that arrived and can be acted upon.
@@ -24,15 +25,6 @@ pub struct Event {
     pub trace: TraceContext,
     /// What happened.
     pub body: Body,
-}
-
-/// The bodies that are known here.
-#[derive(Debug, Clone)]
-pub enum Body {
-    /// An order was accepted.
-    OrderCreated(OrderCreated),
-    /// An order was taken back.
-    OrderCancelled(OrderCancelled),
 }
 
 /// Why a message can never be acted upon. Trying again would not help: it goes to the dead letters, with this reason.
@@ -90,16 +82,18 @@ pub fn decode(message: &Incoming) -> Result<Event, Rejection> {
         return Err(Rejection::IdMismatch { message_id: message.message_id.clone(), id: envelope.id });
     }
     let (event_type, body) = match envelope.event_type.as_str() {
-        OrderCreated::TYPE => {
-            let body: OrderCreated = body_of(&envelope, OrderCreated::VERSION)?;
-            body.check(envelope.subject).map_err(Rejection::Inconsistent)?;
-            (OrderCreated::TYPE, Body::OrderCreated(body))
+        OrderCreated::TYPE => read(&envelope, Body::OrderCreated)?,
+        OrderConfirmed::TYPE => read(&envelope, Body::OrderConfirmed)?,
+        OrderCancelled::TYPE if is::<OrderCancelledV1>(&envelope) => {
+            read(&envelope, |old: OrderCancelledV1| Body::OrderCancelled(old.into()))?
         }
-        OrderCancelled::TYPE => {
-            let body: OrderCancelled = body_of(&envelope, OrderCancelled::VERSION)?;
-            body.check(envelope.subject).map_err(Rejection::Inconsistent)?;
-            (OrderCancelled::TYPE, Body::OrderCancelled(body))
-        }
+        OrderCancelled::TYPE => read(&envelope, Body::OrderCancelled)?,
+        StockReserved::TYPE => read(&envelope, Body::StockReserved)?,
+        StockRejected::TYPE => read(&envelope, Body::StockRejected)?,
+        StockReleased::TYPE => read(&envelope, Body::StockReleased)?,
+        PaymentCaptured::TYPE => read(&envelope, Body::PaymentCaptured)?,
+        PaymentDeclined::TYPE => read(&envelope, Body::PaymentDeclined)?,
+        PaymentRefunded::TYPE => read(&envelope, Body::PaymentRefunded)?,
         other => return Err(Rejection::UnknownType(other.chars().take(100).collect())),
     };
     let traceparent = message.traceparent.as_deref().or(envelope.traceparent.as_deref());
@@ -114,10 +108,21 @@ pub fn decode(message: &Incoming) -> Result<Event, Rejection> {
     })
 }
 
+/// Whether the body is of this type in this version.
+fn is<D: Data>(envelope: &Envelope<&RawValue>) -> bool {
+    envelope.event_type == D::TYPE && envelope.dataschema == schema_name(D::TYPE, D::VERSION)
+}
+
 /// Reads `data`, if it is of the version that is known here.
-fn body_of<Data: DeserializeOwned>(envelope: &Envelope<&RawValue>, version: i16) -> Result<Data, Rejection> {
-    if envelope.dataschema != format!("{SCHEMA_PREFIX}{}:{version}", envelope.event_type) {
+fn read<D: Data>(
+    envelope: &Envelope<&RawValue>,
+    into: impl FnOnce(D) -> Body,
+) -> Result<(&'static str, Body), Rejection> {
+    if !is::<D>(envelope) {
         return Err(Rejection::UnknownSchema(envelope.dataschema.chars().take(100).collect()));
     }
-    serde_json::from_str(envelope.data.get()).map_err(|error| Rejection::Malformed(format!("data: {error}")))
+    let malformed = |error| Rejection::Malformed(format!("data: {error}"));
+    let data: D = serde_json::from_str(envelope.data.get()).map_err(malformed)?;
+    data.check(envelope.subject).map_err(Rejection::Inconsistent)?;
+    Ok((D::TYPE, into(data)))
 }

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{TraceContext, lane};
+use crate::{Data, TraceContext, lane};
 
 /// One event as it travels: CloudEvents 1.0 attribute names in JSON ("structured mode").
 ///
@@ -41,8 +41,10 @@ pub struct Envelope<Data> {
     pub data: Data,
 }
 
-/// What stands in front of an event's type in `dataschema`.
-pub(crate) const SCHEMA_PREFIX: &str = "urn:shop:";
+/// What `dataschema` says of one version of one event.
+pub(crate) fn schema_name(event_type: &str, version: i16) -> String {
+    format!("urn:shop:{event_type}:{version}")
+}
 
 /// An event about to be written: the columns of an outbox row.
 ///
@@ -71,10 +73,23 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Renders `data` into an envelope and the row that will hold it.
+    /// Renders one of our bodies: its type says its name and version.
     ///
     /// # Errors
     /// When `data` cannot be written as JSON, which none of our bodies can bring about.
+    pub fn of<D: Data>(
+        source: &str,
+        aggregate: (&'static str, Uuid, i32),
+        trace: &TraceContext,
+        data: &D,
+    ) -> Result<Self, serde_json::Error> {
+        Self::new(source, aggregate, (D::TYPE, D::VERSION), trace, data)
+    }
+
+    /// Renders `data` into an envelope and the row that will hold it.
+    ///
+    /// # Errors
+    /// When `data` cannot be written as JSON.
     pub fn new(
         source: &str,
         aggregate: (&'static str, Uuid, i32),
@@ -94,7 +109,7 @@ impl Draft {
             subject: aggregate_id,
             time: OffsetDateTime::now_utc(),
             datacontenttype: "application/json".into(),
-            dataschema: format!("{SCHEMA_PREFIX}{event_type}:{schema_version}"),
+            dataschema: schema_name(event_type, schema_version),
             sequence: aggregate_version,
             traceparent: Some(traceparent.clone()),
             data,

@@ -2,29 +2,70 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// `OrderCancelled`, version 1: an order that had been accepted is off. What was done for it is undone by whoever did
+use crate::body::{Data, same};
+
+/// `OrderCancelled`, version 2: an order that had been accepted is off. What was done for it is undone by whoever did
 /// it: the event says that, not how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrderCancelled {
     /// The order; the same as the envelope's `subject`.
     pub order_id: Uuid,
+    /// Why, for programs: `customer`, `outOfStock`, `paymentDeclined` or `timedOut`. More may follow, and a reader takes
+    /// what it does not know for some other cause: a cancellation is a cancellation.
+    #[schemars(with = "String", extend("examples" = ["customer", "outOfStock", "paymentDeclined", "timedOut"]))]
+    pub cause: Cause,
+    /// Why, for people.
+    pub detail: String,
+}
+
+/// Why an order is off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cause {
+    /// Whoever ordered has changed their mind.
+    Customer,
+    /// There was too little of something.
+    OutOfStock,
+    /// There was no money.
+    PaymentDeclined,
+    /// Inventory or billing did not answer in time.
+    TimedOut,
+    /// One that a newer writer knows.
+    #[serde(other)]
+    Other,
+}
+
+impl Data for OrderCancelled {
+    const TYPE: &'static str = "OrderCancelled";
+    const VERSION: i16 = 2;
+
+    fn check(&self, subject: Uuid) -> Result<(), String> {
+        same("orderId", self.order_id, subject)
+    }
+}
+
+/// `OrderCancelled`, version 1: nobody writes it any more, and whoever replays history still reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OrderCancelledV1 {
+    /// The order; the same as the envelope's `subject`.
+    pub order_id: Uuid,
     /// Why, for people: readers do the same whatever it says.
     pub reason: String,
 }
 
-impl OrderCancelled {
-    /// The name under which it travels.
-    pub const TYPE: &'static str = "OrderCancelled";
-    /// The version of this body's schema.
-    pub const VERSION: i16 = 1;
+impl Data for OrderCancelledV1 {
+    const TYPE: &'static str = OrderCancelled::TYPE;
 
-    /// What a reader must check before it acts.
-    pub(crate) fn check(&self, subject: Uuid) -> Result<(), String> {
-        if self.order_id == subject {
-            Ok(())
-        } else {
-            Err(format!("orderId {} is not the subject {subject}", self.order_id))
-        }
+    fn check(&self, subject: Uuid) -> Result<(), String> {
+        same("orderId", self.order_id, subject)
+    }
+}
+
+impl From<OrderCancelledV1> for OrderCancelled {
+    /// In the days of version 1 only customers could take an order back.
+    fn from(old: OrderCancelledV1) -> Self {
+        Self { order_id: old.order_id, cause: Cause::Customer, detail: old.reason }
     }
 }

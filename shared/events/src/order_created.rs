@@ -2,6 +2,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::body::{Data, same};
+
 /// `OrderCreated`, version 1: an order was accepted. A complete snapshot, so that no reader has to ask back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -41,23 +43,19 @@ pub struct Money {
 }
 
 impl OrderCreated {
-    /// The name under which it travels.
-    pub const TYPE: &'static str = "OrderCreated";
-    /// The version of this body's schema.
-    pub const VERSION: i16 = 1;
-
     /// The sum of the lines in minor units; `None` when it does not fit.
     pub fn sum(lines: &[Line]) -> Option<i64> {
         lines.iter().try_fold(0_i64, |sum, line| {
             sum.checked_add(line.unit_price.checked_mul(i64::from(line.quantity))?)
         })
     }
+}
 
-    /// What a reader must check before it acts: a body can be well-formed JSON and still be nonsense.
-    pub(crate) fn check(&self, subject: Uuid) -> Result<(), String> {
-        if self.order_id != subject {
-            return Err(format!("orderId {} is not the subject {subject}", self.order_id));
-        }
+impl Data for OrderCreated {
+    const TYPE: &'static str = "OrderCreated";
+
+    fn check(&self, subject: Uuid) -> Result<(), String> {
+        same("orderId", self.order_id, subject)?;
         if self.lines.is_empty() {
             return Err("an order has at least one line".into());
         }

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
 
-use events::{Body, Draft, Line, Money, OrderCreated, Rejection, TraceContext, decode, transport::Incoming};
+use events::{
+    Body, Cause, Draft, Line, Money, OrderCancelled, OrderCreated, Rejection, TraceContext, decode,
+    transport::Incoming,
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -22,8 +25,7 @@ fn order() -> OrderCreated {
 fn envelope() -> Value {
     let order = order();
     let aggregate = ("order", order.order_id, 1);
-    let kind = (OrderCreated::TYPE, OrderCreated::VERSION);
-    let draft = Draft::new("/orders", aggregate, kind, &TraceContext::root(), &order).unwrap();
+    let draft = Draft::of("/orders", aggregate, &TraceContext::root(), &order).unwrap();
     serde_json::from_str(&draft.payload).unwrap()
 }
 
@@ -126,9 +128,8 @@ fn rejections_do_not_grow_with_the_message() {
 #[test]
 fn a_cancellation_is_decoded_and_one_of_another_order_is_not() {
     let cancellation = |order_id: Uuid, subject: Uuid| {
-        let body = events::OrderCancelled { order_id, reason: "no more tea".into() };
-        let kind = (events::OrderCancelled::TYPE, events::OrderCancelled::VERSION);
-        let draft = Draft::new("/orders", ("order", subject, 2), kind, &TraceContext::root(), &body).unwrap();
+        let body = OrderCancelled { order_id, cause: Cause::OutOfStock, detail: "no more tea".into() };
+        let draft = Draft::of("/orders", ("order", subject, 2), &TraceContext::root(), &body).unwrap();
         decode(&message(&serde_json::from_str(&draft.payload).unwrap()))
     };
     let order = Uuid::now_v7();
@@ -136,4 +137,30 @@ fn a_cancellation_is_decoded_and_one_of_another_order_is_not() {
     assert_eq!((event.event_type, event.aggregate_version), ("OrderCancelled", 2));
     assert!(matches!(event.body, Body::OrderCancelled(body) if body.order_id == order));
     assert!(matches!(cancellation(Uuid::now_v7(), order), Err(Rejection::Inconsistent(_))));
+}
+
+fn cancellation(version: i16, data: &Value) -> Result<OrderCancelled, Rejection> {
+    let subject = data["orderId"].as_str().unwrap().parse().unwrap();
+    let kind = ("OrderCancelled", version);
+    let draft = Draft::new("/orders", ("order", subject, 2), kind, &TraceContext::root(), data).unwrap();
+    match decode(&message(&serde_json::from_str(&draft.payload).unwrap()))?.body {
+        Body::OrderCancelled(body) => Ok(body),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn both_versions_of_a_cancellation_are_read_and_handlers_see_one() {
+    let order = Uuid::now_v7();
+    let old = cancellation(1, &json!({ "orderId": order, "reason": "no more tea" })).unwrap();
+    assert_eq!((old.order_id, old.cause, old.detail.as_str()), (order, Cause::Customer, "no more tea"));
+    let new = json!({ "orderId": order, "cause": "timedOut", "detail": "billing is silent" });
+    assert_eq!(cancellation(2, &new).unwrap().cause, Cause::TimedOut);
+}
+
+#[test]
+fn a_cause_that_only_newer_writers_know_is_some_other_cause_and_a_version_is_set_aside() {
+    let newer = json!({ "orderId": Uuid::now_v7(), "cause": "meteorite", "detail": "the warehouse is gone" });
+    assert_eq!(cancellation(2, &newer).unwrap().cause, Cause::Other);
+    assert_eq!(cancellation(3, &newer), Err(Rejection::UnknownSchema("urn:shop:OrderCancelled:3".into())));
 }

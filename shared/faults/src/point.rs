@@ -27,6 +27,10 @@ pub enum Point {
     EffectCommitted,
     /// The group is acknowledged.
     GroupAcknowledged,
+    /// A payment is in hand; the provider is not asked yet.
+    PaymentUnasked,
+    /// The provider has answered, and what it did is done; nothing is written of it.
+    PaymentAnswered,
     /// A message that can never be applied is in the dead letters, and still in its queue.
     DeadLetterKept,
     /// A dead letter is committed to the table; it is still in the queue of dead letters.
@@ -35,7 +39,7 @@ pub enum Point {
 
 impl Point {
     /// All of them, in the order in which an event passes them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::OrderUnwritten,
         Self::OrderWritten,
         Self::RelayClaimed,
@@ -49,6 +53,8 @@ impl Point {
         Self::EffectWritten,
         Self::EffectCommitted,
         Self::GroupAcknowledged,
+        Self::PaymentUnasked,
+        Self::PaymentAnswered,
         Self::DeadLetterKept,
         Self::DeadLetterStored,
     ];
@@ -69,6 +75,8 @@ impl Point {
             Self::EffectWritten => "effect-written",
             Self::EffectCommitted => "effect-committed",
             Self::GroupAcknowledged => "group-acknowledged",
+            Self::PaymentUnasked => "payment-unasked",
+            Self::PaymentAnswered => "payment-answered",
             Self::DeadLetterKept => "dead-letter-kept",
             Self::DeadLetterStored => "dead-letter-stored",
         }

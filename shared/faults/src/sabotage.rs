@@ -35,11 +35,13 @@ pub enum Sabotage {
     DualWrite,
     /// `NOTIFY` runs in the order's own transaction.
     NotifyInTransaction,
+    /// The payment provider is asked without an idempotency key.
+    ChargeWithoutKey,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::MarkBeforeConfirm,
         Self::AckBeforeCommit,
         Self::ConfirmsOff,
@@ -57,6 +59,7 @@ impl Sabotage {
         Self::CancellableBegin,
         Self::DualWrite,
         Self::NotifyInTransaction,
+        Self::ChargeWithoutKey,
     ];
 
     /// What `DRILL_SABOTAGE` calls it.
@@ -79,6 +82,7 @@ impl Sabotage {
             Self::CancellableBegin => "cancellable-begin",
             Self::DualWrite => "dual-write",
             Self::NotifyInTransaction => "notify-in-transaction",
+            Self::ChargeWithoutKey => "charge-without-key",
         }
     }
 }

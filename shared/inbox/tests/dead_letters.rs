@@ -119,9 +119,8 @@ fn event() -> (Uuid, Value) {
         lines: vec![Line { sku: "TEA-001".into(), quantity: 1, unit_price: 625 }],
         total: Money { amount: 625, currency: "EUR".into() },
     };
-    let kind = (OrderCreated::TYPE, OrderCreated::VERSION);
-    let draft =
-        Draft::new("/orders", ("order", order.order_id, 1), kind, &TraceContext::root(), &order).unwrap();
+    let aggregate = ("order", order.order_id, 1);
+    let draft = Draft::of("/orders", aggregate, &TraceContext::root(), &order).unwrap();
     (draft.event_id, serde_json::from_str(&draft.payload).unwrap())
 }
 

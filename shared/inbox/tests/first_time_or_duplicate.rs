@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use events::{Body, Event, Line, Money, OrderCreated, TraceContext};
+use events::{Body, Data, Event, Line, Money, OrderCreated, TraceContext};
 use inbox::{applied, first_time};
 use sqlx::PgPool;
 use testbed::TestDatabase;

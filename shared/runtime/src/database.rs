@@ -251,6 +251,12 @@ impl DatabaseState {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// For the health: whether the database answers.
+    pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let state = self.clone();
+        move || state.state()
+    }
+
     /// Called once the database has been prepared: the first look of [`watch`](Self::watch) is yet to come.
     pub fn set_up(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Ok(());

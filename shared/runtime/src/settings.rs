@@ -2,13 +2,14 @@
 
 use std::{
     error::Error,
+    ffi::OsString,
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
 
 use clap::{
-    CommandFactory, Parser,
+    Command, CommandFactory, FromArgMatches, Parser,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
@@ -16,21 +17,42 @@ use clap::{
 /// something.
 const WRONG_SETTING: i32 = 78;
 
-/// Reads a service's settings. A wrong, missing or unknown variable ends the process with one line and exit code 78.
+/// Reads a service's settings: each from the variable that is called `prefix` and the name of the field in capitals. A
+/// wrong, missing or unknown variable ends the process with one line and exit code 78.
 ///
 /// Unknown ones too, if they begin with `prefix`: a misspelt variable would otherwise be a setting that silently has
 /// its default.
 pub fn load<Settings: Parser>(prefix: &str) -> Settings {
-    if let Err(problem) = no_strangers::<Settings>(prefix, std::env::vars_os().map(|(name, _)| name)) {
+    let command = command::<Settings>(prefix);
+    if let Err(problem) = no_strangers(&command, prefix, std::env::vars_os().map(|(name, _)| name)) {
         refuse(&problem);
     }
-    match Settings::try_parse() {
+    match parse(&command, std::env::args_os()) {
         Ok(settings) => settings,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             error.exit()
         }
-        Err(error) => refuse(&explain::<Settings>(&error)),
+        Err(error) => refuse(&explain(&command, &error)),
     }
+}
+
+/// The command line with its variables. They get their names here and not in the attributes, so that services can share
+/// groups of settings under prefixes of their own.
+fn command<Settings: CommandFactory>(prefix: &str) -> Command {
+    Settings::command().mut_args(|argument| match argument.get_long() {
+        Some(long) => {
+            let variable = format!("{prefix}{}", long.replace('-', "_").to_uppercase());
+            argument.env(variable)
+        }
+        None => argument,
+    })
+}
+
+fn parse<Settings: FromArgMatches>(
+    command: &Command,
+    arguments: impl Iterator<Item = OsString>,
+) -> Result<Settings, clap::Error> {
+    Settings::from_arg_matches(&command.clone().try_get_matches_from(arguments)?)
 }
 
 /// Ends the process because of a setting: one line on standard error, and exit code 78. Never shows a secret: callers
@@ -40,11 +62,11 @@ pub fn refuse(problem: &str) -> ! {
     std::process::exit(WRONG_SETTING);
 }
 
-fn no_strangers<Settings: CommandFactory>(
+fn no_strangers(
+    command: &Command,
     prefix: &str,
-    names: impl Iterator<Item = std::ffi::OsString>,
+    names: impl Iterator<Item = OsString>,
 ) -> Result<(), String> {
-    let command = Settings::command();
     let known: Vec<_> = command.get_arguments().filter_map(|argument| argument.get_env()).collect();
     for name in names {
         if !name.to_string_lossy().starts_with(prefix) || known.contains(&name.as_os_str()) {
@@ -62,7 +84,7 @@ fn no_strangers<Settings: CommandFactory>(
 }
 
 /// One line out of what clap would say in several, naming the variable instead of the flag, without the value.
-fn explain<Settings: CommandFactory>(error: &clap::Error) -> String {
+fn explain(command: &Command, error: &clap::Error) -> String {
     let flag = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) => flag.clone(),
         Some(ContextValue::Strings(flags)) => flags.first().cloned().unwrap_or_default(),
@@ -70,7 +92,7 @@ fn explain<Settings: CommandFactory>(error: &clap::Error) -> String {
             return error.to_string().lines().next().unwrap_or("wrong arguments").to_owned();
         }
     };
-    let mut command = Settings::command();
+    let mut command = command.clone();
     // Before that an argument cannot say how it is written.
     command.build();
     let argument = command.get_arguments().find(|argument| argument.to_string() == flag);
@@ -138,13 +160,13 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Toy {
         /// Where the database is.
-        #[arg(long, env = "TOY_DATABASE_URL", hide_env_values = true, value_parser = secret)]
+        #[arg(long, hide_env_values = true, value_parser = secret)]
         database_url: String,
         /// How long to wait.
-        #[arg(long, env = "TOY_POLL", default_value = "1s", value_parser = duration)]
+        #[arg(long, default_value = "1s", value_parser = duration)]
         poll: Duration,
         /// How many at a time.
-        #[arg(long, env = "TOY_BATCH", default_value = "500", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+        #[arg(long, default_value = "500", value_parser = clap::value_parser!(u16).range(1..=10_000))]
         batch: u16,
     }
 
@@ -157,7 +179,9 @@ mod tests {
     }
 
     fn explained(arguments: &[&str]) -> String {
-        explain::<Toy>(&Toy::try_parse_from([&["toy"], arguments].concat()).unwrap_err())
+        let command = command::<Toy>("TOY_");
+        let arguments = ["toy"].iter().chain(arguments).map(OsString::from);
+        explain(&command, &parse::<Toy>(&command, arguments).unwrap_err())
     }
 
     #[test]
@@ -199,8 +223,10 @@ mod tests {
 
     #[test]
     fn a_misspelt_variable_is_refused_with_the_one_that_was_meant() {
-        let problem = no_strangers::<Toy>("TOY_", ["TOY_BACTH".into()].into_iter()).unwrap_err();
+        let problem =
+            no_strangers(&command::<Toy>("TOY_"), "TOY_", ["TOY_BACTH".into()].into_iter()).unwrap_err();
         assert!(problem.contains("is TOY_BATCH meant?"), "{problem}");
-        no_strangers::<Toy>("TOY_", ["TOY_BATCH".into(), "HOME".into()].into_iter()).unwrap();
+        no_strangers(&command::<Toy>("TOY_"), "TOY_", ["TOY_BATCH".into(), "HOME".into()].into_iter())
+            .unwrap();
     }
 }

@@ -15,10 +15,14 @@ const BUILT_WITHIN: Duration = Duration::from_secs(1_800);
 static BUILT: OnceCell<()> = OnceCell::const_new();
 static DRILLS_BUILT: OnceCell<()> = OnceCell::const_new();
 
-const SERVICES: [&str; 6] = ["-p", "orders", "-p", "inventory", "-p", "billing"];
-/// Under names of their own, so that a drill build is never taken for the real thing.
-const DRILLS: [&str; 8] =
-    ["--features", "drill", "--bin", "orders-drill", "--bin", "inventory-drill", "--bin", "billing-drill"];
+const SERVICES: [&str; 8] = ["-p", "orders", "-p", "inventory", "-p", "billing", "-p", "provider"];
+/// Under names of their own, so that a drill build is never taken for the real thing. The provider has none: it is not
+/// one of ours.
+#[rustfmt::skip]
+const DRILLS: [&str; 14] = [
+    "-p", "orders", "-p", "inventory", "-p", "billing",
+    "--features", "drill", "--bin", "orders-drill", "--bin", "inventory-drill", "--bin", "billing-drill",
+];
 
 /// Cargo's target directory, if our own executable is in one (`target/release/demo`, `target/release/deps/…`).
 pub(crate) fn target_dir() -> Option<PathBuf> {
@@ -38,23 +42,24 @@ pub fn workspace_root() -> Option<PathBuf> {
     starts.iter().flatten().find_map(|start| start.ancestors().find(is_root)).map(Path::to_owned)
 }
 
-/// Builds the three services, once per process. Does nothing outside a checkout, or if `TESTBED_PREBUILT` is set.
+/// Builds the three services and the provider, once per process. Does nothing outside a checkout, or if `TESTBED_PREBUILT` is set.
 /// With `show`, cargo's progress goes to our standard error; without it only a failure is shown.
 pub async fn build_services(show: bool) -> Result<()> {
-    BUILT.get_or_try_init(|| build(&[], show)).await.copied()
+    BUILT.get_or_try_init(|| build(&SERVICES, show)).await.copied()
 }
 
-/// Builds the drill builds of the services, likewise.
+/// Builds the drill builds of the services, likewise, and what they are run with.
 pub async fn build_drill_services(show: bool) -> Result<()> {
+    build_services(show).await?;
     DRILLS_BUILT.get_or_try_init(|| build(&DRILLS, show)).await.copied()
 }
 
-async fn build(more: &[&str], show: bool) -> Result<()> {
+async fn build(what: &[&str], show: bool) -> Result<()> {
     let Some(root) = workspace_root().filter(|_| std::env::var_os("TESTBED_PREBUILT").is_none()) else {
         return Ok(());
     };
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release"]).args(SERVICES).args(more);
+    cargo.args(["build", "--release"]).args(what);
     if let Some(target) = target_dir() {
         cargo.arg("--target-dir").arg(target);
     }

@@ -12,7 +12,7 @@ use crate::eventually;
 /// A bootstrap may wait for another one that runs at the same time.
 const DONE_WITHIN: Duration = Duration::from_secs(60);
 
-/// The passwords of the four logins that `migrations/bootstrap.sql` makes.
+/// The passwords of the five logins that `migrations/bootstrap.sql` makes.
 #[derive(Clone)]
 pub struct Passwords {
     /// Of the order service.
@@ -21,28 +21,37 @@ pub struct Passwords {
     pub inventory: String,
     /// Of the billing service.
     pub billing: String,
+    /// Of the payment provider.
+    pub provider: String,
     /// Of the one who may read everything and write nothing.
     pub auditor: String,
 }
 
 impl Passwords {
-    /// The same password for all four: fit for servers that live as long as a test.
+    /// The same password for all five: fit for servers that live as long as a test.
     pub fn all(password: &str) -> Self {
         let password = || password.to_owned();
-        Self { orders: password(), inventory: password(), billing: password(), auditor: password() }
+        Self {
+            orders: password(),
+            inventory: password(),
+            billing: password(),
+            provider: password(),
+            auditor: password(),
+        }
     }
 
-    fn each(&self) -> [(&'static str, &str); 4] {
+    fn each(&self) -> [(&'static str, &str); 5] {
         [
             ("orders", &self.orders),
             ("inventory", &self.inventory),
             ("billing", &self.billing),
+            ("provider", &self.provider),
             ("auditor", &self.auditor),
         ]
     }
 }
 
-/// The URLs of one database for the four logins.
+/// The URLs of one database for the five logins.
 #[derive(Clone, Debug)]
 pub struct DatabaseUrls {
     /// For the order service.
@@ -51,6 +60,8 @@ pub struct DatabaseUrls {
     pub inventory: String,
     /// For the billing service.
     pub billing: String,
+    /// For the payment provider.
+    pub provider: String,
     /// For the conservation sum.
     pub auditor: String,
 }
@@ -68,6 +79,7 @@ impl DatabaseUrls {
             orders: url("orders", &passwords.orders)?,
             inventory: url("inventory", &passwords.inventory)?,
             billing: url("billing", &passwords.billing)?,
+            provider: url("provider", &passwords.provider)?,
             auditor: url("auditor", &passwords.auditor)?,
         })
     }

@@ -16,8 +16,8 @@ const MADE_WITHIN: Duration = Duration::from_secs(60);
 /// A destructor that waits longer would be noticed; the server forgets everything at its own end anyway.
 const DROPPED_WITHIN: Duration = Duration::from_secs(2);
 
-/// A database for one test: the logins `orders`, `inventory`, `billing` and `auditor`, and their empty schemas.
-/// Dropped with the value, as far as that is possible.
+/// A database for one test: the logins `orders`, `inventory`, `billing`, `provider` and `auditor`, and their empty
+/// schemas. Dropped with the value, as far as that is possible.
 #[derive(Debug)]
 pub struct TestDatabase {
     name: String,
@@ -32,19 +32,20 @@ pub async fn database() -> Result<TestDatabase> {
 }
 
 impl TestDatabase {
-    /// The URL for a login: `orders`, `inventory`, `billing` or `auditor`.
+    /// The URL for a login: `orders`, `inventory`, `billing`, `provider` or `auditor`.
     pub fn url(&self, login: &str) -> String {
         match login {
             "orders" => self.urls.orders.clone(),
             "inventory" => self.urls.inventory.clone(),
             "billing" => self.urls.billing.clone(),
+            "provider" => self.urls.provider.clone(),
             "auditor" => self.urls.auditor.clone(),
             // Some other login: the connection will be refused, with the server's own reason.
             _ => self.urls.orders.replacen("orders", login, 1),
         }
     }
 
-    /// The URLs for all four logins.
+    /// The URLs for all five logins.
     pub fn urls(&self) -> &DatabaseUrls {
         &self.urls
     }
@@ -84,7 +85,7 @@ async fn create(admin_url: &str) -> Result<TestDatabase> {
     // `create database` copies what is in the template, not the rights to the database itself.
     let grants = format!(
         r#"revoke all on database "{name}" from public;
-           grant connect on database "{name}" to orders, inventory, billing, auditor"#
+           grant connect on database "{name}" to orders, inventory, billing, provider, auditor"#
     );
     sqlx::raw_sql(AssertSqlSafe(grants)).execute(&mut connection).await?;
     connection.close().await?;

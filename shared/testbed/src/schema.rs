@@ -8,13 +8,14 @@ use sqlx::{Connection as _, PgConnection};
 
 use crate::DatabaseUrls;
 
-/// Applies the migrations of all three services, from the checkout, each as its own login.
+/// Applies the migrations of all services and of the provider, from the checkout, each as its own login.
 pub async fn migrate(urls: &DatabaseUrls) -> Result<()> {
     let root = crate::workspace_root().context("the migrations are in the checkout")?;
     for (url, parts) in [
-        (&urls.orders, ["outbox", "orders"]),
-        (&urls.inventory, ["inbox", "inventory"]),
-        (&urls.billing, ["inbox", "billing"]),
+        (&urls.orders, &["outbox", "inbox", "orders"][..]),
+        (&urls.inventory, &["outbox", "inbox", "inventory"]),
+        (&urls.billing, &["outbox", "inbox", "billing"]),
+        (&urls.provider, &["provider"]),
     ] {
         let mut all = Vec::new();
         for part in parts {

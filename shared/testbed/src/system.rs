@@ -1,4 +1,4 @@
-//! The three services as child processes.
+//! The three services, and the payment provider that one of them needs, as child processes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(12);
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// Running services. The first process of each is called by the service's name, the others `orders-2`, `orders-3`, …
+/// Running services, and the provider. The first process of each is called by the service's name, the others `orders-2`, `orders-3`, …
 /// A process that is started again has the same port and settings. All are killed when the value is dropped.
 #[derive(Debug)]
 pub struct System {
@@ -62,10 +62,16 @@ impl System {
         let Instances { orders, inventory, billing } = options.instances;
         let admin_token = Uuid::new_v4().simple().to_string();
         let mut members = BTreeMap::new();
+        // Not one of ours, and so never a drill build.
+        let provider = Member::provider(&options, &logs)?;
+        provider.start()?;
+        let provider_url = provider.url.clone();
+        members.insert("provider".to_owned(), provider);
         for (service, count) in [("orders", orders), ("inventory", inventory), ("billing", billing)] {
             for number in 1..=count {
                 let name = if number == 1 { service.to_owned() } else { format!("{service}-{number}") };
-                let member = Member::new(service, &name, &options, &admin_token, &logs)?;
+                let mut member = Member::new(service, &name, &options, &admin_token, &logs)?;
+                member.command.env("BILLING_PROVIDER_URL", &provider_url);
                 member.start()?;
                 members.insert(name, member);
             }
@@ -221,6 +227,18 @@ impl System {
 }
 
 impl Member {
+    /// The stand-in for the payment provider: a database and an address is all that it has to be told.
+    fn provider(options: &SystemOptions, logs: &Path) -> Result<Self> {
+        let mut command = clean_command("provider", "PROVIDER_")?;
+        let port = free_port()?;
+        command.env("PROVIDER_DATABASE_URL", &options.database.provider);
+        command.env("PROVIDER_HTTP_ADDRESS", format!("127.0.0.1:{port}"));
+        command.envs(options.env.iter().map(|(variable, value)| (variable, value)));
+        let (url, log) = (format!("http://127.0.0.1:{port}"), logs.join("provider.log"));
+        let (process, paused) = (Mutex::default(), Mutex::default());
+        Ok(Self { command, url, admin_url: String::new(), log, process, paused })
+    }
+
     fn new(
         service: &str,
         name: &str,
@@ -236,17 +254,8 @@ impl Member {
             _ => &options.database.billing,
         };
         let prefix = service.to_uppercase();
-        let mut command = Command::new(binaries::find(&if options.drill {
-            format!("{service}-drill")
-        } else {
-            service.into()
-        })?);
-        for (variable, _) in std::env::vars_os() {
-            // Settings of the surrounding shell are not meant for this system.
-            if variable.to_string_lossy().starts_with(&format!("{prefix}_")) {
-                command.env_remove(variable);
-            }
-        }
+        let binary = if options.drill { format!("{service}-drill") } else { service.to_owned() };
+        let mut command = clean_command(&binary, &format!("{prefix}_"))?;
         command.env(format!("{prefix}_DATABASE_URL"), database);
         command.env(format!("{prefix}_AMQP_URL"), &options.amqp_url);
         command.env(format!("{prefix}_HTTP_ADDRESS"), format!("127.0.0.1:{port}"));
@@ -273,4 +282,15 @@ impl Member {
     fn take(&self) -> Option<Leash> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+}
+
+/// A service's executable, without the settings of the surrounding shell: they are not meant for this system.
+fn clean_command(binary: &str, prefix: &str) -> Result<Command> {
+    let mut command = Command::new(binaries::find(binary)?);
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with(prefix) {
+            command.env_remove(variable);
+        }
+    }
+    Ok(command)
 }

@@ -7,6 +7,8 @@ use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
 use testbed::eventually;
 
+use crate::audit::Kind;
+
 use super::{
     super::PATIENCE,
     Breach, Experiment, Setup,
@@ -15,7 +17,7 @@ use super::{
     strike::{Once, applied, gone},
 };
 
-pub(super) static EXPERIMENTS: [Experiment; 5] = [
+pub(super) static EXPERIMENTS: [Experiment; 6] = [
     Experiment {
         name: "ack-before-commit",
         invariants: &["I3"],
@@ -45,6 +47,12 @@ pub(super) static EXPERIMENTS: [Experiment; 5] = [
         invariants: &["I3"],
         fault: "inventory is killed 24 times with everything in hand",
         run: |setup| Box::pin(crash_loop(setup)),
+    },
+    Experiment {
+        name: "charge-without-key",
+        invariants: &["I4"],
+        fault: "billing is killed between the provider's answer and its own commit",
+        run: |setup| Box::pin(killed_at(setup, "payment-answered:kill")),
     },
 ];
 
@@ -126,8 +134,10 @@ async fn crash_loop(setup: Setup) -> Result<Option<Breach>> {
     for _ in 0..40 {
         stage.order().await?;
     }
-    eventually("billing to be done, so that the strikes are inventory's", PATIENCE, async || {
-        Ok((stage.audit().await?.orders_invoiced >= 41).then_some(()))
+    eventually("everybody else to be done, so that the strikes are inventory's", PATIENCE, async || {
+        let audit = stage.audit().await?;
+        let quiet = audit.owed + audit.payments_owed + audit.count(Kind::Missing, "billing") == 0;
+        Ok((audit.in_billing >= 41 && quiet).then_some(()))
     })
     .await?;
     for _ in 0..24 {

@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep};
 use super::super::Stage;
 use crate::audit::{Audit, Kind};
 
-/// What has not come to rest after this long, with everything running, is judged as it is.
-const AT_REST_WITHIN: Duration = Duration::from_secs(12);
+/// What has not come to rest, and has not changed for this long, with everything running, is judged as it is. A relay
+/// polls every second and makes full looks every three; a payment that was in the hands of the dead is due again after six.
+const STILL_FOR: Duration = Duration::from_secs(10);
 
 /// An invariant that went red, and what was seen.
 #[derive(Clone, Debug, Serialize)]
@@ -29,19 +30,25 @@ impl Breach {
 
 /// Waits until the stage is at rest, and says what is wrong with it then. Everything has to be running.
 pub(super) async fn judge(stage: &Stage) -> Result<Option<Breach>> {
-    let deadline = Instant::now() + AT_REST_WITHIN;
+    let (mut before, mut deadline) = (String::new(), Instant::now() + STILL_FOR);
     loop {
         let audit = stage.audit().await?;
         let over = audit.beyond_hope() || audit.at_rest();
         if over || Instant::now() >= deadline {
             return Ok(breach(&audit));
         }
+        let now = serde_json::to_string(&audit)?;
+        if now != before {
+            (before, deadline) = (now, Instant::now() + STILL_FOR);
+        }
         sleep(Duration::from_millis(100)).await;
     }
 }
 
 fn breach(audit: &Audit) -> Option<Breach> {
-    if let Some(found) = audit.findings.first() {
+    // What may still come is named only where nothing else is wrong.
+    let worst = audit.findings.iter().find(|found| !found.may_pass()).or(audit.findings.first());
+    if let Some(found) = worst {
         let invariant = match (found.kind, found.place.as_str()) {
             (Kind::Missing, "orders") if found.what.starts_with("acknowledged") => "I1",
             (Kind::Missing, "orders") => "I2",
@@ -52,8 +59,12 @@ fn breach(audit: &Audit) -> Option<Breach> {
         };
         return Breach::new(invariant, format!("{}: {}", found.what, found.count));
     }
-    if audit.owed > 0 {
-        return Breach::new("I8", format!("{} events are still owed", audit.owed));
+    if audit.under_way() > 0 {
+        let Audit { owed, payments_owed, open, .. } = audit;
+        return Breach::new(
+            "I8",
+            format!("{owed} events and {payments_owed} payments are owed, {open} orders open"),
+        );
     }
     None
 }

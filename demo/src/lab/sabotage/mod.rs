@@ -42,7 +42,7 @@ pub static ALL: [&[Experiment]; 4] =
     [&relay::EXPERIMENTS, &publisher::EXPERIMENTS, &consumers::EXPERIMENTS, &writer::EXPERIMENTS];
 
 /// How long a sabotage may go unnoticed, from the start of its system.
-const NOTICED_WITHIN: Duration = Duration::from_secs(60);
+const NOTICED_WITHIN: Duration = Duration::from_secs(120);
 
 /// What came of an experiment.
 #[derive(Debug, Serialize)]

@@ -12,7 +12,7 @@ use super::{
     Breach, Experiment, Setup,
     judge::judge,
     stage,
-    strike::{Lanes, Once, gone, thaw, unbind},
+    strike::{Lanes, Once, gone, unbind_before},
 };
 
 pub(super) static EXPERIMENTS: [Experiment; 4] = [
@@ -25,7 +25,7 @@ pub(super) static EXPERIMENTS: [Experiment; 4] = [
     Experiment {
         name: "unroutable-ignored",
         invariants: &["I3"],
-        fault: "both queues lose their binding",
+        fault: "the queues of inventory and billing lose their binding",
         run: |setup| Box::pin(unbound(setup.with("ORDERS_RELAY_WORKERS", "1"))),
     },
     Experiment {
@@ -77,8 +77,7 @@ async fn unbound(setup: Setup) -> Result<Option<Breach>> {
     let (stage, vhost) = stage(setup.striking("relay-claimed:freeze", once.path())).await?;
     let _ = timeout(Duration::from_secs(2), stage.order()).await;
     let frozen = once.struck_by().await?;
-    unbind(&stage, &vhost).await?;
-    thaw(frozen)?;
+    unbind_before(&stage, &vhost, frozen).await?;
     judge(&stage).await
 }
 
@@ -101,8 +100,7 @@ async fn unbound_with_a_backlog(setup: Setup) -> Result<Option<Breach>> {
         once.arm()?;
         drop(lanes);
         let frozen = once.struck_by().await?;
-        unbind(&stage, &vhost).await?;
-        thaw(frozen)?;
+        unbind_before(&stage, &vhost, frozen).await?;
         let breach = judge(&stage).await?;
         if breach.is_some() {
             return Ok(breach);

@@ -102,7 +102,8 @@ async fn late_commit(setup: Setup) -> Result<Option<Breach>> {
 async fn nobody_woken(setup: Setup) -> Result<Option<Breach>> {
     let (stage, _vhost) = stage(setup).await?;
     let original = stage.order().await?;
-    applied(&stage, 1, Duration::from_secs(20)).await?;
+    // To its very end: its confirmation is a ring too.
+    stage.held().await?;
     let mut writer = PgConnection::connect(&stage.database_url("orders")?).await?;
     let mut transaction = writer.begin().await?;
     let copy = copy_order(&mut transaction, original).await?;

@@ -55,6 +55,23 @@ async fn killed_after_order(setup: Setup) -> Result<Option<Breach>> {
 async fn storm(setup: Setup) -> Result<Option<Breach>> {
     // Few connections, so that whatever a hang-up leaves behind is soon lent to somebody else.
     let (stage, _vhost) = stage(setup.with("ORDERS_DATABASE_CONNECTIONS", "6")).await?;
+    // Whether a hang-up falls into the gap is a matter of luck.
+    for _ in 0..3 {
+        // Nobody answers meanwhile: the cores are for writing orders.
+        stage.system.kill("inventory").await?;
+        stage.system.kill("billing").await?;
+        hang_up(&stage).await?;
+        stage.revive().await?;
+        let breach = judge(&stage).await?;
+        if breach.is_some() {
+            return Ok(breach);
+        }
+    }
+    ensure!(stage.accepted() > 100, "only {} orders were accepted", stage.accepted());
+    Ok(None)
+}
+
+async fn hang_up(stage: &Stage) -> Result<()> {
     let began = Instant::now();
     for _ in 0..20 {
         stage.order().await?;
@@ -74,11 +91,10 @@ async fn storm(setup: Setup) -> Result<Option<Breach>> {
             stage.note(id);
         }
     }
-    ensure!(stage.accepted() > 100, "only {} orders were accepted", stage.accepted());
-    judge(&stage).await
+    Ok(())
 }
 
-const STORM: Duration = Duration::from_secs(8);
+const STORM: Duration = Duration::from_secs(5);
 
 async fn steady(client: reqwest::Client, url: String) -> Vec<Uuid> {
     let mut acknowledged = vec![];
@@ -113,6 +129,11 @@ async fn fickle(client: reqwest::Client, url: String, usual: u64, seed: u64) -> 
 async fn crowded(setup: Setup) -> Result<Option<Breach>> {
     let (whole, _one) = stage(Setup { drill: true, ..Setup::default() }).await?;
     let (other, _two) = stage(setup).await?;
+    for stage in [&whole, &other] {
+        // Nobody answers: the cores are for writing orders.
+        stage.system.kill("inventory").await?;
+        stage.system.kill("billing").await?;
+    }
     let (mut of_whole, mut of_other) = (0, 0);
     for _ in 0..3 {
         of_whole += accepted(&whole).await?;

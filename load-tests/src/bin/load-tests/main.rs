@@ -20,6 +20,7 @@ mod report;
 mod retention;
 mod retention_sql;
 mod rig;
+mod saga;
 mod vacuum;
 mod write;
 
@@ -59,6 +60,8 @@ enum Benchmark {
     Consumer(consumer::Options),
     /// From the commit to the broker, and to the effects, at a constant rate of orders.
     Latency(latency::Options),
+    /// Orders that go all the way, as many as there can be.
+    Saga(saga::Options),
     /// Time to start, and memory.
     Footprint(footprint::Options),
     /// A look into the outbox with ten thousand published events behind it, and with ten million.
@@ -67,7 +70,7 @@ enum Benchmark {
     Vacuum(vacuum::Options),
     /// A million old events leaving: in windows, in one statement, with their partition.
     Retention(retention::Options),
-    /// The first five, with their defaults; latency at 100 and at 600 orders a second.
+    /// The first six, with their defaults; latency at 100 and at 600 orders a second.
     All,
 }
 
@@ -110,6 +113,7 @@ impl Benchmark {
             Benchmark::Relay(options) => relay::run(options, settings).await,
             Benchmark::Consumer(options) => consumer::run(options, settings).await,
             Benchmark::Latency(options) => latency::run(options, settings).await,
+            Benchmark::Saga(options) => saga::run(options, settings).await,
             Benchmark::Footprint(options) => footprint::run(options, settings).await,
             Benchmark::Claim(options) => claim::run(options).await,
             Benchmark::Vacuum(options) => vacuum::run(options, settings).await,
@@ -122,7 +126,7 @@ impl Benchmark {
         let Benchmark::All = self else {
             return Ok(vec![self]);
         };
-        let lines = ["write", "relay", "consumer", "latency --rate 100 --rate 600", "footprint"];
+        let lines = ["write", "relay", "consumer", "latency --rate 100 --rate 600", "saga", "footprint"];
         // Read as command lines are, so that each default stands in one place.
         let read =
             |line: &str| Arguments::try_parse_from(std::iter::once("load-tests").chain(line.split(' ')));
@@ -136,6 +140,6 @@ mod tests {
 
     #[test]
     fn all_is_the_benchmarks_of_a_few_minutes_with_their_defaults() {
-        assert_eq!(Benchmark::All.each().unwrap().len(), 5);
+        assert_eq!(Benchmark::All.each().unwrap().len(), 6);
     }
 }

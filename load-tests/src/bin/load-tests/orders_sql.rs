@@ -66,18 +66,29 @@ pub(crate) fn variables(payload: &str, headers: &str) -> Vec<String> {
 pub(crate) const TEMPLATE_ORDER: &str = r#"{"customerId":"0b5f3a54-6a0e-4d0c-9d52-3c1f8f1f2a11",
     "lines":[{"sku":"TEA-001","quantity":2},{"sku":"MUG-001","quantity":1}]}"#;
 
-/// Adds `$2` unpublished events like that of order `$1` to the outbox: its envelope, with ids of their own.
+/// Adds `$2` orders like order `$1`, each with an unpublished event like its first: the envelope, with ids of their own.
+/// The orders are there because their answers look for them.
 ///
 /// One event per order, so any lane is a right one. There is no order to them: only the relay is measured on these.
 pub(crate) const FILL_OUTBOX: &str = "
+    with fresh as materialized (
+        select number, gen_random_uuid() as event_id, gen_random_uuid() as order_id
+        from generate_series(1, $2) as number
+    ), placed as (
+        insert into orders (id, customer_id, status, total_amount, currency)
+        select fresh.order_id, template.customer_id, 'pending', template.total_amount, template.currency
+        from fresh, orders template where template.id = $1
+    ), lines as (
+        insert into order_lines (order_id, line_number, sku, quantity, unit_price)
+        select fresh.order_id, line.line_number, line.sku, line.quantity, line.unit_price
+        from fresh, order_lines line where line.order_id = $1
+    )
     insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
                         payload, headers, lane)
-    select fresh.event_id, template.aggregate_type, fresh.aggregate_id, template.aggregate_version,
+    select fresh.event_id, template.aggregate_type, fresh.order_id, template.aggregate_version,
            template.event_type, template.schema_version,
            replace(replace(template.payload::text, template.event_id::text, fresh.event_id::text),
-                   template.aggregate_id::text, fresh.aggregate_id::text)::json,
+                   template.aggregate_id::text, fresh.order_id::text)::json,
            template.headers, fresh.number % 16
-    from outbox template,
-         lateral (select number, gen_random_uuid() as event_id, gen_random_uuid() as aggregate_id
-                  from generate_series(1, $2) as number) fresh
-    where template.aggregate_id = $1";
+    from outbox template, fresh
+    where template.aggregate_id = $1 and template.aggregate_version = 1";

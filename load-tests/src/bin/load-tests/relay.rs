@@ -92,7 +92,7 @@ impl Turns {
         ];
         let notes = vec![
             format!(
-                "{} events a round, bodies of real orders; each goes to both queues; consumers are stopped",
+                "{} events a round, bodies of real orders; each goes to the queues of inventory and billing; consumers are stopped",
                 options.events
             ),
             "the relay's rate is taken from published_at, from the end of its first step to its last mark"

@@ -106,8 +106,7 @@ pub(crate) fn order_created() -> Draft {
         total: Money { amount: 1250, currency: "EUR".into() },
     };
     let aggregate = ("order", order.order_id, 1);
-    let kind = (OrderCreated::TYPE, OrderCreated::VERSION);
-    Draft::new("/orders", aggregate, kind, &TraceContext::root(), &order).unwrap()
+    Draft::of("/orders", aggregate, &TraceContext::root(), &order).unwrap()
 }
 
 pub(crate) fn outgoing(event_type: &str) -> Outgoing {

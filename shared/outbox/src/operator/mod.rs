@@ -2,11 +2,12 @@
 //! published again what a consumer has lost. Each answer is a named outcome.
 //!
 //! Every function is one statement, and so is safe on a pool on which nobody may begin a transaction. Whoever calls one
-//! that has changed something wakes the relays afterwards.
+//! that has changed something wakes the relays afterwards. [`routes()`] is what the services serve.
 
 mod discard;
 mod look;
 mod replay;
+mod routes;
 
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use uuid::Uuid;
 pub use discard::{Discard, discard};
 pub use look::{Event, Parked, list_parked, show};
 pub use replay::{Again, Outcome, replay_parked, replay_published};
+pub use routes::routes;
 
 /// The most events that one call replays.
 pub const MOST: i64 = 1_000;

@@ -119,7 +119,7 @@ async fn an_event_that_commits_far_below_the_floor_waits_for_the_next_full_look_
         let order = Uuid::now_v7();
         let late = event(order, 1);
         let mut slow = outbox.pool.begin().await?;
-        outbox::append(&mut slow, &late).await?;
+        outbox::append(&mut slow, std::slice::from_ref(&late)).await?;
         outbox.burn(6000).await?;
         let same_lane = std::iter::repeat_with(Uuid::now_v7).find(|id| lane(*id) == lane(order)).unwrap();
         let early = outbox.append(same_lane, 1).await?;

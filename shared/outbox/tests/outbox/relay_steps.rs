@@ -28,7 +28,7 @@ async fn what_was_committed_is_published_in_order_and_once() -> anyhow::Result<(
 async fn an_event_whose_transaction_was_rolled_back_never_existed() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let mut transaction = outbox.pool.begin().await?;
-    outbox::append(&mut transaction, &event(Uuid::now_v7(), 1)).await?;
+    outbox::append(&mut transaction, &[event(Uuid::now_v7(), 1)]).await?;
     let broker = ScriptedBroker::that_confirms();
     assert_eq!(outbox.relay(&broker).step().await?, Step::Idle, "not visible before the commit");
     transaction.rollback().await?;
@@ -51,7 +51,7 @@ async fn a_late_commit_is_not_skipped() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let late = event(Uuid::now_v7(), 1);
     let mut slow = outbox.pool.begin().await?;
-    outbox::append(&mut slow, &late).await?;
+    outbox::append(&mut slow, std::slice::from_ref(&late)).await?;
     let early = outbox.append(Uuid::now_v7(), 1).await?;
     let broker = ScriptedBroker::that_confirms();
     let mut relay = outbox.relay(&broker);

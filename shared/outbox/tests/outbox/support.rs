@@ -31,7 +31,7 @@ impl Outbox {
     pub(crate) async fn append(&self, aggregate: Uuid, version: i32) -> anyhow::Result<Uuid> {
         let event = event(aggregate, version);
         let mut transaction = self.pool.begin().await?;
-        outbox::append(&mut transaction, &event).await?;
+        outbox::append(&mut transaction, std::slice::from_ref(&event)).await?;
         transaction.commit().await?;
         Ok(event.event_id)
     }
