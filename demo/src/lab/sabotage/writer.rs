@@ -94,7 +94,7 @@ async fn hang_up(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-const STORM: Duration = Duration::from_secs(5);
+const STORM: Duration = Duration::from_secs(3);
 
 async fn steady(client: reqwest::Client, url: String) -> Vec<Uuid> {
     let mut acknowledged = vec![];
