@@ -1,7 +1,10 @@
 //! Requests at constant intervals, whatever becomes of them.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -33,13 +36,23 @@ pub struct Load {
     pub seed: u64,
     /// Of what kind.
     pub mix: Mix,
+    /// Set to end the run before its time: nothing more becomes due, and what is under way is waited for.
+    pub enough: Arc<AtomicBool>,
 }
 
 impl Load {
     /// Room for everything that can be in flight at 100 a second with every request running into its deadline, and
     /// orders that differ from run to run.
     pub fn new(url: impl Into<String>, rate: u32, for_: Duration) -> Self {
-        Self { url: url.into(), rate, for_, max_in_flight: 512, seed: fastrand::u64(..), mix: Mix::Good }
+        Self {
+            url: url.into(),
+            rate,
+            for_,
+            max_in_flight: 512,
+            seed: fastrand::u64(..),
+            mix: Mix::Good,
+            enough: Arc::default(),
+        }
     }
 }
 
@@ -81,7 +94,7 @@ pub async fn run(
     let start_by_the_clock = SystemTime::now();
     for number in 0_u64.. {
         let after = Duration::from_secs_f64(number as f64 / f64::from(load.rate));
-        if after >= load.for_ {
+        if after >= load.for_ || load.enough.load(Ordering::Relaxed) {
             break;
         }
         let due = start + after;

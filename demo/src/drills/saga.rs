@@ -22,17 +22,18 @@ pub(super) const DRILL: Drill = Drill {
 const BETWEEN: Duration = Duration::from_secs(4);
 /// How long a killed service stays dead.
 const DEAD: Duration = Duration::from_secs(2);
+/// More than all kills and starts take.
+const LONGEST: Duration = Duration::from_secs(600);
 
 async fn run(stage: &Stage<'_>) -> Result<Report> {
     let services =
         ["orders", "inventory", "billing", "provider"].map(|name| Target::Service(name.to_owned()));
-    let kills = u32::try_from(services.len()).unwrap_or(u32::MAX);
-    let longest = (BETWEEN + DEAD) * (kills + 1) + stage.options.outage;
     stage.phase(
         "steady",
         format!("{} orders a second, one in five of which cannot end well", stage.options.rate),
     );
-    let load = stage.load(longest);
+    // Ended when everything is back: how long a kill and a start take is not known beforehand.
+    let load = stage.load(LONGEST + stage.options.outage);
     let mut facts = vec![];
     for (target, dead_for) in
         services.into_iter().map(|service| (service, DEAD)).chain([(Target::Broker, stage.options.outage)])
@@ -50,7 +51,8 @@ async fn run(stage: &Stage<'_>) -> Result<Report> {
             observed: before.is_some() && gone && after.is_some() && after != before,
         });
     }
-    let summary = load.end().await?;
+    sleep(BETWEEN).await;
+    let summary = load.enough().await?;
     let mut report = stage.count(facts, summary, Refusals::AreExpected).await?;
     let audit = &report.audit;
     let (confirmed, cancelled, refunded) = (audit.confirmed, audit.cancelled, audit.refunded);

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
@@ -52,18 +53,27 @@ const PROGRESS: &str = "select json_build_object(
     'cancelled', (select count(*) from orders.orders where status = 'cancelled'))::text";
 
 /// A load in the background. Dropping it ends it.
-pub(crate) struct RunningLoad(JoinHandle<Result<Summary>>);
+pub(crate) struct RunningLoad {
+    task: JoinHandle<Result<Summary>>,
+    enough: Arc<AtomicBool>,
+}
 
 impl Drop for RunningLoad {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
 impl RunningLoad {
     /// Waits for its end.
     pub(crate) async fn end(mut self) -> Result<Summary> {
-        (&mut self.0).await.context("the load generator died")?
+        (&mut self.task).await.context("the load generator died")?
+    }
+
+    /// Ends it now, and waits for what is under way.
+    pub(crate) async fn enough(self) -> Result<Summary> {
+        self.enough.store(true, Ordering::Relaxed);
+        self.end().await
     }
 }
 
@@ -87,12 +97,13 @@ impl<'a> Stage<'a> {
     /// Starts the load. Each acknowledgement is in the ledger before it is counted.
     pub(crate) fn load(&self, for_: Duration) -> RunningLoad {
         let load = Load { mix: Mix::Real, ..Load::new(self.shop.orders_url(), self.options.rate, for_) };
-        let ledger = self.ledger.clone();
-        RunningLoad(tokio::spawn(load_tests::run(load, move |outcome| {
+        let (ledger, enough) = (self.ledger.clone(), load.enough.clone());
+        let task = tokio::spawn(load_tests::run(load, move |outcome| {
             if let Answer::Accepted(id) = outcome.answer {
                 ledger.note(id, outcome.finished);
             }
-        })))
+        }));
+        RunningLoad { task, enough }
     }
 
     /// Names what is going on; it stands in the live line.

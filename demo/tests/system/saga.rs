@@ -112,6 +112,38 @@ async fn an_order_that_nobody_answers_is_shown_and_given_up_and_what_comes_late_
     Ok(())
 }
 
+/// The order service is away for longer than anybody may take to answer. The answers are in its queue when it comes back.
+#[tokio::test]
+async fn after_an_outage_of_the_order_service_what_was_answered_in_time_is_not_given_up() -> anyhow::Result<()>
+{
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "2s")).await?;
+    // Its answers wait until it has come back, and is older than the limit by then.
+    stage.system.pause("inventory")?;
+    stage.order().await?;
+    eventually("the order to be published and paid for", PATIENCE, async || {
+        let audit = stage.audit().await?;
+        Ok((audit.charges == 1 && audit.owed == 0).then_some(()))
+    })
+    .await?;
+    stage.system.kill("orders").await?;
+    stage.system.resume("inventory")?;
+    eventually("inventory to have answered, and the limit to be over", PATIENCE, async || {
+        let late: bool = sqlx::query_scalar(
+            "select exists (select from orders.orders where placed_at < clock_timestamp() - interval '3 seconds')",
+        )
+        .fetch_one(&stage.auditor)
+        .await?;
+        let audit = stage.audit().await?;
+        Ok((late && audit.in_inventory == 1 && audit.owed == 0).then_some(()))
+    })
+    .await?;
+    stage.system.start_again("orders").await?;
+    stage.system.wait_ready(PATIENCE).await?;
+    assert_eq!(stage.held().await?.confirmed, 1);
+    Ok(())
+}
+
 /// Everything that a provider can do to its customers, at once.
 #[tokio::test]
 async fn whatever_the_provider_does_charges_are_captured_payments_and_nobody_is_charged_twice()

@@ -112,3 +112,17 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn storable(text: &str, longest: usize) -> String {
     text.chars().filter(|letter| *letter != '\0').take(longest).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_provider_answers_can_be_written_down() {
+        let answer = format!(r#"{{"detail": "no\\u0000way{}"}}"#, "é".repeat(1000));
+        let kept = detail(&answer);
+        assert!(kept.starts_with("noway") && kept.chars().count() == 200, "{kept}");
+        assert_eq!(detail("\0plain\0"), "plain");
+        assert_eq!(detail(r#"{"title": "Gone"}"#), "Gone");
+    }
+}

@@ -83,15 +83,17 @@ impl Teller {
             while let Some(ended) = calls.try_join_next() {
                 note_panic(ended);
             }
-            let room = i64::from(self.options.calls) - i64::try_from(calls.len()).unwrap_or(i64::MAX);
-            let owed = if room > 0 { self.take_in_hand(room).await } else { vec![] };
-            let more = i64::try_from(owed.len()) == Ok(room);
+            let most = i64::from(self.options.calls);
+            let room = most - i64::try_from(calls.len()).unwrap_or(most);
+            // Taking is a commit. With many owed, it waits until a few can be taken with one.
+            let owed = if room * 4 >= most { self.take_in_hand(room).await } else { vec![] };
+            let more = room * 4 < most || i64::try_from(owed.len()) == Ok(room);
             for payment in owed {
                 calls.spawn(self.clone().settle(payment));
             }
             tokio::select! {
                 () = stop.cancelled() => {}
-                // With all hands full, the next free one looks again.
+                // With all hands full, whoever is free next looks again.
                 ended = calls.join_next(), if !calls.is_empty() && more => ended.into_iter().for_each(note_panic),
                 () = self.bell.notified(), if !more => {}
                 () = sleep(POLL) => {}
@@ -125,15 +127,21 @@ impl Teller {
 
     /// Takes what is due, at most so many, and moves them out of the way of others. One that is taken and never settled,
     /// because this process dies, is due again by itself.
+    ///
+    /// `materialized`, because a plan may carry out a plain subquery once for each row that it is compared with, and each
+    /// time the limit would let as many more through.
     async fn take_in_hand(&self, most: i64) -> Vec<Owed> {
         let taken = sqlx::query!(
-            "update payments
+            "with due as materialized (
+                 select id from payments
+                 where state in ('asked', 'refunding') and due_at <= clock_timestamp()
+                 order by due_at limit $1 for update skip locked
+             )
+             update payments
              set attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => $2)
-             where id in (select id from payments
-                          where state in ('asked', 'refunding') and due_at <= clock_timestamp()
-                          order by due_at limit $1 for update skip locked)
-             returning id, order_id, customer_id, amount, currency, event_id, traceparent, attempts, cancelled_by,
-                       charge_id",
+             from due where payments.id = due.id
+             returning payments.id, order_id, customer_id, amount, currency, event_id, traceparent, attempts,
+                       cancelled_by, charge_id",
             most,
             self.options.hands_off.as_secs_f64(),
         )

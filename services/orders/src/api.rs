@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use axum::{
-    BoxError, Router,
+    Router,
     error_handling::HandleErrorLayer,
     extract::DefaultBodyLimit,
     http::StatusCode,
     middleware,
-    response::{IntoResponse, Response},
     routing::{get, post},
 };
+use runtime::problem::{complete, overloaded_or_late};
 use tower::{
-    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed, load_shed::LoadShedLayer,
-    timeout::TimeoutLayer,
+    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed::LoadShedLayer, timeout::TimeoutLayer,
 };
 use tower_http::{
     catch_panic::CatchPanicLayer,
@@ -46,7 +45,7 @@ pub fn router(shop: Shop) -> Router {
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(middleware::from_fn(request_context::trace))
-        .layer(middleware::map_response(as_problem));
+        .layer(middleware::map_response(|response| async move { complete(response, Problem::from_status) }));
     Router::new()
         .route("/orders", post(place_order).get(read_orders::list_orders))
         .route("/orders/{id}", get(read_orders::read_order))
@@ -55,27 +54,4 @@ pub fn router(shop: Shop) -> Router {
         .layer(guarded)
         .layer(observed)
         .with_state(shop)
-}
-
-async fn overloaded_or_late(error: BoxError) -> Response {
-    if error.is::<load_shed::error::Overloaded>() {
-        StatusCode::SERVICE_UNAVAILABLE.into_response()
-    } else {
-        StatusCode::GATEWAY_TIMEOUT.into_response()
-    }
-}
-
-/// Gives an error that has no problem of its own, from a layer or from the router, the one of its status.
-async fn as_problem(response: Response) -> Response {
-    let status = response.status();
-    let is_error = status.is_client_error() || status.is_server_error();
-    let content_type = response.headers().get("content-type");
-    if !is_error || content_type.is_some_and(|kind| kind == "application/problem+json") {
-        return response;
-    }
-    let mut problem = Problem::from_status(status).into_response();
-    if let Some(allow) = response.headers().get("allow") {
-        problem.headers_mut().insert("allow", allow.clone());
-    }
-    problem
 }

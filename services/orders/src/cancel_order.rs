@@ -48,7 +48,6 @@ pub(crate) async fn cancel_order(
         let cancellation = Cancellation {
             from: State::before(Happening::CustomerCancels),
             cause: Cause::Customer,
-            name: "customer",
             detail: "the customer has changed their mind".into(),
         };
         if let Some(cancelled_at) = write(&shop.pool, id, order.version, &trace, cancellation).await? {
@@ -65,9 +64,8 @@ pub(crate) async fn cancel_order(
 pub(crate) struct Cancellation {
     /// Where the order has to be, still, for this to happen to it.
     pub(crate) from: Vec<String>,
-    /// Why: for the event, for the table, and for people.
+    /// Why: for programs, and for people.
     pub(crate) cause: Cause,
-    pub(crate) name: &'static str,
     pub(crate) detail: String,
 }
 
@@ -83,7 +81,7 @@ pub(crate) async fn write(
     trace: &TraceContext,
     cancellation: Cancellation,
 ) -> Result<Option<OffsetDateTime>, Problem> {
-    let Cancellation { from, cause, name, detail } = cancellation;
+    let Cancellation { from, cause, detail } = cancellation;
     let body = OrderCancelled { order_id: id, cause, detail };
     let event = Draft::of("/orders", ("order", id, version + 1), trace, &body).map_err(Problem::internal)?;
     sqlx::query_scalar!(
@@ -108,7 +106,7 @@ pub(crate) async fn write(
         event.payload,
         event.headers,
         event.lane,
-        name,
+        cause.name(),
         &from,
     )
     .fetch_optional(pool)

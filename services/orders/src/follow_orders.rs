@@ -44,7 +44,7 @@ struct Answer<'event> {
 struct Order {
     state: State,
     version: i32,
-    cancelled_for: Option<&'static str>,
+    cancelled_for: Option<Cause>,
 }
 
 impl Handler for FollowOrders {
@@ -130,8 +130,8 @@ fn take(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<Option
     let draft = match next {
         State::Confirmed => Draft::of("/orders", aggregate, &trace, &OrderConfirmed { order_id }),
         State::Cancelled => {
-            let (cause, name, detail) = why(&event.body);
-            order.cancelled_for = Some(name);
+            let (cause, detail) = why(&event.body);
+            order.cancelled_for = Some(cause);
             Draft::of("/orders", aggregate, &trace, &OrderCancelled { order_id, cause, detail })
         }
         State::Pending | State::Reserved | State::Paid => return Ok(None),
@@ -140,16 +140,15 @@ fn take(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<Option
     draft.map(Some).map_err(|error| Failure::Unexpected(error.into()))
 }
 
-/// Why an order is cancelled, for programs, for the table, and for people.
-fn why(body: &Body) -> (Cause, &'static str, String) {
+/// Why an order is cancelled, for programs and for people.
+fn why(body: &Body) -> (Cause, String) {
     match body {
         Body::StockRejected(said) => (
             Cause::OutOfStock,
-            "outOfStock",
             format!("{} of {} were ordered, and {} are left", said.wanted, said.sku, said.available),
         ),
-        Body::PaymentDeclined(said) => (Cause::PaymentDeclined, "paymentDeclined", said.reason.clone()),
-        _ => (Cause::Other, "other", String::new()),
+        Body::PaymentDeclined(said) => (Cause::PaymentDeclined, said.reason.clone()),
+        _ => (Cause::Other, String::new()),
     }
 }
 
@@ -160,7 +159,7 @@ async fn write(transaction: &mut PgConnection, orders: &HashMap<Uuid, Order>) ->
         ids.push(*id);
         states.push(order.state.to_string());
         versions.push(order.version);
-        causes.push(order.cancelled_for.map(String::from));
+        causes.push(order.cancelled_for.map(|cause| cause.name().to_owned()));
     }
     sqlx::query!(
         "update orders

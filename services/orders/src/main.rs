@@ -47,7 +47,7 @@ pub(crate) async fn main() -> anyhow::Result<ExitCode> {
         let handler = FollowOrders::new(intake.pool(), shop.wake.clone());
         if let Some(door) = door {
             let routes = intake.admin(handler.clone()).merge(relays.admin(&shop.wake));
-            tasks.spawn("admin", door.serve(routes.merge(open_orders::admin(&settings)), stop.clone()));
+            tasks.spawn("admin", door.serve(routes.merge(open_orders::admin(intake.pool())), stop.clone()));
         }
         relays.start(&mut tasks, &shop.wake, &stop);
         let pool = intake.pool();

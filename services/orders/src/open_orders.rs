@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use axum::{Json, Router, extract::State as Shared, routing::get};
 use events::{Cause, TraceContext};
-use runtime::{
-    admin::Params,
-    database::{self, Purpose},
-    problem::Problem,
-};
+use runtime::{admin::Params, problem::Problem};
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use time::OffsetDateTime;
@@ -17,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    Settings, Shop,
+    Shop,
     cancel_order::{self, Cancellation},
     order_state::{Happening, State},
 };
@@ -103,7 +99,6 @@ pub(crate) async fn give_up(shop: &Shop, answer_within: Duration) -> Result<u64,
             // Not where else it might be given up: an answer that comes at this moment would be called missing.
             from: vec![order.status],
             cause: Cause::TimedOut,
-            name: "timedOut",
             detail: format!("no answer from {silent} within {}", humantime::format_duration(answer_within)),
         };
         let trace = TraceContext::root();
@@ -120,8 +115,7 @@ pub(crate) async fn give_up(shop: &Shop, answer_within: Duration) -> Result<u64,
 }
 
 /// `GET /admin/open-orders`: who waits for whom, oldest first.
-pub fn admin(settings: &Settings) -> Router {
-    let pool = database::pool(&settings.ground.database_url, "orders admin", 2, Purpose::Statements);
+pub fn admin(pool: PgPool) -> Router {
     Router::new().route("/admin/open-orders", get(list)).with_state(pool)
 }
 

@@ -8,6 +8,7 @@ use axum::{
 };
 use events::{Draft, Money, OrderCreated, TraceContext};
 use faults::{Point, Sabotage};
+use runtime::database::is_locked;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -16,7 +17,7 @@ use crate::{
     catalogue::CURRENCY,
     idempotency_key::IdempotencyKey,
     order_request::{OrderRequest, PricedOrder},
-    problem::{Problem, ProblemJson, is_locked},
+    problem::{Problem, ProblemJson},
     read_orders::OrderView,
 };
 

@@ -10,6 +10,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use runtime::database::{is_away, is_locked};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// What went wrong, as a client is told.
@@ -170,29 +171,16 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Whether somebody else held a row for longer than we wait.
-pub(crate) fn is_locked(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|refusal| refusal.code()).is_some_and(|code| code == "55P03")
-}
-
 /// The one table from database failures to answers.
 impl From<sqlx::Error> for Problem {
     fn from(error: sqlx::Error) -> Self {
-        match &error {
-            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Io(_) => {
-                tracing::warn!(cause = %error, "a request failed for want of the database");
-                Self::unavailable("the database is busy or away; nothing is known to have been written")
-            }
-            sqlx::Error::Database(refusal) => match refusal.code().unwrap_or_default().get(..2) {
-                // Connection lost, out of resources, shutting down or timed out, read only.
-                Some("08" | "53" | "57" | "25") => {
-                    tracing::warn!(cause = %error, "a request failed for want of the database");
-                    Self::unavailable("the database is busy or away; nothing is known to have been written")
-                }
-                _ if is_locked(&error) => Self::contended(),
-                _ => Self::internal(error),
-            },
-            _ => Self::internal(error),
+        if is_locked(&error) {
+            Self::contended()
+        } else if is_away(&error) {
+            tracing::warn!(cause = %error, "a request failed for want of the database");
+            Self::unavailable("the database is busy or away; nothing is known to have been written")
+        } else {
+            Self::internal(error)
         }
     }
 }

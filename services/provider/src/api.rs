@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use axum::{
-    BoxError, Router,
+    Router,
     error_handling::HandleErrorLayer,
     extract::DefaultBodyLimit,
-    http::{StatusCode, header},
+    http::StatusCode,
     middleware,
-    response::{IntoResponse, Response},
     routing::{get, post},
 };
+use runtime::problem::{complete, overloaded_or_late};
 use tower::{
-    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed, load_shed::LoadShedLayer,
-    timeout::TimeoutLayer,
+    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed::LoadShedLayer, timeout::TimeoutLayer,
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -47,26 +46,6 @@ pub fn router(provider: Provider) -> Router {
         .fallback(|| async { StatusCode::NOT_FOUND })
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .layer(CatchPanicLayer::new())
-        .layer(middleware::map_response(as_problem))
+        .layer(middleware::map_response(|response| async move { complete(response, Problem::from_status) }))
         .with_state(provider)
-}
-
-async fn overloaded_or_late(error: BoxError) -> Response {
-    let overloaded = error.is::<load_shed::error::Overloaded>();
-    if overloaded { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::GATEWAY_TIMEOUT }.into_response()
-}
-
-/// Gives an error that has no problem of its own, from a layer or from the router, the one of its status.
-async fn as_problem(response: Response) -> Response {
-    let status = response.status();
-    let is_error = status.is_client_error() || status.is_server_error();
-    let content_type = response.headers().get(header::CONTENT_TYPE);
-    if !is_error || content_type.is_some_and(|kind| kind == "application/problem+json") {
-        return response;
-    }
-    let mut problem = Problem::from_status(status).into_response();
-    if let Some(allow) = response.headers().get(header::ALLOW) {
-        problem.headers_mut().insert(header::ALLOW, allow.clone());
-    }
-    problem
 }

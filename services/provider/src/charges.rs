@@ -6,6 +6,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use runtime::database::is_locked;
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use time::OffsetDateTime;
@@ -15,7 +16,7 @@ use crate::{
     Provider,
     faults::{self, Kind, Operation},
     idempotency_key::{IdempotencyKey, replayed},
-    problem::{Problem, ProblemJson, is_locked},
+    problem::{Problem, ProblemJson},
 };
 
 /// Customers whose id begins with these hexadecimal digits have no money: each charge of theirs is declined. Real

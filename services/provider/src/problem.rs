@@ -8,6 +8,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use runtime::database::{is_away, is_locked};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// What went wrong, as a caller is told.
@@ -127,29 +128,16 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Whether somebody else held a row for longer than we wait.
-pub(crate) fn is_locked(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|refusal| refusal.code()).is_some_and(|code| code == "55P03")
-}
-
 /// The one table from database failures to answers.
 impl From<sqlx::Error> for Problem {
     fn from(error: sqlx::Error) -> Self {
-        let away = match &error {
-            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Io(_) => true,
-            sqlx::Error::Database(refusal) => {
-                let code = refusal.code().unwrap_or_default();
-                // Connection lost, out of resources, shutting down or timed out, read only. And no such table: this
-                // process has only just started, and is about to make them.
-                matches!(code.get(..2), Some("08" | "53" | "57" | "25")) || code == "42P01"
-            }
-            _ => false,
-        };
         if is_locked(&error) {
             return Self::new(StatusCode::CONFLICT, "contended", "Somebody else has it in hand")
                 .detail("nothing was written; ask again");
         }
-        if away {
+        // No such table: this process has only just started, and is about to make them.
+        let code = error.as_database_error().and_then(|refusal| refusal.code());
+        if is_away(&error) || code.is_some_and(|code| code == "42P01") {
             tracing::warn!(cause = %error, "a request failed for want of the database");
             return Self::unavailable("the ledger is busy or away; nothing is known to have been written");
         }

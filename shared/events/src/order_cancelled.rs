@@ -36,6 +36,19 @@ pub enum Cause {
     Other,
 }
 
+impl Cause {
+    /// What it is called in the event, for tables and for answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Customer => "customer",
+            Self::OutOfStock => "outOfStock",
+            Self::PaymentDeclined => "paymentDeclined",
+            Self::TimedOut => "timedOut",
+            Self::Other => "other",
+        }
+    }
+}
+
 impl Data for OrderCancelled {
     const TYPE: &'static str = "OrderCancelled";
     const VERSION: i16 = 2;
@@ -67,5 +80,19 @@ impl From<OrderCancelledV1> for OrderCancelled {
     /// In the days of version 1 only customers could take an order back.
     fn from(old: OrderCancelledV1) -> Self {
         Self { order_id: old.order_id, cause: Cause::Customer, detail: old.reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_called_the_same_in_an_event_and_in_a_table() {
+        for cause in
+            [Cause::Customer, Cause::OutOfStock, Cause::PaymentDeclined, Cause::TimedOut, Cause::Other]
+        {
+            assert_eq!(serde_json::to_value(cause).unwrap(), cause.name());
+        }
     }
 }

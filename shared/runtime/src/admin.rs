@@ -8,7 +8,7 @@ use std::{
 };
 
 use axum::{
-    BoxError, Router,
+    Router,
     error_handling::HandleErrorLayer,
     extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Query, Request, State},
     http::{StatusCode, header, request::Parts},
@@ -20,13 +20,16 @@ use subtle::ConstantTimeEq;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use tower::{
-    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed, load_shed::LoadShedLayer,
-    timeout::TimeoutLayer,
+    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed::LoadShedLayer, timeout::TimeoutLayer,
 };
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::{Instrument, info_span};
 
-use crate::{http, problem::Problem, settings};
+use crate::{
+    http,
+    problem::{Problem, complete, overloaded_or_late},
+    settings,
+};
 
 /// The shortest token that is taken, in bytes: nobody counts the wrong guesses.
 const SHORTEST_TOKEN: usize = 16;
@@ -87,7 +90,7 @@ impl Admin {
     pub async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
         let guarded = ServiceBuilder::new()
             .layer(CatchPanicLayer::new())
-            .layer(HandleErrorLayer::new(busy_or_late))
+            .layer(HandleErrorLayer::new(overloaded_or_late))
             .layer(LoadShedLayer::new())
             .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS))
             .layer(TimeoutLayer::new(REQUEST_DEADLINE))
@@ -97,7 +100,9 @@ impl Admin {
             .fallback(|| async { StatusCode::NOT_FOUND })
             .layer(guarded)
             .layer(middleware::from_fn_with_state(self.token, authorize))
-            .layer(middleware::map_response(as_problem));
+            .layer(middleware::map_response(
+                |response| async move { complete(response, Problem::from_status) },
+            ));
         http::serve(self.listener, app, stop).await
     }
 }
@@ -119,26 +124,6 @@ async fn authorize(State(token): State<Token>, request: Request, next: Next) -> 
     let name: String = name.unwrap_or("unnamed").chars().take(100).collect();
     let span = info_span!("operator", who = name, peer = peer.map(tracing::field::display));
     next.run(request).instrument(span).await
-}
-
-async fn busy_or_late(error: BoxError) -> Response {
-    let busy = error.is::<load_shed::error::Overloaded>();
-    if busy { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::GATEWAY_TIMEOUT }.into_response()
-}
-
-/// Gives an error that has no problem of its own, from a layer or from the router, the one of its status.
-async fn as_problem(response: Response) -> Response {
-    let status = response.status();
-    let is_error = status.is_client_error() || status.is_server_error();
-    let content_type = response.headers().get(header::CONTENT_TYPE);
-    if !is_error || content_type.is_some_and(|kind| kind == "application/problem+json") {
-        return response;
-    }
-    let mut problem = Problem::from_status(status).into_response();
-    if let Some(allow) = response.headers().get(header::ALLOW) {
-        problem.headers_mut().insert(header::ALLOW, allow.clone());
-    }
-    problem
 }
 
 /// `axum::extract::Query`, with problems for rejections.

@@ -74,6 +74,23 @@ pub enum Purpose {
     Marks,
 }
 
+/// Whether somebody else held a row for longer than we wait.
+pub fn is_locked(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|refusal| refusal.code()).is_some_and(|code| code == "55P03")
+}
+
+/// Whether the database is busy or away, and the same statement may succeed later.
+pub fn is_away(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Io(_) => true,
+        sqlx::Error::Database(refusal) => {
+            // Connection lost, out of resources, shutting down or timed out, read only.
+            matches!(refusal.code().unwrap_or_default().get(..2), Some("08" | "53" | "57" | "25"))
+        }
+        _ => false,
+    }
+}
+
 /// A pool that connects when it is first used.
 pub fn pool(url: &DatabaseUrl, name: &str, connections: u32, purpose: Purpose) -> PgPool {
     let mut options = url

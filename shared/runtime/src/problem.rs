@@ -3,12 +3,39 @@
 //! The order service's own problems, with all that can be wrong about an order, are in `services/orders`.
 
 use axum::{
-    Json,
+    BoxError, Json,
     extract::{FromRequest, Request, rejection::JsonRejection},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::{Serialize, de::DeserializeOwned};
+use tower::load_shed;
+
+use crate::database;
+
+/// What a request is answered with that a layer has refused: 503 where there are too many, 504 where it took too long.
+pub async fn overloaded_or_late(error: BoxError) -> StatusCode {
+    if error.is::<load_shed::error::Overloaded>() {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::GATEWAY_TIMEOUT
+    }
+}
+
+/// Gives an error that has no problem of its own, from a layer or from the router, the one of its status.
+pub fn complete<P: IntoResponse>(response: Response, of: impl FnOnce(StatusCode) -> P) -> Response {
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    if !is_error || content_type.is_some_and(|kind| kind == "application/problem+json") {
+        return response;
+    }
+    let mut problem = of(status).into_response();
+    if let Some(allow) = response.headers().get(header::ALLOW) {
+        problem.headers_mut().insert(header::ALLOW, allow.clone());
+    }
+    problem
+}
 
 /// What went wrong, as a client is told.
 #[derive(Debug, Serialize)]
@@ -93,19 +120,10 @@ impl IntoResponse for Problem {
 
 impl From<sqlx::Error> for Problem {
     fn from(error: sqlx::Error) -> Self {
-        let away = match &error {
-            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Io(_) => true,
-            sqlx::Error::Database(refusal) => {
-                // Connection lost, out of resources, shutting down or timed out, read only.
-                let class = refusal.code().unwrap_or_default();
-                matches!(class.get(..2), Some("08" | "53" | "57" | "25"))
-            }
-            _ => false,
-        };
-        if error.as_database_error().and_then(|refusal| refusal.code()).is_some_and(|code| code == "55P03") {
+        if database::is_locked(&error) {
             return Self::new(StatusCode::CONFLICT, "contended", "Somebody else has it in hand; try again");
         }
-        if away {
+        if database::is_away(&error) {
             tracing::warn!(cause = %error, "an operator's request failed for want of the database");
             return Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Not at the moment")
                 .detail("the database is busy or away; nothing is known to have been written");

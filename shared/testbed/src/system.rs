@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use uuid::Uuid;
 
@@ -91,7 +91,9 @@ impl System {
 
     /// Where a process serves its operators, without a trailing slash.
     pub fn admin_url(&self, name: &str) -> Result<&str> {
-        Ok(&self.member(name)?.admin_url)
+        let url = &self.member(name)?.admin_url;
+        ensure!(!url.is_empty(), "{name} has no door for operators");
+        Ok(url)
     }
 
     /// What they have to show: made for this system, and known to nobody else.
