@@ -4,12 +4,23 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// The query, with the acknowledged ids in their place.
-pub fn query(acknowledged: &[Uuid]) -> String {
+use crate::variant::Variant;
+
+/// How many ids of a finding people are shown.
+const SHOWN: usize = 5;
+
+/// The query, with the acknowledged ids in their place. A variant without an outbox is believed to have published each order
+/// when it was placed.
+pub fn query(acknowledged: &[Uuid], variant: Option<Variant>) -> String {
+    let unwritten = variant.is_some_and(|variant| !variant.keeps_outbox());
     // Part of the text rather than a parameter, because with containers it goes through `psql`. Nothing but
     // hexadecimal digits and dashes can come out of a `Uuid`.
     let ids: Vec<String> = acknowledged.iter().map(Uuid::to_string).collect();
-    include_str!("audit.sql").replacen("ACCEPTED", &format!("'{{{}}}'::uuid[]", ids.join(",")), 1)
+    include_str!("audit.sql").replacen("ACCEPTED", &format!("'{{{}}}'::uuid[]", ids.join(",")), 1).replacen(
+        "UNWRITTEN",
+        &unwritten.to_string(),
+        1,
+    )
 }
 
 /// What the three services hold, in one snapshot, against what was acknowledged.
@@ -107,7 +118,7 @@ pub struct Finding {
     pub what: String,
     /// How many distinct orders (or SKUs) it is wrong for.
     pub count: u64,
-    /// The first of them.
+    /// The first thousand of them.
     pub first: Vec<String>,
 }
 
@@ -240,8 +251,9 @@ impl Audit {
             ));
         }
         for found in &self.findings {
-            let more = if found.count > found.first.len() as u64 { ", …" } else { "" };
-            let ids = found.first.join(", ");
+            let shown = &found.first[..found.first.len().min(SHOWN)];
+            let more = if found.count > shown.len() as u64 { ", …" } else { "" };
+            let ids = shown.join(", ");
             lines.push(format!(
                 "  {} at {}: {}: {} ({ids}{more})",
                 label(found.kind),

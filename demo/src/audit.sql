@@ -21,6 +21,14 @@ with accepted as (
     select 'billing', event_id, event_type, aggregate_id, published_at, parked_at, true from billing.outbox_discarded
 ), created as (
     select event_id, aggregate_id as order_id, published_at, discarded from events where event_type = 'OrderCreated'
+    union all
+    -- Only for variants of the order service that keep no outbox, and have nothing to show for what they say: each order
+    -- counts as published when it was placed, by whatever event arrived.
+    select distinct coalesce(r.event_id, p.event_id, o.id), o.id, o.placed_at, false
+    from orders.orders o
+    left join inventory.reservations r on r.order_id = o.id
+    left join billing.payments p on p.order_id = o.id
+    where UNWRITTEN
 ), confirmed as (
     select event_id, aggregate_id as order_id from events where event_type = 'OrderConfirmed'
 ), cancelled as (
@@ -414,7 +422,7 @@ select json_build_object(
     'findings', coalesce((
         select json_agg(json_build_object('kind', kind, 'place', place, 'what', what, 'count', n, 'first', ids))
         from (
-            select kind, place, what, count(distinct id) as n, (array_agg(distinct id))[1:5] as ids
+            select kind, place, what, count(distinct id) as n, (array_agg(distinct id))[1:1000] as ids
             from wrong group by kind, place, what order by kind, place, what
         ) as grouped
     ), '[]')

@@ -14,6 +14,7 @@ use crate::commands::{
 use crate::drills::Options;
 use crate::interrupt::or_interrupted;
 use crate::terminal::Terminal;
+use crate::variant::Variant;
 use crate::verdict::Verdict;
 
 /// The transactional outbox: run it, break it, and count. Without a command: the tour, by itself.
@@ -56,6 +57,9 @@ enum Command {
         /// How long the fault lasts.
         #[arg(long, default_value = "20s", value_parser = duration)]
         outage: Duration,
+        /// On a system of its own, with the order written as it should not be: docs/variants.md says what to watch.
+        #[arg(long, value_enum)]
+        variant: Option<Variant>,
     },
     /// The conservation sum of the running system.
     Verify {
@@ -138,8 +142,8 @@ impl Cli {
             // These mend or stop something when they are interrupted, so they listen for Ctrl-C themselves.
             None => tour::run(choice, TOUR, terminal).await,
             Some(Command::Up) => up::run(choice, terminal).await,
-            Some(Command::Drill { name, rate, outage }) => {
-                drill::run(choice, &name, Options { rate, outage }, terminal).await
+            Some(Command::Drill { name, rate, outage, variant }) => {
+                drill::run(choice, &name, Options { rate, outage }, variant, terminal).await
             }
             Some(Command::Order { kind }) => or_interrupted(order::run(choice, kind, terminal)).await,
             Some(Command::Verify { wait }) => or_interrupted(verify::run(choice, wait, terminal)).await,

@@ -21,8 +21,10 @@ mod shop;
 mod state;
 mod target;
 mod terminal;
+mod variant;
 mod verdict;
 
 pub use choice::With;
 pub use cli::Cli;
+pub use variant::Variant;
 pub use verdict::Verdict;

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::paths;
 use crate::target::{Target, Verb};
 use crate::terminal::Terminal;
+use crate::variant::Variant;
 
 /// From the last server's start to a system that takes orders and applies them.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -24,15 +25,23 @@ pub(crate) struct LocalShop {
     pub(crate) rabbitmq: Rabbitmq,
     pub(crate) postgres: Postgres,
     pub(crate) urls: DatabaseUrls,
+    pub(crate) variant: Option<Variant>,
 }
 
 impl LocalShop {
-    pub(crate) async fn start(terminal: &Terminal) -> Result<Self> {
+    /// With servers from `home`. With a variant, that is what takes the orders.
+    pub(crate) async fn start(terminal: &Terminal, home: Home, variant: Option<Variant>) -> Result<Self> {
         terminal.say("Building the services (the first time takes some minutes) …");
-        testbed::build_services(!terminal.json()).await?;
-        terminal
-            .say("Starting PostgreSQL and RabbitMQ from this machine's binaries, and the three services …");
-        let started = tokio::try_join!(Postgres::private_in(Home::Local), Rabbitmq::private_in(Home::Local));
+        match variant {
+            Some(_) => testbed::build_variants(!terminal.json()).await?,
+            None => testbed::build_services(!terminal.json()).await?,
+        }
+        let place = match home {
+            Home::Local => "from this machine's binaries",
+            Home::Docker => "in containers",
+        };
+        terminal.say(format!("Starting PostgreSQL and RabbitMQ {place}, and the three services …"));
+        let started = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home));
         let (postgres, rabbitmq) = started?;
 
         let mut admin = PgConnection::connect(&postgres.admin_url("postgres")).await?;
@@ -43,14 +52,18 @@ impl LocalShop {
         testbed::bootstrap(&admin_url, &passwords).await?;
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
 
-        // Of an earlier run, with other ports and ids.
-        let _ = std::fs::remove_dir_all(paths::logs());
         let mut options = SystemOptions::new(urls.clone(), rabbitmq.url());
-        options.orders_port = if testbed::is_free(USUAL_PORT) { USUAL_PORT } else { 0 };
-        options.log_dir = Some(paths::logs());
+        // A variant stays out of the way: the real system may be running as well.
+        if variant.is_none() {
+            options.orders_port = if testbed::is_free(USUAL_PORT) { USUAL_PORT } else { 0 };
+            // Of an earlier run, with other ports and ids.
+            let _ = std::fs::remove_dir_all(paths::logs());
+            options.log_dir = Some(paths::logs());
+        }
+        options.variant = variant.map(Variant::name);
         let system = System::start(options).await?;
         system.wait_ready(READY_WITHIN).await?;
-        Ok(Self { system, rabbitmq, postgres, urls })
+        Ok(Self { system, rabbitmq, postgres, urls, variant })
     }
 
     pub(crate) async fn act(&self, verb: Verb, target: &Target) -> Result<()> {

@@ -21,6 +21,7 @@ use crate::paths;
 use crate::state::{AdminUrls, State};
 use crate::target::{Faults, Target, Verb};
 use crate::terminal::Terminal;
+use crate::variant::Variant;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
@@ -64,7 +65,7 @@ impl Shop {
     pub(crate) async fn start(home: Home, terminal: &Terminal) -> Result<Self> {
         match home {
             Home::Local => {
-                let shop = LocalShop::start(terminal).await?;
+                let shop = LocalShop::start(terminal, home, None).await?;
                 Ok(Self::new(shop.system.orders_url(), Access::Local(Box::new(shop)), true))
             }
             Home::Docker => {
@@ -73,6 +74,32 @@ impl Shop {
                 let orders_url = compose.orders_url().await?.context("the orders container does not run")?;
                 Ok(Self::new(orders_url, Access::Containers(compose), true))
             }
+        }
+    }
+
+    /// A system of its own, beside any that is running, with a variant in the order service's place. `None` if interrupted
+    /// meanwhile.
+    pub(crate) async fn start_variant(
+        choice: Choice,
+        variant: Variant,
+        terminal: &Terminal,
+    ) -> Result<Option<Self>> {
+        tokio::select! {
+            shop = async {
+                // Only the servers may be containers: the variants are in no image.
+                let home = choice.of_servers(terminal).await?;
+                let shop = LocalShop::start(terminal, home, Some(variant)).await?;
+                Ok(Some(Self::new(shop.system.orders_url(), Access::Local(Box::new(shop)), true)))
+            } => shop,
+            stop = interrupted() => stop.map(|()| None),
+        }
+    }
+
+    /// What takes the orders in the real service's place, if anything does.
+    pub(crate) fn variant(&self) -> Option<Variant> {
+        match &self.access {
+            Access::Local(shop) => shop.variant,
+            Access::Elsewhere(..) | Access::Containers(_) => None,
         }
     }
 
@@ -177,7 +204,7 @@ impl Shop {
 
     /// The conservation sum, now.
     pub(crate) async fn audit(&self, acknowledged: &[Uuid]) -> Result<Audit> {
-        Audit::parse(&self.read(&audit::query(acknowledged)).await?)
+        Audit::parse(&self.read(&audit::query(acknowledged, self.variant())).await?)
     }
 
     /// Where the acknowledgements for this system's orders are kept.

@@ -6,13 +6,15 @@ use crate::choice::Choice;
 use crate::drills::{self, Drill, Options};
 use crate::shop::Shop;
 use crate::terminal::Terminal;
+use crate::variant::Variant;
 use crate::verdict::Verdict;
 
-/// Runs on the system that is running; if there is none, on one of its own.
+/// Runs on the system that is running; if there is none, or with a variant, on one of its own.
 pub(crate) async fn run(
     choice: Choice,
     name: &str,
     options: Options,
+    variant: Option<Variant>,
     terminal: &Terminal,
 ) -> Result<Verdict> {
     let chosen: Vec<&Drill> = match name {
@@ -27,7 +29,11 @@ pub(crate) async fn run(
         "all" => drills::ALL.iter().collect(),
         name => vec![drills::find(name)?],
     };
-    let Some(shop) = Shop::find_or_start(choice, terminal).await? else {
+    let shop = match variant {
+        Some(variant) => Shop::start_variant(choice, variant, terminal).await?,
+        None => Shop::find_or_start(choice, terminal).await?,
+    };
+    let Some(shop) = shop else {
         return Ok(Verdict::Interrupted);
     };
     let verdict = run_each(&chosen, options, &shop, terminal).await;

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result};
-use testbed::{Home, Postgres, Rabbitmq, build_drill_services, build_services};
+use testbed::{Home, Postgres, Rabbitmq, build_drill_services, build_services, build_variants};
 use tokio::process::Command;
 
 use crate::choice::Choice;
@@ -23,6 +23,7 @@ pub(crate) async fn run(choice: Choice, args: &[String], terminal: &Terminal) ->
     terminal.say("Building the services …");
     build_services(!terminal.json()).await?;
     build_drill_services(!terminal.json()).await?;
+    build_variants(!terminal.json()).await?;
 
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--release"]).current_dir(root);

@@ -35,7 +35,7 @@ pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> 
 
 async fn local(terminal: &Terminal) -> Result<Verdict> {
     let shop = tokio::select! {
-        shop = LocalShop::start(terminal) => shop?,
+        shop = LocalShop::start(terminal, Home::Local, None) => shop?,
         stop = interrupted() => return stop.map(|()| Verdict::Interrupted),
     };
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;

@@ -1,6 +1,8 @@
 //! Fault drills: break one thing under load, mend it, and count. Each is one file, and one line in [`ALL`].
 
 mod broker_kill;
+mod crowd;
+mod database_kill;
 mod report;
 mod saga;
 mod stage;
@@ -30,7 +32,7 @@ pub(crate) struct Drill {
 type Running<'a> = Pin<Box<dyn Future<Output = Result<Report>> + 'a>>;
 
 /// Every drill, in the order in which `drill all` runs them.
-pub(crate) static ALL: [Drill; 2] = [broker_kill::DRILL, saga::DRILL];
+pub(crate) static ALL: [Drill; 4] = [broker_kill::DRILL, database_kill::DRILL, saga::DRILL, crowd::DRILL];
 
 /// What can be chosen for a drill.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +61,13 @@ pub(crate) async fn run(
     terminal.say("");
     terminal.say(format!("Drill {}", drill.name));
     terminal.say(format!("Claim {}", drill.claim));
+    if let Some(variant) = shop.variant() {
+        terminal.say(format!(
+            "NOT the order service, but its variant {}: {}",
+            variant.name(),
+            variant.what()
+        ));
+    }
     terminal.say("");
     let stage = Stage::new(shop, terminal, options).await?;
     let ended = tokio::select! {

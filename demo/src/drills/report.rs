@@ -61,6 +61,15 @@ impl Report {
         self.facts.push(fact);
     }
 
+    /// The claim is untrue, whatever the books say.
+    pub(crate) fn refute(&mut self, reason: String) {
+        if self.verdict == Verdict::Broken {
+            self.reason = format!("{}; and {reason}", self.reason);
+        } else {
+            (self.verdict, self.reason) = (Verdict::Broken, reason);
+        }
+    }
+
     /// The table and the verdict for people; the whole for machines.
     pub(crate) fn show(&self, drill: &Drill, terminal: &Terminal) -> Result<()> {
         terminal.say("");

@@ -14,6 +14,7 @@ use testbed::{Instances, System, SystemOptions, TestDatabase, eventually};
 use uuid::Uuid;
 
 use crate::audit::{self, Audit};
+use crate::variant::Variant;
 
 /// How long a condition may take to come true on a busy machine. Nothing is measured by it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,6 +28,8 @@ pub struct Setup {
     pub settings: Vec<(String, String)>,
     /// Whether the drill builds of the services are started.
     pub drill: bool,
+    /// What takes the orders in the real service's place.
+    pub variant: Option<Variant>,
 }
 
 impl Setup {
@@ -57,6 +60,7 @@ pub struct Stage {
     /// `None` where the database belongs to the caller.
     pub database: Option<TestDatabase>,
     acknowledged: Arc<Mutex<Vec<Uuid>>>,
+    variant: Option<Variant>,
 }
 
 impl Stage {
@@ -79,15 +83,16 @@ impl Stage {
         options.instances = setup.instances;
         options.env = setup.settings;
         options.drill = setup.drill;
+        options.variant = setup.variant.map(Variant::name);
         let stage = Self::around(System::start(options).await?, &database.url("auditor")).await?;
-        Ok(Self { database: Some(database), ..stage })
+        Ok(Self { database: Some(database), variant: setup.variant, ..stage })
     }
 
     /// Around a system that was started already.
     pub async fn around(system: System, auditor_url: &str) -> Result<Self> {
         let auditor = PgPool::connect_lazy(auditor_url)?;
         let client = reqwest::Client::new();
-        Ok(Self { system, client, auditor, database: None, acknowledged: Arc::default() })
+        Ok(Self { system, client, auditor, database: None, acknowledged: Arc::default(), variant: None })
     }
 
     /// The database's URL for a login.
@@ -165,7 +170,7 @@ impl Stage {
     pub async fn audit(&self) -> Result<Audit> {
         let acknowledged = self.acknowledged();
         // As one statement over one snapshot; the query is our own.
-        let query = sqlx::AssertSqlSafe(audit::query(&acknowledged));
+        let query = sqlx::AssertSqlSafe(audit::query(&acknowledged, self.variant));
         let json: String = sqlx::query_scalar(query).fetch_one(&self.auditor).await?;
         Audit::parse(&json)
     }

@@ -150,7 +150,7 @@ impl Books {
     pub(crate) async fn audit(&self, acknowledged: &[Uuid]) -> Result<Audit> {
         let mut auditor = PgConnection::connect(&self.database.url("auditor")).await?;
         let json: String =
-            sqlx::query_scalar(AssertSqlSafe(query(acknowledged))).fetch_one(&mut auditor).await?;
+            sqlx::query_scalar(AssertSqlSafe(query(acknowledged, None))).fetch_one(&mut auditor).await?;
         Audit::parse(&json)
     }
 
@@ -160,7 +160,7 @@ impl Books {
         let sql = about(order, sql);
         sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut *transaction).await.context(sql)?;
         let json: String =
-            sqlx::query_scalar(AssertSqlSafe(query(acknowledged))).fetch_one(&mut *transaction).await?;
+            sqlx::query_scalar(AssertSqlSafe(query(acknowledged, None))).fetch_one(&mut *transaction).await?;
         transaction.rollback().await?;
         Audit::parse(&json)
     }

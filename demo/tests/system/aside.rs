@@ -147,7 +147,7 @@ async fn after_a_reset_nothing_is_left_and_the_next_order_goes_its_way() -> anyh
     let mut admin = PgConnection::connect(&database.admin_url()).await?;
     sqlx::raw_sql(BACK_TO_SEEDS).execute(&mut admin).await?;
     let audit = async |acknowledged: &[Uuid]| {
-        let query = sqlx::AssertSqlSafe(demo::audit::query(acknowledged));
+        let query = sqlx::AssertSqlSafe(demo::audit::query(acknowledged, None));
         let json: String = sqlx::query_scalar(query).fetch_one(&stage.auditor).await?;
         demo::audit::Audit::parse(&json)
     };

@@ -14,6 +14,7 @@ const BUILT_WITHIN: Duration = Duration::from_secs(1_800);
 
 static BUILT: OnceCell<()> = OnceCell::const_new();
 static DRILLS_BUILT: OnceCell<()> = OnceCell::const_new();
+static VARIANTS_BUILT: OnceCell<()> = OnceCell::const_new();
 
 const SERVICES: [&str; 8] = ["-p", "orders", "-p", "inventory", "-p", "billing", "-p", "provider"];
 /// Under names of their own, so that a drill build is never taken for the real thing. The provider has none: it is not
@@ -52,6 +53,13 @@ pub async fn build_services(show: bool) -> Result<()> {
 pub async fn build_drill_services(show: bool) -> Result<()> {
     build_services(show).await?;
     DRILLS_BUILT.get_or_try_init(|| build(&DRILLS, show)).await.copied()
+}
+
+/// Builds the services, and the order service done wrong. Together: by itself it would be built from dependencies with other
+/// features, all of them once more.
+pub async fn build_variants(show: bool) -> Result<()> {
+    let all = [&SERVICES[..], &["-p", "variants"]].concat();
+    VARIANTS_BUILT.get_or_try_init(|| build(&all, show)).await.copied()
 }
 
 async fn build(what: &[&str], show: bool) -> Result<()> {

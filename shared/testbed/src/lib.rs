@@ -32,7 +32,9 @@ mod system;
 mod system_options;
 mod vhost;
 
-pub use binaries::{build_drill_services, build_services, find as find_service, workspace_root};
+pub use binaries::{
+    build_drill_services, build_services, build_variants, find as find_service, workspace_root,
+};
 pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
 pub use container::{IMAGES, engine_version, image_is_present};
 pub use database::{TestDatabase, database};

@@ -48,6 +48,8 @@ impl System {
     pub async fn start(options: SystemOptions) -> Result<Self> {
         if options.drill {
             binaries::build_drill_services(false).await?;
+        } else if options.variant.is_some() {
+            binaries::build_variants(false).await?;
         } else {
             binaries::build_services(false).await?;
         }
@@ -256,8 +258,14 @@ impl Member {
             _ => &options.database.billing,
         };
         let prefix = service.to_uppercase();
-        let binary = if options.drill { format!("{service}-drill") } else { service.to_owned() };
+        let variant = options.variant.filter(|_| service == "orders");
+        let binary = match variant {
+            Some(_) => "orders-variant".to_owned(),
+            None if options.drill => format!("{service}-drill"),
+            None => service.to_owned(),
+        };
         let mut command = clean_command(&binary, &format!("{prefix}_"))?;
+        command.envs(variant.map(|variant| ("VARIANT", variant)));
         command.env(format!("{prefix}_DATABASE_URL"), database);
         command.env(format!("{prefix}_AMQP_URL"), &options.amqp_url);
         command.env(format!("{prefix}_HTTP_ADDRESS"), format!("127.0.0.1:{port}"));

@@ -38,6 +38,8 @@ pub struct SystemOptions {
     pub instances: Instances,
     /// Whether to start the drill builds (`orders-drill`, …) instead of the services themselves.
     pub drill: bool,
+    /// Which variant to start in the place of each order service: a name that `orders-variant` knows.
+    pub variant: Option<&'static str>,
 }
 
 impl SystemOptions {
@@ -45,6 +47,15 @@ impl SystemOptions {
     pub fn new(database: DatabaseUrls, amqp_url: impl Into<String>) -> Self {
         let amqp_url = amqp_url.into();
         let (env, instances) = (Vec::new(), Instances::default());
-        Self { database, amqp_url, orders_port: 0, log_dir: None, env, instances, drill: false }
+        Self {
+            database,
+            amqp_url,
+            orders_port: 0,
+            log_dir: None,
+            env,
+            instances,
+            drill: false,
+            variant: None,
+        }
     }
 }

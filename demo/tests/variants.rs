@@ -1,0 +1,161 @@
+//! The order written as it is often written, and what becomes of it. Each time the real service goes through the same, so that
+//! the fault is known to be the variant's.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use demo::{
+    Variant,
+    audit::{Audit, Kind},
+    lab::{PATIENCE, Setup, Stage},
+};
+use load_tests::Saturation;
+use serde_json::json;
+use sqlx::PgPool;
+use testbed::{Rabbitmq, eventually};
+use uuid::Uuid;
+
+async fn stage(amqp_url: &str, variant: Option<Variant>) -> Result<Stage> {
+    Stage::ready(amqp_url, Setup { variant, ..Setup::default() }).await
+}
+
+/// An order with the fault gone, through to its end: whatever was to be heard of the ones before has been heard.
+async fn one_more(stage: &Stage) -> Result<Uuid> {
+    let id = stage.order().await?;
+    eventually("a later order to be confirmed", PATIENCE, async || {
+        let confirmed: bool = sqlx::query_scalar(
+            "select exists (select from orders.orders where id = $1 and status = 'confirmed')",
+        )
+        .bind(id)
+        .fetch_one(&stage.auditor)
+        .await?;
+        Ok(confirmed.then_some(id))
+    })
+    .await
+}
+
+/// Ids that are wrong in this way at this place, and in no other way there.
+fn named<'a>(audit: &'a Audit, kind: Kind, place: &str) -> Vec<&'a String> {
+    let mut ids: Vec<_> = audit
+        .findings
+        .iter()
+        .filter(|found| found.kind == kind && found.place == place)
+        .flat_map(|found| &found.first)
+        .collect();
+    ids.sort();
+    ids.dedup();
+    ids
+}
+
+#[tokio::test]
+async fn committed_and_then_published_is_lost_with_the_broker_and_the_lost_order_is_named() -> Result<()> {
+    for variant in [None, Some(Variant::DualWrite)] {
+        let broker = Rabbitmq::private().await?;
+        let stage = stage(&broker.url(), variant).await?;
+        one_more(&stage).await?;
+        assert!(stage.audit().await?.findings.is_empty(), "wrong before anything was done: {variant:?}");
+        broker.kill().await?;
+        let during = stage.order().await?;
+        broker.start().await?;
+        one_more(&stage).await?;
+        if variant.is_none() {
+            stage.held().await?;
+            continue;
+        }
+        let audit = stage.audit().await?;
+        for place in ["inventory", "billing"] {
+            assert_eq!(named(&audit, Kind::Missing, place), [&during.to_string()], "{:?}", audit.findings);
+        }
+        assert_eq!((audit.acknowledged, audit.confirmed, audit.open), (3, 2, 1));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn published_and_then_not_committed_is_charged_for_an_order_that_does_not_exist() -> Result<()> {
+    for variant in [None, Some(Variant::PublishThenCommit)] {
+        let vhost = testbed::vhost().await?;
+        let stage = stage(&vhost.url(), variant).await?;
+        one_more(&stage).await?;
+        // Nothing but new orders is refused from now on.
+        let owner = PgPool::connect(&stage.database_url("orders")?).await?;
+        sqlx::query("alter table orders add constraint closed check (id is null) not valid")
+            .execute(&owner)
+            .await?;
+        let refused = stage.order().await;
+        assert!(refused.is_err(), "{variant:?} has accepted what it could not write");
+        sqlx::query("alter table orders drop constraint closed").execute(&owner).await?;
+        one_more(&stage).await?;
+        if variant.is_none() {
+            stage.held().await?;
+            continue;
+        }
+        let audit = eventually("the customer to be charged all the same", PATIENCE, async || {
+            let audit = stage.audit().await?;
+            Ok((audit.charges == 3).then_some(audit))
+        })
+        .await?;
+        assert_eq!((audit.acknowledged, audit.orders), (2, 2));
+        for place in ["inventory", "billing"] {
+            assert_eq!(named(&audit, Kind::Phantom, place).len(), 1, "{:?}", audit.findings);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn notifying_in_the_orders_transaction_loses_nothing_and_has_commits_queue_up() -> Result<()> {
+    for variant in [None, Some(Variant::NotifyInTransaction)] {
+        let vhost = testbed::vhost().await?;
+        let stage = stage(&vhost.url(), variant).await?;
+        let url = stage.system.orders_url();
+        let crowd = Saturation { url, connections: 32, for_: Duration::from_secs(3), seed: 1 };
+        let load = tokio::spawn(load_tests::saturate(crowd, |_| {}));
+        let mut longest = 0;
+        while !load.is_finished() {
+            // In this database: other tests have sessions of their own on this server.
+            let queue: i64 = sqlx::query_scalar(
+                "select count(*) from pg_locks l join pg_stat_activity a using (pid)
+                 where not l.granted and l.locktype = 'object' and l.database = 0
+                   and l.classid = 'pg_database'::regclass and a.datname = current_database()",
+            )
+            .fetch_one(&stage.auditor)
+            .await?;
+            longest = longest.max(queue);
+        }
+        let summary = load.await??;
+        ensure!(summary.accepted > 32, "{summary:?}");
+        match variant {
+            None => assert!(longest <= 3, "{longest} sessions of the real service queue up"),
+            Some(_) => assert!(longest >= 8, "{longest} sessions are no queue"),
+        }
+        stage.note(one_more(&stage).await?);
+        stage.held().await?;
+    }
+    Ok(())
+}
+
+/// The same by the command line, as a reader would.
+#[tokio::test]
+async fn a_drill_with_a_variant_is_broken_and_names_what_was_lost() -> Result<()> {
+    let servers_home =
+        if std::env::var("TESTBED_WITH").is_ok_and(|with| with == "docker") { "docker" } else { "local" };
+    let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_demo"))
+        .args(["--json", "--with", servers_home, "drill", "broker-kill", "--variant", "dual-write"])
+        .args(["--rate", "20", "--outage", "2s"])
+        .kill_on_drop(true)
+        .output();
+    let run = tokio::time::timeout(Duration::from_secs(300), run).await??;
+    let words = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(1), "{words}");
+    let document: serde_json::Value = serde_json::from_slice(&run.stdout)?;
+    assert_eq!(document["report"]["verdict"], json!("broken"), "{words}");
+    let findings = document["report"]["audit"]["findings"].as_array().unwrap();
+    let lost =
+        findings.iter().find(|found| found["place"] == "inventory" && found["kind"] == "missing").unwrap();
+    assert_eq!(lost["count"], json!(lost["first"].as_array().unwrap().len()), "not all are named: {words}");
+    assert!(words.contains(lost["first"][0].as_str().unwrap()), "{words}");
+    Ok(())
+}
