@@ -3,7 +3,7 @@ use std::{net::SocketAddr, time::Duration};
 use clap::Parser;
 use reqwest::Url;
 use runtime::settings::{duration, refuse};
-use service::settings::{self, Consuming, Ground, Publishing};
+use service::settings::{Consuming, Ground, Publishing};
 
 /// What all variables of this service begin with.
 pub const PREFIX: &str = "BILLING_";
@@ -48,7 +48,8 @@ const LONGEST_CALL: Duration = Duration::from_secs(6);
 impl Settings {
     /// Ends the process over settings that cannot work.
     pub fn check(&self) {
-        settings::check(PREFIX, &self.ground, &self.publishing, &self.consuming);
+        self.publishing.check(PREFIX, &self.ground);
+        self.consuming.check(PREFIX, &self.ground);
         if self.provider_deadline > LONGEST_CALL {
             refuse(
                 "BILLING_PROVIDER_DEADLINE: at most 6s, because a stop waits for calls that are under way",

@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
 use clap::Parser;
-use service::settings::{self, Consuming, Ground, Publishing};
+use service::settings::{Consuming, Ground, Publishing};
 
 /// What all variables of this service begin with.
 pub const PREFIX: &str = "INVENTORY_";
@@ -30,6 +30,7 @@ pub struct Settings {
 impl Settings {
     /// Ends the process over settings that cannot work.
     pub fn check(&self) {
-        settings::check(PREFIX, &self.ground, &self.publishing, &self.consuming);
+        self.publishing.check(PREFIX, &self.ground);
+        self.consuming.check(PREFIX, &self.ground);
     }
 }

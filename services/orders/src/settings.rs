@@ -2,7 +2,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::Parser;
 use runtime::settings::{age, duration, refuse};
-use service::settings::{self, Consuming, Ground, Publishing};
+use service::settings::{Consuming, Ground, Publishing};
 
 /// What all variables of this service begin with.
 pub const PREFIX: &str = "ORDERS_";
@@ -60,7 +60,8 @@ fn patience(text: &str) -> Result<Duration, String> {
 impl Settings {
     /// Ends the process over a combination that cannot work.
     pub fn check(&self) {
-        settings::check(PREFIX, &self.ground, &self.publishing, &self.consuming);
+        self.publishing.check(PREFIX, &self.ground);
+        self.consuming.check(PREFIX, &self.ground);
         if self.answer_within < SHORTEST_ANSWER {
             refuse(
                 "ORDERS_ANSWER_WITHIN: at least 1s, because the other services take that long when they are busy",

@@ -3,7 +3,7 @@ use std::{future::Future, time::Duration};
 use lapin::{Channel, Connection, ConnectionProperties, ErrorKind, protocol::AMQPErrorKind, uri::AMQPUri};
 use tokio::time::timeout;
 
-use crate::topology;
+use crate::topology::{self, Queue};
 
 /// How long any single request to the broker may take. lapin has no time-out of its own: connecting to a server that
 /// accepts and stays silent would hang for ever.
@@ -18,6 +18,7 @@ const HEARTBEAT: u16 = 5;
 pub struct Endpoint {
     uri: AMQPUri,
     name: String,
+    own: Option<Queue>,
 }
 
 /// What can go wrong with the broker.
@@ -78,7 +79,17 @@ impl Endpoint {
             return Err(Error::Url("it ends in a slash, which names a virtual host without a name".into()));
         }
         uri.query.heartbeat = Some(HEARTBEAT);
-        Ok(Self { uri, name: name.to_owned() })
+        Ok(Self { uri, name: name.to_owned(), own: None })
+    }
+
+    /// For a guest, whose queue nobody but itself declares: it is there from our first connection on.
+    pub fn with_queue(self, own: Queue) -> Self {
+        Self { own: Some(own), ..self }
+    }
+
+    /// The queue that we brought along, if it is the one called `queue`.
+    pub(crate) fn own(&self, queue: &str) -> Option<Queue> {
+        self.own.filter(|own| own.name == queue)
     }
 
     /// Who we are: the `app_id` of what we publish.
@@ -94,8 +105,13 @@ impl Endpoint {
         let connection =
             within(PATIENCE, "connect", Connection::connect_uri(self.uri.clone(), properties)).await?;
         let channel = within(PATIENCE, "channel.open", connection.create_channel()).await?;
-        topology::declare(&channel).await?;
+        self.declare(&channel).await?;
         Ok((connection, channel))
+    }
+
+    /// Declares all that we know of.
+    pub(crate) async fn declare(&self, channel: &Channel) -> Result<(), Error> {
+        topology::declare(channel, self.own).await
     }
 
     /// Tries the connection once, at start. A broker that is away is no error here: it is waited for later.

@@ -17,6 +17,7 @@ use crate::{
     connect::{PATIENCE, close, within},
     dead_letters::DeadLetters,
     group::settle,
+    topology::{self, Queue},
 };
 
 /// How much a consumer takes at a time.
@@ -117,7 +118,8 @@ impl Consumer {
         };
         let dead_letters = DeadLetters::new(self.endpoint.clone(), self.queue);
         let line = ChannelLine { connection, channel, dead_letters };
-        Ok(Session { line, deliveries, queue: self.queue, handler, stop })
+        let own = self.endpoint.own(self.queue);
+        Ok(Session { line, deliveries, queue: self.queue, own, handler, stop })
     }
 
     async fn subscribe(&self, channel: &Channel, prefetch: u16) -> Result<lapin::Consumer, Error> {
@@ -139,6 +141,7 @@ struct Session<'run, H> {
     line: ChannelLine,
     deliveries: lapin::Consumer,
     queue: &'static str,
+    own: Option<Queue>,
     handler: &'run H,
     stop: &'run CancellationToken,
 }
@@ -155,6 +158,10 @@ impl<H: Handler> Session<'_, H> {
                 Some(Ok(None)) => return Err(Error::Silent(ASK_AFTER, "a subscription that was cancelled")),
                 Some(Err(_)) => {
                     self.line.still_there(self.queue).await?;
+                    // Silence is also what a lost binding sounds like.
+                    if let Some(own) = self.own {
+                        topology::bind_again(&self.line.channel, own).await?;
+                    }
                     continue;
                 }
             };

@@ -1,7 +1,7 @@
 //! RabbitMQ, and nothing but RabbitMQ: the only crate that names `lapin`.
 //!
 //! - [`Endpoint`]: how a connection is made, with a deadline around every wait.
-//! - [`topology`]: the exchanges and queues, declared by everyone who connects.
+//! - [`topology`]: the exchanges and queues, declared by everyone who connects; a guest brings a queue of its own.
 //! - [`Publisher`]: pipelined publishing with confirms, and returns matched by message id.
 //! - [`Consumer`]: groups of deliveries, handed to a handler, acknowledged after its commit.
 //! - [`Collector`]: dead letters, handed to a shelf, acknowledged after its commit.

@@ -16,7 +16,7 @@ use crate::{
     Endpoint, Error, Link,
     answers::{self, Answer},
     connect::{PATIENCE, close, within},
-    topology::{self, EVENTS},
+    topology::EVENTS,
 };
 
 /// The largest body that is sent, in bytes. RabbitMQ closes the channel over a message that is too large for it
@@ -83,7 +83,7 @@ impl Publisher {
 impl transport::Publisher for Publisher {
     async fn ready(&mut self) -> Result<(), Away> {
         if let Some(open) = &mut self.open
-            && let Err(reason) = open.still_there().await
+            && let Err(reason) = open.still_there(&self.endpoint).await
         {
             // A blocked connection is alive: closing it would only have us blocked again on the next one.
             if reason == BLOCKED && open.connection.status().connected() {
@@ -140,7 +140,7 @@ impl Open {
         Self { connection, channel, heard: now, declared: now, abandoned: false }
     }
 
-    async fn still_there(&mut self) -> Result<(), String> {
+    async fn still_there(&mut self, endpoint: &Endpoint) -> Result<(), String> {
         let status = self.connection.status();
         if !status.connected() || !self.channel.status().connected() {
             return Err("the connection was lost".into());
@@ -153,7 +153,7 @@ impl Open {
             return Err("the alarm is over".into());
         }
         if self.heard.elapsed() > ASK_AFTER || self.declared.elapsed() > DECLARE_EVERY {
-            topology::declare(&self.channel).await.map_err(|error| error.to_string())?;
+            endpoint.declare(&self.channel).await.map_err(|error| error.to_string())?;
             self.heard = Instant::now();
             self.declared = self.heard;
         }

@@ -3,6 +3,10 @@
 //! Everyone who connects declares all of it. Declaring is idempotent, and it removes the first-start trap: an exchange
 //! drops what no queue is bound for, so an event published before its consumer's first start would be gone.
 //!
+//! A guest, that is, a consumer outside of the house, brings its queue along ([`Endpoint::with_queue`](crate::Endpoint::with_queue)).
+//! Nobody else declares that one: a queue that everyone makes and no one reads would grow for ever. The price is the trap:
+//! what was published before a guest's first start is not in its queue.
+//!
 //! There is deliberately no alternate exchange. It would turn "no queue is bound for this" into an ordinary confirm,
 //! and the relay would mark an event as published that no service got. Without it a `mandatory` message comes back,
 //! stays in the outbox, and is delivered as soon as the binding is there again.
@@ -33,11 +37,20 @@ pub const INVENTORY: &str = "inventory.events";
 /// The billing service's queue.
 pub const BILLING: &str = "billing.events";
 
-/// Who wants what: a queue, and the routing keys bound to it.
-const SUBSCRIPTIONS: [(&str, &[&str]); 3] = [
-    (
-        ORDERS,
-        &[
+/// A queue, and what goes into it.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue {
+    /// Its name, such as `inventory.events`.
+    pub name: &'static str,
+    /// The routing keys that are bound to it, such as `order.created`.
+    pub keys: &'static [&'static str],
+}
+
+/// The queues of the house: what everyone declares, the publishers first of all.
+const HOUSE: [Queue; 3] = [
+    Queue {
+        name: ORDERS,
+        keys: &[
             "stock.reserved",
             "stock.rejected",
             "stock.released",
@@ -45,11 +58,11 @@ const SUBSCRIPTIONS: [(&str, &[&str]); 3] = [
             "payment.declined",
             "payment.refunded",
         ],
-    ),
-    (INVENTORY, &["order.created", "order.cancelled"]),
-    // Confirmations are for readers that this shop does not have yet: a mailer, a warehouse. Until then billing takes them
-    // and lets them pass, because an event that no queue wants comes back, and would be parked.
-    (BILLING, &["order.created", "order.cancelled", "order.confirmed"]),
+    },
+    Queue { name: INVENTORY, keys: &["order.created", "order.cancelled"] },
+    // Confirmations are for guests, such as the mailer in `examples`. But guests come and go, and an event that no queue
+    // wants comes back, and would be parked: billing takes them too, and lets them pass.
+    Queue { name: BILLING, keys: &["order.created", "order.cancelled", "order.confirmed"] },
 ];
 
 /// How often a message may come back undelivered before the broker sets it aside. Only a message that kills its
@@ -62,26 +75,36 @@ pub fn dead_letter_queue(queue: &str) -> String {
     format!("{queue}.dead")
 }
 
-/// Declares everything. Does nothing where it exists already.
-pub(crate) async fn declare(channel: &Channel) -> Result<(), Error> {
+/// Declares everything: what the house has, and a guest's own queue. Does nothing where it exists already.
+pub(crate) async fn declare(channel: &Channel, own: Option<Queue>) -> Result<(), Error> {
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
     for (exchange, kind) in [(EVENTS, ExchangeKind::Topic), (DEAD, ExchangeKind::Direct)] {
         let declared = channel.exchange_declare(exchange.into(), kind, durable, FieldTable::default());
         within(PATIENCE, "exchange.declare", declared).await?;
     }
-    for (queue, _) in SUBSCRIPTIONS {
-        let dead = dead_letter_queue(queue);
+    let queues: Vec<_> = HOUSE.into_iter().chain(own).collect();
+    for Queue { name, .. } in &queues {
+        let dead = dead_letter_queue(name);
         declare_queue(channel, &dead, kept_for_good()).await?;
-        bind(channel, &dead, DEAD, queue).await?;
-        declare_queue(channel, queue, arguments(queue)).await?;
+        bind(channel, &dead, DEAD, name).await?;
+        declare_queue(channel, name, arguments(name)).await?;
     }
     // Key by key and not queue by queue. Where all bindings are lost and somebody publishes while they are made again, an
     // event reaches the queues that are bound already, and only those: the shorter that moment, the better.
-    let keys: BTreeSet<_> = SUBSCRIPTIONS.iter().flat_map(|(_, keys)| keys.iter()).collect();
+    let keys: BTreeSet<_> = queues.iter().flat_map(|queue| queue.keys).collect();
     for key in keys {
-        for (queue, _) in SUBSCRIPTIONS.iter().filter(|(_, keys)| keys.contains(key)) {
-            bind(channel, queue, EVENTS, key).await?;
+        for queue in queues.iter().filter(|queue| queue.keys.contains(key)) {
+            bind(channel, queue.name, EVENTS, key).await?;
         }
+    }
+    Ok(())
+}
+
+/// Binds a guest's queue again. The bindings of the house are declared again by every relay, every few seconds; these are
+/// known to nobody but the guest.
+pub(crate) async fn bind_again(channel: &Channel, own: Queue) -> Result<(), Error> {
+    for key in own.keys {
+        bind(channel, own.name, EVENTS, key).await?;
     }
     Ok(())
 }

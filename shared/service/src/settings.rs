@@ -102,26 +102,35 @@ const LONGEST_CONFIRM_DEADLINE: Duration = Duration::from_secs(20);
 /// Without any operator, a copy comes as late as the longest outage between a confirm and its mark.
 const SHORTEST_MEMORY: Duration = Duration::from_secs(24 * 3600);
 
-/// Ends the process over a combination that cannot work. `prefix` is that of the service's variables, such as `ORDERS_`.
-pub fn check(prefix: &str, ground: &Ground, publishing: &Publishing, consuming: &Consuming) {
-    if publishing.confirm_deadline > LONGEST_CONFIRM_DEADLINE {
-        refuse(&format!(
-            "{prefix}CONFIRM_DEADLINE: at most 20s, because PostgreSQL ends the relay's session after 30s"
-        ));
+impl Publishing {
+    /// Ends the process over a combination that cannot work. `prefix` is that of the service's variables, such as
+    /// `ORDERS_`.
+    pub fn check(&self, prefix: &str, ground: &Ground) {
+        if self.confirm_deadline > LONGEST_CONFIRM_DEADLINE {
+            refuse(&format!(
+                "{prefix}CONFIRM_DEADLINE: at most 20s, because PostgreSQL ends the relay's session after 30s"
+            ));
+        }
+        if self.keep_published > ground.replay_within {
+            refuse(&format!(
+                "{prefix}KEEP_PUBLISHED: at most {prefix}REPLAY_WITHIN, because what is older cannot be replayed anyway"
+            ));
+        }
     }
-    if publishing.keep_published > ground.replay_within {
-        refuse(&format!(
-            "{prefix}KEEP_PUBLISHED: at most {prefix}REPLAY_WITHIN, because what is older cannot be replayed anyway"
-        ));
-    }
-    if consuming.remember < SHORTEST_MEMORY {
-        refuse(&format!(
-            "{prefix}REMEMBER: at least 1day, because a copy that arrives after an outage would be applied again"
-        ));
-    }
-    if consuming.remember <= ground.replay_within {
-        refuse(&format!(
-            "{prefix}REMEMBER: longer than {prefix}REPLAY_WITHIN, because a replay of what is forgotten is applied again"
-        ));
+}
+
+impl Consuming {
+    /// As for [`Publishing::check`].
+    pub fn check(&self, prefix: &str, ground: &Ground) {
+        if self.remember < SHORTEST_MEMORY {
+            refuse(&format!(
+                "{prefix}REMEMBER: at least 1day, because a copy that arrives after an outage would be applied again"
+            ));
+        }
+        if self.remember <= ground.replay_within {
+            refuse(&format!(
+                "{prefix}REMEMBER: longer than {prefix}REPLAY_WITHIN, because a replay of what is forgotten is applied again"
+            ));
+        }
     }
 }

@@ -5,5 +5,6 @@
 mod collecting;
 mod consuming;
 mod cut_connections;
+mod guests;
 mod publishing;
 mod support;

@@ -46,6 +46,11 @@ impl Host {
         self.vhost.url()
     }
 
+    /// One that an error may close.
+    pub(crate) async fn another_channel(&self) -> anyhow::Result<Channel> {
+        Ok(self.connection.create_channel().await?)
+    }
+
     /// Connected and ready.
     pub(crate) async fn publisher(&self) -> anyhow::Result<Publisher> {
         let mut publisher = Publisher::new(self.endpoint(), Link::new("test"), Duration::from_secs(10));
