@@ -18,6 +18,7 @@ pub(crate) struct State {
     pub(crate) provider_url: String,
     pub(crate) auditor_url: String,
     pub(crate) admin_url: String,
+    pub(crate) amqp_url: String,
     pub(crate) rabbitmq_api: String,
     pub(crate) admin: AdminUrls,
     pub(crate) admin_token: String,

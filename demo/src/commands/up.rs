@@ -46,6 +46,7 @@ async fn local(terminal: &Terminal) -> Result<Verdict> {
         provider_url: shop.system.url("provider")?.to_owned(),
         auditor_url: shop.urls.auditor.clone(),
         admin_url: shop.postgres.admin_url("shop"),
+        amqp_url: shop.rabbitmq.url(),
         rabbitmq_api: shop.rabbitmq.api_url(),
         admin: AdminUrls {
             orders: shop.system.admin_url("orders")?.to_owned(),
@@ -63,6 +64,7 @@ async fn local(terminal: &Terminal) -> Result<Verdict> {
     terminal.say(format!("  provider    {}/faults", state.provider_url));
     terminal.say(format!("  database    psql {}", state.auditor_url));
     terminal.say(format!("  RabbitMQ    {}", state.rabbitmq_api));
+    terminal.say(format!("              {}", state.amqp_url));
     terminal.say(format!("  logs        {}", shop.system.logs().display()));
     terminal.say("");
     terminal.say("Ctrl-C stops all of it.");

@@ -3,9 +3,9 @@
 //! Everyone who connects declares all of it. Declaring is idempotent, and it removes the first-start trap: an exchange
 //! drops what no queue is bound for, so an event published before its consumer's first start would be gone.
 //!
-//! A guest, that is, a consumer outside of the house, brings its queue along ([`Endpoint::with_queue`](crate::Endpoint::with_queue)).
-//! Nobody else declares that one: a queue that everyone makes and no one reads would grow for ever. The price is the trap:
-//! what was published before a guest's first start is not in its queue.
+//! A guest, that is, a consumer outside of the house, brings its queue along (`Endpoint::with_queue`). Nobody else declares
+//! that one: a queue that everyone makes and no one reads would grow for ever. The price is the trap: what was published
+//! before a guest's first start is not in its queue.
 //!
 //! There is deliberately no alternate exchange. It would turn "no queue is bound for this" into an ordinary confirm,
 //! and the relay would mark an event as published that no service got. Without it a `mandatory` message comes back,
