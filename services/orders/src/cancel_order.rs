@@ -9,20 +9,26 @@ use faults::Point;
 use serde::Serialize;
 use sqlx::PgPool;
 use time::OffsetDateTime;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{
     Shop,
     order_state::{Happening, State},
     problem::Problem,
+    refusals,
 };
 
 /// The answer to a cancellation.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Cancelled {
+    /// The order.
     id: Uuid,
+    /// What has become of it: `cancelled`, for good.
+    #[schema(pattern = "^cancelled$")]
     status: &'static str,
+    /// When it was taken back, the first time.
     #[serde(with = "time::serde::rfc3339")]
     cancelled_at: OffsetDateTime,
 }
@@ -31,6 +37,14 @@ pub(crate) struct Cancelled {
 const TRIES: usize = 3;
 
 /// `POST /orders/{id}/cancellation`: takes an order back. Doing it again gives the same answer and changes nothing.
+#[utoipa::path(
+    post, path = "/orders/{id}/cancellation", tag = "orders", operation_id = "cancelOrder",
+    summary = "Takes an order back",
+    description = "No body. The order and its `OrderCancelled` event are written together; whatever was done for the \
+                   order is undone by whoever did it. Doing it again gives the same answer and changes nothing.",
+    params(("id" = Uuid, Path, description = "The order.")),
+    responses((status = 200, description = "It is off.", body = Cancelled), refusals::OneOrder),
+)]
 pub(crate) async fn cancel_order(
     Shared(shop): Shared<Shop>,
     Extension(trace): Extension<TraceContext>,

@@ -11,6 +11,13 @@ use axum::{
 use sqlx::PgPool;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use utoipa::{
+    IntoParams,
+    openapi::{
+        ObjectBuilder, Required, Type,
+        path::{Parameter, ParameterBuilder, ParameterIn},
+    },
+};
 
 use crate::{
     Shop,
@@ -106,6 +113,29 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for IdempotencyKey {
     }
 }
 
+/// What a key looks like in its header, as a regular expression: first in quotes, then as a bare word.
+fn pattern() -> String {
+    format!(r#"^(?:"(?:[ !#-\[\]-~]|\\["\\]){{1,{LONGEST}}}"|[!#-+\--:<-\[\]-~]{{1,{LONGEST}}})$"#)
+}
+
+impl IntoParams for IdempotencyKey {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let schema = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern()));
+        let told = format!(
+            "What the client calls its attempt, the same at every repetition: 1 to {LONGEST} visible ASCII characters, \
+             best a UUID in quotes. At most one. Remembered for a day."
+        );
+        let parameter = ParameterBuilder::new()
+            .name("Idempotency-Key")
+            .parameter_in(ParameterIn::Header)
+            .required(Required::False)
+            .description(Some(told))
+            .schema(Some(schema))
+            .example(Some("\"6d1a4e0c-8f0e-4a2b-9c55-2f7a6f0f2a10\"".into()));
+        vec![parameter.build()]
+    }
+}
+
 /// How often old keys are looked for, how long to pause after each thousand, and how long that may take.
 const EVERY: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -149,10 +179,17 @@ async fn erase(pool: &PgPool, remember: Duration) -> Result<u64, sqlx::Error> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
+    /// What becomes of a header; and the pattern in the document has to agree.
     fn key(text: &str) -> Option<String> {
-        IdempotencyKey::parse(&HeaderValue::from_bytes(text.as_bytes()).unwrap()).map(|key| key.0)
+        let parsed =
+            IdempotencyKey::parse(&HeaderValue::from_bytes(text.as_bytes()).unwrap()).map(|key| key.0);
+        let promised = jsonschema::is_valid(&json!({ "pattern": pattern() }), &json!(text));
+        assert_eq!(parsed.is_some(), promised, "{text:?} and {}", pattern());
+        parsed
     }
 
     #[test]
@@ -182,6 +219,20 @@ mod tests {
         ] {
             assert_eq!(key(text), None, "{text:?}");
         }
-        assert!(key(&"x".repeat(255)).is_some());
+        for longest in
+            ["x".repeat(255), format!("\"{}\"", "x".repeat(255)), format!("\"{}\"", "\\\"".repeat(255))]
+        {
+            assert!(key(&longest).is_some());
+        }
+        assert!(key(&format!("\"{}\"", "x".repeat(256))).is_none());
+    }
+
+    #[test]
+    fn every_character_is_allowed_in_the_document_where_it_is_allowed_here() {
+        for character in (0x20..0x7f_u8).map(char::from) {
+            key(&format!("a{character}b"));
+            key(&format!("\"a{character}b\""));
+            key(&format!("\"a\\{character}b\""));
+        }
     }
 }

@@ -5,6 +5,7 @@
 pub mod api;
 mod cancel_order;
 mod catalogue;
+pub mod documents;
 mod follow_orders;
 pub mod idempotency_key;
 pub mod open_orders;
@@ -13,6 +14,7 @@ pub mod order_state;
 mod place_order;
 mod problem;
 mod read_orders;
+mod refusals;
 mod request_context;
 #[cfg(feature = "drill")]
 mod sabotage;

@@ -36,7 +36,7 @@ pub(crate) async fn main() -> anyhow::Result<ExitCode> {
         .with("database", Needed::Yes, shop.probe())
         .with("broker", Needed::No, relays.probe())
         .with("consumer", Needed::No, intake.probe());
-    let app = api::router(shop.clone()).merge(http::observability(health, metrics));
+    let app = api::router(shop.clone())?.merge(http::observability(health, metrics));
     tasks.spawn("http", http::serve(listener, app, stop.clone()));
 
     // Everything else needs the schema, so it waits for the database; and a broker that refuses us is found out now.

@@ -2,28 +2,37 @@ use std::collections::HashSet;
 
 use events::{Line, OrderCreated};
 use serde::Deserialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{catalogue::Catalogue, problem::Problem};
 
 /// The body of `POST /orders`, as it comes in. Unknown fields are refused: a client that sends `total` or `status`
 /// believes that it decides them.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct OrderRequest {
+    /// Who orders. Not the nil UUID.
     customer_id: Uuid,
+    /// What is ordered: each SKU once.
+    #[schema(min_items = 1, max_items = 100)]
     lines: Vec<RequestedLine>,
 }
 
-#[derive(Debug, Deserialize)]
+/// So many of one product.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RequestedLine {
+    /// Stock keeping unit: a product of the catalogue.
     sku: String,
+    /// How many pieces.
+    #[schema(minimum = 1, maximum = 1000)]
     quantity: i64,
 }
 
-/// The most lines that an order may have, and the most pieces of one product.
-const MOST_LINES: usize = 100;
+/// The most lines that an order may have, and the most pieces of one product. The numbers above are for the document, and
+/// a test holds them to these.
+pub(crate) const MOST_LINES: usize = 100;
 const MOST_PIECES: i64 = 1000;
 
 /// An order that can be accepted: priced, added up, and within all limits.
@@ -69,6 +78,8 @@ impl OrderRequest {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn price(lines: &[(&str, i64)]) -> Result<PricedOrder, Problem> {
@@ -87,6 +98,16 @@ mod tests {
     #[test]
     fn a_sum_that_does_not_fit_is_refused_instead_of_wrapped() {
         assert!(price(&[("GOLD", 1000)]).is_err());
+    }
+
+    #[test]
+    fn the_limits_in_the_document_are_those_that_are_checked() {
+        let document = serde_json::to_value(crate::api::openapi()).unwrap();
+        let schemas = &document["components"]["schemas"];
+        let lines = &schemas["OrderRequest"]["properties"]["lines"];
+        assert_eq!((&lines["minItems"], &lines["maxItems"]), (&json!(1), &json!(MOST_LINES)));
+        let quantity = &schemas["RequestedLine"]["properties"]["quantity"];
+        assert_eq!((&quantity["minimum"], &quantity["maximum"]), (&json!(1), &json!(MOST_PIECES)));
     }
 
     #[test]

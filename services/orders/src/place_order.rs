@@ -19,11 +19,38 @@ use crate::{
     order_request::{OrderRequest, PricedOrder},
     problem::{Problem, ProblemJson},
     read_orders::OrderView,
+    refusals,
 };
 
 /// `POST /orders`: accepts an order. Whoever gets a 201 can rely on it: the order is on disk, and so is the event that
 /// will carry it to the other services, whatever happens to this process, the broker, or them. Whoever gets no answer
 /// asks again with the same `Idempotency-Key`, and gets it then.
+#[utoipa::path(
+    post, path = "/orders", tag = "orders", operation_id = "placeOrder",
+    summary = "Places an order",
+    description = "The order and its `OrderCreated` event are on disk when this is answered with 201. Whoever gets no \
+                   answer, or a 5xx, asks again with the same `Idempotency-Key` and the same order: there is one order, \
+                   and the answer is the first one.",
+    params(IdempotencyKey),
+    request_body(
+        content = OrderRequest, description = "At most 64 KiB, not compressed.",
+        example = json!({
+            "customerId": "0190a1b2-0000-7000-8000-000000000001",
+            "lines": [{ "sku": "TEA-001", "quantity": 2 }, { "sku": "MUG-001", "quantity": 1 }],
+        }),
+    ),
+    responses(
+        (
+            status = 201, description = "The order is accepted, or was: then the answer is the first one.",
+            body = OrderView,
+            headers(
+                ("Location" = String, description = "Where the order is, such as `/orders/{id}`."),
+                ("Idempotent-Replayed" = bool, description = "`true` where the key was known; else absent."),
+            ),
+        ),
+        refusals::Placing,
+    ),
+)]
 pub(crate) async fn place_order(
     State(shop): State<Shop>,
     Extension(trace): Extension<TraceContext>,

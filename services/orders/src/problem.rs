@@ -12,27 +12,34 @@ use axum::{
 };
 use runtime::database::{is_away, is_locked};
 use serde::{Serialize, de::DeserializeOwned};
+use utoipa::ToSchema;
 
-/// What went wrong, as a client is told.
-#[derive(Debug, Serialize)]
+/// What went wrong, as a client is told: problem details (RFC 9457).
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Problem {
     /// A name that stays the same: programs decide by it, people read `title`.
     #[serde(rename = "type")]
-    kind: String,
-    title: &'static str,
-    status: u16,
+    pub(crate) kind: String,
+    /// For people: what kind of problem this is.
+    pub(crate) title: &'static str,
+    /// The status of the answer, once more.
+    #[schema(minimum = 400, maximum = 599)]
+    pub(crate) status: u16,
+    /// For people: what it is about this request.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 300)]
     detail: Option<String>,
-    /// What would be right.
+    /// For people: what would be right.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     hint: Option<&'static str>,
 }
 
 /// What all types begin with; `docs/http.md` has one line for each.
-const TYPE_PREFIX: &str = "urn:shop:problem:";
+pub(crate) const TYPE_PREFIX: &str = "urn:shop:problem:";
 
 /// How long a client should wait before it comes back, in seconds.
-const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+pub(crate) const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 impl Problem {
     fn new(status: StatusCode, kind: &str, title: &'static str) -> Self {
@@ -99,6 +106,14 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "bad-query", "The query cannot be understood").detail(detail)
     }
 
+    pub(crate) fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "malformed-json", "The body is not valid JSON").detail(detail)
+    }
+
+    pub(crate) fn unreadable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "unreadable-body", "The body could not be read").detail(detail)
+    }
+
     pub(crate) fn starting() -> Self {
         Self::unavailable("the service is starting, or waiting for its database")
     }
@@ -115,6 +130,10 @@ impl Problem {
     /// Our own fault. The client learns only that.
     pub(crate) fn internal(cause: impl Display) -> Self {
         tracing::error!(%cause, "a request failed");
+        Self::our_fault()
+    }
+
+    pub(crate) fn our_fault() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Something went wrong on our side")
     }
 
@@ -126,22 +145,25 @@ impl Problem {
                 Self::new(status, "method-not-allowed", "Not with this method; see the Allow header")
             }
             StatusCode::PAYLOAD_TOO_LARGE => Self::too_large(),
-            StatusCode::GATEWAY_TIMEOUT => {
-                let problem = Self::new(status, "timeout", "It took too long");
-                problem.detail("whether the order was accepted is unknown: ask again with the same Idempotency-Key, or look it up")
-            }
+            StatusCode::GATEWAY_TIMEOUT => Self::late(),
             StatusCode::SERVICE_UNAVAILABLE => Self::unavailable("too many requests at the same time"),
             StatusCode::INTERNAL_SERVER_ERROR => Self::internal("a handler panicked"),
             _ => Self::new(status, "http", "The request was refused"),
         }
     }
 
-    fn too_large() -> Self {
+    pub(crate) fn late() -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", "It took too long").detail(
+            "whether the order was accepted is unknown: ask again with the same Idempotency-Key, or look it up",
+        )
+    }
+
+    pub(crate) fn too_large() -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large")
             .detail("at most 64 KiB")
     }
 
-    fn unsupported_media(detail: &str) -> Self {
+    pub(crate) fn unsupported_media(detail: &str) -> Self {
         let mut problem = Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported-media-type",
@@ -199,20 +221,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for ProblemJson<T> {
         match Json::<T>::from_request(request, state).await {
             Ok(Json(body)) => Ok(Self(body)),
             Err(JsonRejection::JsonDataError(error)) => Err(Problem::invalid(error.body_text())),
-            Err(JsonRejection::JsonSyntaxError(error)) => {
-                let problem =
-                    Problem::new(StatusCode::BAD_REQUEST, "malformed-json", "The body is not valid JSON");
-                Err(problem.detail(error.body_text()))
-            }
+            Err(JsonRejection::JsonSyntaxError(error)) => Err(Problem::malformed(error.body_text())),
             Err(JsonRejection::MissingJsonContentType(_)) => {
                 Err(Problem::unsupported_media("Content-Type is not application/json"))
             }
             Err(other) if other.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(Problem::too_large()),
-            Err(other) => {
-                let problem =
-                    Problem::new(StatusCode::BAD_REQUEST, "unreadable-body", "The body could not be read");
-                Err(problem.detail(other.body_text()))
-            }
+            Err(other) => Err(Problem::unreadable(other.body_text())),
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`Endpoint`]: how a connection is made, with a deadline around every wait.
 //! - [`topology`]: the exchanges and queues, declared by everyone who connects; a guest brings a queue of its own.
+//! - [`asyncapi`]: the same, and what is said there, as a document for others.
 //! - [`Publisher`]: pipelined publishing with confirms, and returns matched by message id.
 //! - [`Consumer`]: groups of deliveries, handed to a handler, acknowledged after its commit.
 //! - [`Collector`]: dead letters, handed to a shelf, acknowledged after its commit.
@@ -13,6 +14,7 @@
 //! of their own: open, work until any error or deadline, drop everything, back off, open again.
 
 pub mod answers;
+pub mod asyncapi;
 mod channel_line;
 mod collector;
 mod connect;

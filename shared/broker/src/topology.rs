@@ -47,7 +47,7 @@ pub struct Queue {
 }
 
 /// The queues of the house: what everyone declares, the publishers first of all.
-const HOUSE: [Queue; 3] = [
+pub const HOUSE: [Queue; 3] = [
     Queue {
         name: ORDERS,
         keys: &[

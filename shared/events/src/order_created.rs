@@ -1,5 +1,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::body::{Data, same};
@@ -20,21 +21,23 @@ pub struct OrderCreated {
 }
 
 /// One line of an order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
     /// Stock keeping unit: which product.
     pub sku: String,
     /// How many pieces; at least one.
     #[schemars(range(min = 1))]
+    #[schema(minimum = 1)]
     pub quantity: i32,
     /// Price of one piece at the moment of ordering, in minor units (cents) of the total's currency.
     #[schemars(range(min = 1))]
+    #[schema(minimum = 1)]
     pub unit_price: i64,
 }
 
 /// An amount of money: an integer in minor units, and its ISO 4217 currency. Never a float.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Money {
     /// In minor units: 1250 is 12.50.
     pub amount: i64,

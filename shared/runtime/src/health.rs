@@ -1,7 +1,8 @@
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use axum::{Json, http::StatusCode};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 /// Whether a service can do its work without something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +14,26 @@ pub enum Needed {
 }
 
 type Probe = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// Whether a service can do its work, and the state of each part.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Readiness {
+    /// Whether all that is needed is up.
+    ready: bool,
+    /// Everything that was looked at, by name.
+    #[schema(value_type = BTreeMap<String, Part>)]
+    parts: BTreeMap<&'static str, Part>,
+}
+
+/// The state of one part.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Part {
+    up: bool,
+    /// Why it is down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<String>,
+}
 
 /// What a service's health is made of. A probe is asked whenever somebody asks for the health, so the answer is as old
 /// as what the probe knows: none here is older than five seconds.
@@ -40,26 +61,23 @@ impl Health {
     }
 
     /// The answer to `/readyz`: 200 when all that is needed is up, else 503; either way with the state of each part.
-    pub(crate) fn ready(self: &Arc<Self>) -> (StatusCode, Json<Value>) {
+    pub(crate) fn ready(&self) -> (StatusCode, Json<Readiness>) {
         let mut ready = true;
-        let mut parts = Map::new();
+        let mut parts = BTreeMap::new();
         for (name, needed, probe) in &self.probes {
-            let state = match probe() {
-                Ok(()) => json!({ "up": true }),
-                Err(reason) => {
-                    ready &= *needed == Needed::No;
-                    json!({ "up": false, "reason": reason })
-                }
-            };
-            parts.insert((*name).to_owned(), state);
+            let reason = probe().err();
+            ready &= reason.is_none() || *needed == Needed::No;
+            parts.insert(*name, Part { up: reason.is_none(), reason });
         }
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        (status, Json(json!({ "ready": ready, "parts": parts })))
+        (status, Json(Readiness { ready, parts }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -71,8 +89,8 @@ mod tests {
                 Needed::No,
                 state(broker),
             );
-            let (status, Json(body)) = Arc::new(health).ready();
-            (status.as_u16(), body)
+            let (status, Json(body)) = health.ready();
+            (status.as_u16(), serde_json::to_value(body).unwrap())
         };
         assert_eq!(health(true, true).0, 200);
         let (status, body) = health(true, false);

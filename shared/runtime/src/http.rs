@@ -6,13 +6,20 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, http::header, routing::get};
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::IntoResponse,
+};
 use axum_server::accept::NoDelayAcceptor;
 use hyper_util::rt::TokioTimer;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{Health, settings};
+use crate::{Health, health::Readiness, settings};
 
 /// How long a client may take over a request's head, and how long a connection may be idle. A client that sends one
 /// byte a minute would otherwise hold its connection for ever.
@@ -36,13 +43,55 @@ pub fn bind(variable: &str, address: SocketAddr) -> TcpListener {
 
 /// `/livez`, `/readyz` and `/metrics`.
 pub fn observability(health: Health, metrics: PrometheusHandle) -> Router {
-    let health = Arc::new(health);
-    let text = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    Router::new()
-        // Answering at all is the answer: a process with a dead task has ended.
-        .route("/livez", get(|| async { "alive\n" }))
-        .route("/readyz", get(move || async move { health.ready() }))
-        .route("/metrics", get(move || async move { (text, metrics.render()) }))
+    observed().with_state(Observed { health: Arc::new(health), metrics }).into()
+}
+
+/// What these three promise, for the document of a service's whole API.
+pub fn observability_document() -> OpenApi {
+    observed().into_openapi()
+}
+
+#[derive(Clone)]
+struct Observed {
+    health: Arc<Health>,
+    metrics: PrometheusHandle,
+}
+
+fn observed() -> OpenApiRouter<Observed> {
+    OpenApiRouter::new().routes(routes!(livez)).routes(routes!(readyz)).routes(routes!(metrics))
+}
+
+/// The type of what Prometheus reads.
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Whether the process is alive. Answering at all is the answer: a process with a dead task has ended.
+#[utoipa::path(
+    get, path = "/livez", tag = "observability",
+    responses((status = 200, description = "It is.", body = String, content_type = "text/plain; charset=utf-8")),
+)]
+async fn livez() -> &'static str {
+    "alive\n"
+}
+
+/// Whether the service can do its work. Always with the state of each part.
+#[utoipa::path(
+    get, path = "/readyz", tag = "observability",
+    responses(
+        (status = 200, description = "All that is needed is up.", body = Readiness),
+        (status = 503, description = "Something that is needed is down. Not a problem document.", body = Readiness),
+    ),
+)]
+async fn readyz(State(observed): State<Observed>) -> (StatusCode, Json<Readiness>) {
+    observed.health.ready()
+}
+
+/// Metrics, as Prometheus reads them.
+#[utoipa::path(
+    get, path = "/metrics", tag = "observability",
+    responses((status = 200, description = "All of them.", body = String, content_type = EXPOSITION)),
+)]
+async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, EXPOSITION)], observed.metrics.render())
 }
 
 /// Serves until `stop`, then lets requests that are under way finish, up to a deadline.

@@ -122,10 +122,10 @@ async fn every_bad_body_is_a_problem_and_writes_nothing() -> anyhow::Result<()> 
     for Case(name, body, status, kind) in bad_bodies() {
         let request =
             orders.client.post(format!("{}/orders", orders.url)).header("content-type", "application/json");
-        let response = request.body(body).send().await?;
-        assert_eq!(response.status(), status, "{name}: {}", response.text().await?);
-        assert_eq!(response.headers()["content-type"], "application/problem+json", "{name}");
-        let problem: Value = response.json().await?;
+        let answer = orders.ask(request.body(body)).await?;
+        let problem = answer.body;
+        assert_eq!(answer.status, status, "{name}: {problem}");
+        assert_eq!(answer.headers["content-type"], "application/problem+json", "{name}");
         assert_eq!(problem["type"], format!("urn:shop:problem:{kind}"), "{name}: {problem}");
         assert_eq!(problem["status"], status, "{name}");
         assert!(problem.to_string().len() < 1000, "{name}: the answer grows with the question");
@@ -176,12 +176,12 @@ async fn wrong_methods_paths_types_and_queries_are_problems_too() -> anyhow::Res
         ("huge cursor", client.get(huge), 400, "bad-query"),
     ];
     for (name, request, status, kind) in cases {
-        let response = request.send().await?;
-        assert_eq!(response.status(), status, "{name}");
+        let answer = orders.ask(request).await?;
+        assert_eq!(answer.status, status, "{name}");
         if status == 405 {
-            assert!(response.headers().contains_key("allow"), "{name}: no Allow header");
+            assert!(answer.headers.contains_key("allow"), "{name}: no Allow header");
         }
-        let problem: Value = response.json().await?;
+        let problem = answer.body;
         assert_eq!(problem["type"], format!("urn:shop:problem:{kind}"), "{name}: {problem}");
     }
     assert_eq!(orders.rows().await?, (0, 0, 0));

@@ -4,8 +4,8 @@ use uuid::Uuid;
 use crate::support::{Orders, order};
 
 async fn cancel(orders: &Orders, id: &str) -> anyhow::Result<(u16, Value)> {
-    let response = orders.client.post(format!("{}/orders/{id}/cancellation", orders.url)).send().await?;
-    Ok((response.status().as_u16(), response.json().await?))
+    let answer = orders.ask(orders.client.post(format!("{}/orders/{id}/cancellation", orders.url))).await?;
+    Ok((answer.status, answer.body))
 }
 
 #[tokio::test]

@@ -9,12 +9,12 @@ type Answer = (u16, bool, Value);
 
 async fn place(orders: &Orders, key: &str, body: &Value) -> anyhow::Result<Answer> {
     let request = orders.client.post(format!("{}/orders", orders.url)).header("idempotency-key", key);
-    let response = request.json(body).send().await?;
-    let again = response.headers().get("idempotent-replayed").is_some_and(|value| value == "true");
-    if response.status() == 201 {
-        assert!(response.headers()["location"].to_str()?.starts_with("/orders/"));
+    let answer = orders.ask(request.json(body)).await?;
+    let again = answer.headers.get("idempotent-replayed").is_some_and(|value| value == "true");
+    if answer.status == 201 {
+        assert!(answer.headers["location"].to_str()?.starts_with("/orders/"));
     }
-    Ok((response.status().as_u16(), again, response.json().await?))
+    Ok((answer.status, again, answer.body))
 }
 
 fn kind(problem: &Value) -> &str {

@@ -6,8 +6,10 @@
 mod admin;
 mod bad_requests;
 mod cancellations;
+mod documents;
 mod hang_ups;
 mod idempotency_keys;
 mod orders;
+mod promises;
 mod settings;
 mod support;

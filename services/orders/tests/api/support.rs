@@ -72,13 +72,13 @@ impl Orders {
     }
 
     pub(crate) async fn post(&self, body: &Value) -> anyhow::Result<(u16, Value)> {
-        let response = self.client.post(format!("{}/orders", self.url)).json(body).send().await?;
-        Ok((response.status().as_u16(), response.json().await?))
+        let answer = self.ask(self.client.post(format!("{}/orders", self.url)).json(body)).await?;
+        Ok((answer.status, answer.body))
     }
 
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<(u16, Value)> {
-        let response = self.client.get(format!("{}{path}", self.url)).send().await?;
-        Ok((response.status().as_u16(), response.json().await?))
+        let answer = self.ask(self.client.get(format!("{}{path}", self.url))).await?;
+        Ok((answer.status, answer.body))
     }
 
     /// How many orders, lines and events there are.
