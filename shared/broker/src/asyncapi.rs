@@ -165,7 +165,7 @@ fn channels(messages: &[Message]) -> Map<String, Value> {
             "messages": references(messages.iter().filter(|one| one.key == *key)),
             "bindings": { "amqp": {
                 "is": "routingKey",
-                "exchange": { "name": EVENTS, "type": "topic", "durable": true, "autoDelete": false, "vhost": "/shop" },
+                "exchange": { "name": EVENTS, "type": "topic", "durable": true, "autoDelete": false, "vhost": "shop" },
                 "bindingVersion": BINDING,
             } },
             "x-queues": bound,
@@ -183,7 +183,7 @@ fn channels(messages: &[Message]) -> Map<String, Value> {
             "messages": references(messages.iter().filter(|one| keys.contains(&one.key.as_str()))),
             "bindings": { "amqp": {
                 "is": "queue",
-                "queue": { "name": queue, "durable": true, "exclusive": false, "autoDelete": false, "vhost": "/shop" },
+                "queue": { "name": queue, "durable": true, "exclusive": false, "autoDelete": false, "vhost": "shop" },
                 "bindingVersion": BINDING,
             } },
             "x-routing-keys": keys,
