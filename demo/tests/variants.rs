@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use demo::{
     Variant,
     audit::{Audit, Kind},
@@ -14,24 +14,55 @@ use demo::{
 use load_tests::Saturation;
 use serde_json::json;
 use sqlx::PgPool;
-use testbed::{Rabbitmq, eventually};
-use uuid::Uuid;
+use testbed::eventually;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
 
 async fn stage(amqp_url: &str, variant: Option<Variant>) -> Result<Stage> {
     Stage::ready(amqp_url, Setup { variant, ..Setup::default() }).await
 }
 
-/// An order with the fault gone, through to its end: whatever was to be heard of the ones before has been heard.
-async fn one_more(stage: &Stage) -> Result<Uuid> {
-    let id = stage.order().await?;
+/// A way to the broker that can be closed: then it ends whoever is on it, and lets nobody in.
+async fn way_to(amqp_url: &str) -> Result<(String, watch::Sender<bool>)> {
+    let (credentials, rest) = amqp_url.rsplit_once('@').context("no credentials")?;
+    let (broker, vhost) = rest.split_once('/').context("no virtual host")?;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let address = listener.local_addr()?;
+    let (away, is_away) = watch::channel(false);
+    let broker = broker.to_owned();
+    tokio::spawn(async move {
+        while let Ok((mut here, _)) = listener.accept().await {
+            let (broker, mut is_away) = (broker.clone(), is_away.clone());
+            tokio::spawn(async move {
+                let Ok(mut there) = TcpStream::connect(broker).await else { return };
+                tokio::select! {
+                    _ = is_away.wait_for(|away| *away) => {}
+                    _ = copy_bidirectional(&mut here, &mut there) => {}
+                }
+            });
+        }
+    });
+    Ok((format!("{credentials}@{address}/{vhost}"), away))
+}
+
+/// Orders with the fault gone, until one of them is through to its end: whatever was to be heard of the ones before has been
+/// heard. A variant may lose some of these as well, while the broker is on its way back.
+async fn one_more(stage: &Stage) -> Result<()> {
     eventually("a later order to be confirmed", PATIENCE, async || {
-        let confirmed: bool = sqlx::query_scalar(
-            "select exists (select from orders.orders where id = $1 and status = 'confirmed')",
-        )
-        .bind(id)
-        .fetch_one(&stage.auditor)
-        .await?;
-        Ok(confirmed.then_some(id))
+        let id = stage.order().await?;
+        let confirmed = eventually("this one", Duration::from_secs(5), async || {
+            let confirmed: bool = sqlx::query_scalar(
+                "select exists (select from orders.orders where id = $1 and status = 'confirmed')",
+            )
+            .bind(id)
+            .fetch_one(&stage.auditor)
+            .await?;
+            Ok(confirmed.then_some(()))
+        });
+        Ok(confirmed.await.ok())
     })
     .await
 }
@@ -52,23 +83,24 @@ fn named<'a>(audit: &'a Audit, kind: Kind, place: &str) -> Vec<&'a String> {
 #[tokio::test]
 async fn committed_and_then_published_is_lost_with_the_broker_and_the_lost_order_is_named() -> Result<()> {
     for variant in [None, Some(Variant::DualWrite)] {
-        let broker = Rabbitmq::private().await?;
-        let stage = stage(&broker.url(), variant).await?;
+        let vhost = testbed::vhost().await?;
+        let (amqp_url, away) = way_to(&vhost.url()).await?;
+        let stage = stage(&amqp_url, variant).await?;
         one_more(&stage).await?;
         assert!(stage.audit().await?.findings.is_empty(), "wrong before anything was done: {variant:?}");
-        broker.kill().await?;
+        away.send_replace(true);
         let during = stage.order().await?;
-        broker.start().await?;
+        away.send_replace(false);
         one_more(&stage).await?;
         if variant.is_none() {
             stage.held().await?;
             continue;
         }
         let audit = stage.audit().await?;
-        for place in ["inventory", "billing"] {
-            assert_eq!(named(&audit, Kind::Missing, place), [&during.to_string()], "{:?}", audit.findings);
-        }
-        assert_eq!((audit.acknowledged, audit.confirmed, audit.open), (3, 2, 1));
+        let lost = named(&audit, Kind::Missing, "inventory");
+        assert!(lost.contains(&&during.to_string()), "{:?}", audit.findings);
+        assert_eq!(lost, named(&audit, Kind::Missing, "billing"));
+        assert_eq!((audit.open, audit.confirmed + audit.open), (lost.len() as u64, audit.acknowledged));
     }
     Ok(())
 }
@@ -94,10 +126,10 @@ async fn published_and_then_not_committed_is_charged_for_an_order_that_does_not_
         }
         let audit = eventually("the customer to be charged all the same", PATIENCE, async || {
             let audit = stage.audit().await?;
-            Ok((audit.charges == 3).then_some(audit))
+            Ok((audit.charges == audit.orders + 1).then_some(audit))
         })
         .await?;
-        assert_eq!((audit.acknowledged, audit.orders), (2, 2));
+        assert_eq!(audit.acknowledged, audit.orders);
         for place in ["inventory", "billing"] {
             assert_eq!(named(&audit, Kind::Phantom, place).len(), 1, "{:?}", audit.findings);
         }
@@ -131,7 +163,7 @@ async fn notifying_in_the_orders_transaction_loses_nothing_and_has_commits_queue
             None => assert!(longest <= 3, "{longest} sessions of the real service queue up"),
             Some(_) => assert!(longest >= 8, "{longest} sessions are no queue"),
         }
-        stage.note(one_more(&stage).await?);
+        one_more(&stage).await?;
         stage.held().await?;
     }
     Ok(())
