@@ -118,7 +118,7 @@ pub struct Finding {
     pub what: String,
     /// How many distinct orders (or SKUs) it is wrong for.
     pub count: u64,
-    /// The first thousand of them.
+    /// The first ten thousand of them.
     pub first: Vec<String>,
 }
 

@@ -422,7 +422,7 @@ select json_build_object(
     'findings', coalesce((
         select json_agg(json_build_object('kind', kind, 'place', place, 'what', what, 'count', n, 'first', ids))
         from (
-            select kind, place, what, count(distinct id) as n, (array_agg(distinct id))[1:1000] as ids
+            select kind, place, what, count(distinct id) as n, (array_agg(distinct id))[1:10000] as ids
             from wrong group by kind, place, what order by kind, place, what
         ) as grouped
     ), '[]')

@@ -1,6 +1,6 @@
-//! The order service with `POST /orders` written as it is often written. Everything else is the real one's: the tables, the
-//! consumer that follows the answers, the relays for what follows from them. So whatever a drill finds is about that one
-//! handler. `docs/variants.md` says what to watch.
+//! The order service with `POST /orders` written as it is often written. What a drill needs besides is the real one's: the
+//! tables, the consumer that follows the answers, the relays for what follows from them. So whatever a drill finds is about
+//! that one handler. `docs/variants.md` says what to watch, and what was left out.
 
 use std::process::ExitCode;
 

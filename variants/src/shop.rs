@@ -57,8 +57,8 @@ impl Shop {
         Some(OrderCreated { order_id: Uuid::now_v7(), customer_id: request.customer_id, lines, total })
     }
 
-    /// Publishes the order's creation straight from the request. With confirms, and over the publisher of the real
-    /// service: what goes wrong here does not go wrong for want of care.
+    /// Publishes the order's creation straight from the request: with confirms, by the publisher of the real service, one
+    /// message at a time.
     pub(crate) async fn publish(&self, order: &OrderCreated) -> anyhow::Result<()> {
         let trace = TraceContext::root();
         let event = Draft::of("/orders", ("order", order.order_id, 1), &trace, order)?;

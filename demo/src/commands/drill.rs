@@ -1,6 +1,6 @@
 //! `cargo demo drill NAME`: one fault, a verdict. `list` names them, `all` runs them one after the other.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::choice::Choice;
 use crate::drills::{self, Drill, Options};
@@ -26,6 +26,8 @@ pub(crate) async fn run(
             terminal.document(&list)?;
             return Ok(Verdict::Held);
         }
+        // The books are one: what the first drill breaks would be found by each that follows.
+        "all" if variant.is_some() => bail!("with a variant, one drill at a time"),
         "all" => drills::ALL.iter().collect(),
         name => vec![drills::find(name)?],
     };

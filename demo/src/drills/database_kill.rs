@@ -19,15 +19,13 @@ pub(super) const DRILL: Drill = Drill {
 
 const BEFORE: Duration = Duration::from_secs(5);
 const AFTER: Duration = Duration::from_secs(10);
-/// More than what comes between takes.
-const LONGEST: Duration = Duration::from_secs(600);
 /// Answers that were under way at the kill have come by then.
 const SETTLED: Duration = Duration::from_secs(1);
 
 async fn run(stage: &Stage<'_>) -> Result<Report> {
     let database = &Target::Database;
     stage.phase("steady", format!("{} orders a second", stage.options.rate));
-    let load = stage.load(LONGEST + stage.options.outage);
+    let load = stage.load_until_enough();
     sleep(BEFORE).await;
 
     let before = stage.shop.pid(database).await?;

@@ -23,7 +23,7 @@ pub(crate) struct Fact {
 pub(crate) enum Refusals {
     /// Orders have to be accepted throughout: it is part of the claim.
     BreakTheClaim,
-    /// The order service itself was killed: whoever got no answer was promised nothing.
+    /// Something was broken without which none can be accepted: whoever got no answer was promised nothing.
     AreExpected,
 }
 
@@ -117,16 +117,16 @@ fn judge(facts: &[Fact], load: &Summary, refusals: Refusals, audit: &Audit) -> (
         let what = format!("{} messages wait for an operator", audit.set_aside(false));
         return (Verdict::Inconclusive, format!("nothing is lost, but {what}: `cargo demo aside list`"));
     }
+    let unanswered = load.refused_in_all() + load.failed;
+    if refusals == Refusals::BreakTheClaim && unanswered as f64 > load.sent as f64 * TOLERATED {
+        let what = format!("{unanswered} of {} orders were refused or got no answer", load.sent);
+        return (Verdict::Broken, format!("nothing is lost, but {what}"));
+    }
     if let Some(fact) = facts.iter().find(|fact| !fact.observed) {
         return (
             Verdict::Inconclusive,
             format!("nothing is proven, because this was not observed: {}", fact.what),
         );
-    }
-    let unanswered = load.refused_in_all() + load.failed;
-    if refusals == Refusals::BreakTheClaim && unanswered as f64 > load.sent as f64 * TOLERATED {
-        let what = format!("{unanswered} of {} orders were refused or got no answer", load.sent);
-        return (Verdict::Broken, format!("nothing is lost, but {what}"));
     }
     let accepted = load.accepted;
     (

@@ -22,8 +22,6 @@ pub(super) const DRILL: Drill = Drill {
 const BETWEEN: Duration = Duration::from_secs(4);
 /// How long a killed service stays dead.
 const DEAD: Duration = Duration::from_secs(2);
-/// More than all kills and starts take.
-const LONGEST: Duration = Duration::from_secs(600);
 
 async fn run(stage: &Stage<'_>) -> Result<Report> {
     let services =
@@ -32,8 +30,7 @@ async fn run(stage: &Stage<'_>) -> Result<Report> {
         "steady",
         format!("{} orders a second, one in five of which cannot end well", stage.options.rate),
     );
-    // Ended when everything is back: how long a kill and a start take is not known beforehand.
-    let load = stage.load(LONGEST + stage.options.outage);
+    let load = stage.load_until_enough();
     let mut facts = vec![];
     for (target, dead_for) in
         services.into_iter().map(|service| (service, DEAD)).chain([(Target::Broker, stage.options.outage)])

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
-use load_tests::{Answer, Load, Mix, Saturation, Summary};
+use load_tests::{Answer, Load, Mix, Outcome, Saturation, Summary};
 use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, sleep};
@@ -55,27 +55,32 @@ const PROGRESS: &str = "select json_build_object(
     'cancelled', (select count(*) from orders.orders where status = 'cancelled'))::text";
 
 /// A load in the background. Dropping it ends it.
-pub(crate) struct RunningLoad {
-    task: JoinHandle<Result<Summary>>,
-    enough: Arc<AtomicBool>,
-}
+pub(crate) struct RunningLoad(JoinHandle<Result<Summary>>);
 
 impl Drop for RunningLoad {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 
 impl RunningLoad {
     /// Waits for its end.
     pub(crate) async fn end(mut self) -> Result<Summary> {
-        (&mut self.task).await.context("the load generator died")?
+        (&mut self.0).await.context("the load generator died")?
     }
+}
 
+/// One that has no end by itself: how long kills and starts take is not known beforehand.
+pub(crate) struct EndlessLoad {
+    load: RunningLoad,
+    enough: Arc<AtomicBool>,
+}
+
+impl EndlessLoad {
     /// Ends it now, and waits for what is under way.
     pub(crate) async fn enough(self) -> Result<Summary> {
         self.enough.store(true, Ordering::Relaxed);
-        self.end().await
+        self.load.end().await
     }
 }
 
@@ -96,28 +101,37 @@ impl<'a> Stage<'a> {
         Ok(stage)
     }
 
-    /// Starts the load. Each acknowledgement is in the ledger before it is counted.
+    /// Starts a load. Each acknowledgement is in the ledger before it is counted.
     pub(crate) fn load(&self, for_: Duration) -> RunningLoad {
+        self.start(for_).load
+    }
+
+    /// The same, until it is [enough](EndlessLoad::enough).
+    pub(crate) fn load_until_enough(&self) -> EndlessLoad {
+        self.start(Duration::MAX)
+    }
+
+    fn start(&self, for_: Duration) -> EndlessLoad {
         let load = Load { mix: Mix::Real, ..Load::new(self.shop.orders_url(), self.options.rate, for_) };
-        let (ledger, enough) = (self.ledger.clone(), load.enough.clone());
-        let task = tokio::spawn(load_tests::run(load, move |outcome| {
-            if let Answer::Accepted(id) = outcome.answer {
-                ledger.note(id, outcome.finished);
-            }
-        }));
-        RunningLoad { task, enough }
+        let enough = load.enough.clone();
+        let task = tokio::spawn(load_tests::run(load, self.note()));
+        EndlessLoad { load: RunningLoad(task), enough }
     }
 
     /// Starts as many clients, each of which sends its next order when the last one is answered.
     pub(crate) fn crowd(&self, clients: u32, for_: Duration) -> RunningLoad {
         let load = Saturation { url: self.shop.orders_url().to_owned(), connections: clients, for_, seed: 1 };
+        RunningLoad(tokio::spawn(load_tests::saturate(load, self.note())))
+    }
+
+    /// Notes what was promised.
+    fn note(&self) -> impl Fn(Outcome) + Clone + Send + Sync + 'static {
         let ledger = self.ledger.clone();
-        let task = tokio::spawn(load_tests::saturate(load, move |outcome| {
+        move |outcome| {
             if let Answer::Accepted(id) = outcome.answer {
                 ledger.note(id, outcome.finished);
             }
-        }));
-        RunningLoad { task, enough: Arc::default() }
+        }
     }
 
     /// Names what is going on; it stands in the live line.

@@ -85,7 +85,8 @@ impl Teller {
             }
             let most = i64::from(self.options.calls);
             let room = most - i64::try_from(calls.len()).unwrap_or(most);
-            // Taking is a commit. With many owed, it waits until a few can be taken with one.
+            // Taking is a commit. With many owed, it waits until a few can be taken with one; while others hang, up to a
+            // quarter of the hands are idle.
             let owed = if room * 4 >= most { self.take_in_hand(room).await } else { vec![] };
             let more = room * 4 < most || i64::try_from(owed.len()) == Ok(room);
             for payment in owed {

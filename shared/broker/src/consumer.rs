@@ -8,7 +8,7 @@ use lapin::{
     options::{BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -35,6 +35,10 @@ impl Default for ConsumerOptions {
         Self { prefetch: 500, group: 250 }
     }
 }
+
+/// How often a guest's queue is bound again, however much it has to do: nobody else knows of its bindings, and with one of
+/// several lost the queue is not even silent.
+const BIND_EVERY: Duration = Duration::from_secs(5);
 
 /// A queue that has been silent for this long is asked whether it is still there.
 const ASK_AFTER: Duration = Duration::from_secs(2);
@@ -119,7 +123,8 @@ impl Consumer {
         let dead_letters = DeadLetters::new(self.endpoint.clone(), self.queue);
         let line = ChannelLine { connection, channel, dead_letters };
         let own = self.endpoint.own(self.queue);
-        Ok(Session { line, deliveries, queue: self.queue, own, handler, stop })
+        let bound = Instant::now();
+        Ok(Session { line, deliveries, queue: self.queue, own, bound, handler, stop })
     }
 
     async fn subscribe(&self, channel: &Channel, prefetch: u16) -> Result<lapin::Consumer, Error> {
@@ -142,6 +147,8 @@ struct Session<'run, H> {
     deliveries: lapin::Consumer,
     queue: &'static str,
     own: Option<Queue>,
+    /// When our own queue was last bound.
+    bound: Instant,
     handler: &'run H,
     stop: &'run CancellationToken,
 }
@@ -150,6 +157,10 @@ impl<H: Handler> Session<'_, H> {
     /// Until the stop, until the connection fails, or, one by one, until a message is above suspicion.
     async fn consume(&mut self, largest_group: usize) -> Result<End, Error> {
         loop {
+            if let Some(own) = self.own.filter(|_| self.bound.elapsed() > BIND_EVERY) {
+                topology::bind_again(&self.line.channel, own).await?;
+                self.bound = Instant::now();
+            }
             let next = self.stop.run_until_cancelled(timeout(ASK_AFTER, self.deliveries.next())).await;
             let first = match next {
                 None => return Ok(End::Stopped),
@@ -158,10 +169,6 @@ impl<H: Handler> Session<'_, H> {
                 Some(Ok(None)) => return Err(Error::Silent(ASK_AFTER, "a subscription that was cancelled")),
                 Some(Err(_)) => {
                     self.line.still_there(self.queue).await?;
-                    // Silence is also what a lost binding sounds like.
-                    if let Some(own) = self.own {
-                        topology::bind_again(&self.line.channel, own).await?;
-                    }
                     continue;
                 }
             };

@@ -22,6 +22,7 @@ use std::collections::HashSet;
 
 use events::{Event, transport::Applied, transport::Failure};
 use faults::Point;
+use runtime::database::is_away;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
@@ -98,31 +99,15 @@ pub fn applied(group: &[Event], first: &[&Event]) -> Applied {
     Applied { first: first.len(), duplicates: group.len() - first.len() }
 }
 
-/// Sorts database errors into the three kinds of [`Failure`], by SQLSTATE class.
-///
-/// <https://www.postgresql.org/docs/current/errcodes-appendix.html>
+/// Sorts database errors into the three kinds of [`Failure`].
 pub fn failure(error: sqlx::Error) -> Failure {
-    let temporary = match &error {
-        sqlx::Error::Database(refused) => {
-            let code = refused.code().unwrap_or_default();
-            match code.get(..2).unwrap_or_default() {
-                // Connection lost, wrong login, transaction rolled back (deadlock), out of resources, lock not
-                // available, operator intervention (shutdown, time-outs), system error: another try can succeed.
-                "08" | "28" | "40" | "53" | "55" | "57" | "58" => true,
-                // Idle in transaction for too long, and a server that is read only after a fail-over.
-                "25" => true,
-                // Data that does not fit and constraints that do not hold: the same again next time.
-                "22" | "23" => return Failure::Permanent(error.into()),
-                _ => false,
-            }
-        }
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::BeginFailed
-        | sqlx::Error::WorkerCrashed => true,
-        _ => false,
-    };
+    let code = error.as_database_error().and_then(|refused| refused.code());
+    let class = code.as_deref().and_then(|code| code.get(..2));
+    // Data that does not fit and constraints that do not hold: the same again next time.
+    if matches!(class, Some("22" | "23")) {
+        return Failure::Permanent(error.into());
+    }
+    // A lock, or an object in use, is waited for as well.
+    let temporary = class == Some("55") || is_away(&error);
     if temporary { Failure::Temporary(error.into()) } else { Failure::Unexpected(error.into()) }
 }

@@ -50,7 +50,7 @@ impl Wake {
 
 /// Tells other instances that there is something to publish, at most once every 10 ms, until `stop`.
 ///
-/// In a transaction of its own, on purpose. A `NOTIFY` inside the order's transaction takes a database-wide lock that
+/// In a transaction of its own, on purpose. A `NOTIFY` inside the order's transaction takes a lock of the whole server that
 /// is held until after that commit's flush to disk: commits then queue up behind each other, and throughput falls to
 /// a third or a ninth, even with nobody listening.
 pub async fn notify_others(pool: PgPool, wake: Wake, instance: Uuid, stop: CancellationToken) {

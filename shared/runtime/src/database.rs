@@ -79,14 +79,23 @@ pub fn is_locked(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(|refusal| refusal.code()).is_some_and(|code| code == "55P03")
 }
 
-/// Whether the database is busy or away, and the same statement may succeed later.
+/// Whether the database is busy or away, and the same statement may succeed later: by SQLSTATE class.
+///
+/// <https://www.postgresql.org/docs/current/errcodes-appendix.html>
 pub fn is_away(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Io(_) => true,
         sqlx::Error::Database(refusal) => {
-            // Connection lost, out of resources, shutting down or timed out, read only.
-            matches!(refusal.code().unwrap_or_default().get(..2), Some("08" | "53" | "57" | "25"))
+            // Connection lost, wrong login, transaction rolled back (deadlock), out of resources, operator intervention
+            // (shutdown, time-outs), system error; idle in a transaction for too long, or read only after a fail-over.
+            let code = refusal.code().unwrap_or_default();
+            matches!(code.get(..2), Some("08" | "28" | "40" | "53" | "57" | "58" | "25"))
         }
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::BeginFailed
+        | sqlx::Error::WorkerCrashed => true,
         _ => false,
     }
 }

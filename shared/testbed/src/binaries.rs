@@ -89,6 +89,6 @@ pub fn find(service: &str) -> Result<PathBuf> {
     let beside = exe.ancestors().skip(1).take(2).map(|dir| dir.join(service));
     let found = built.into_iter().chain(beside).find(|path| path.is_file());
     found.with_context(|| {
-        format!("the executable `{service}` is missing: `cargo build --release -p {service}`")
+        format!("the executable `{service}` is missing: `cargo build --release --bin {service}`")
     })
 }

@@ -274,7 +274,9 @@ impl Member {
         command.env(format!("{prefix}_ADMIN_TOKEN"), admin_token);
         command.envs(options.env.iter().map(|(variable, value)| (variable, value)));
         let log = logs.join(format!("{name}.log"));
-        let (url, admin_url) = (format!("http://127.0.0.1:{port}"), format!("http://{admin}"));
+        let url = format!("http://127.0.0.1:{port}");
+        // A variant has no such door.
+        let admin_url = variant.map_or(format!("http://{admin}"), |_| String::new());
         Ok(Self { command, url, admin_url, log, process: Mutex::default(), paused: Mutex::default() })
     }
 

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::{
     process::Mailer,
-    room::{PATIENCE, Room, confirmed, publish},
+    room::{PATIENCE, Room, confirmed, publish_over, publisher},
 };
 
 /// Passes connections on to the broker. Once it is told to, it swallows what clients say, and still passes on what they
@@ -64,9 +64,11 @@ async fn a_mailer_that_is_killed_between_its_commit_and_its_acknowledgement_writ
     let deaf = Arc::new(AtomicBool::new(false));
     let port = proxy(address.to_owned(), deaf.clone()).await?;
     let mailer = Mailer::start(&room, &url.replace(address, &format!("127.0.0.1:{port}"))).await?;
+    let mut publisher = publisher(&url).await?;
+    // From now on the event has as long as the consumer waits for an answer that does not come: three seconds.
     deaf.store(true, Ordering::SeqCst);
     let order = Uuid::now_v7();
-    publish(&url, &[confirmed(order)]).await?;
+    publish_over(&mut publisher, &[confirmed(order)]).await?;
     let mail = [(order, "confirmed".to_owned())];
     room.has(&mail).await?;
     mailer.kill().await?;

@@ -54,13 +54,18 @@ impl Shop {
         Ok(())
     }
 
-    /// Waits until so many orders have come to their end, and returns which end that is.
+    /// Waits until so many orders have come to their end and everybody has been told, and returns which end that is.
     async fn ends(&self, count: usize) -> anyhow::Result<Vec<(Uuid, String)>> {
         eventually("all orders to end", PATIENCE, async || {
             let query =
                 sqlx::query_as("select id, status from orders where status in ('confirmed', 'cancelled')");
             let ends: Vec<(Uuid, String)> = query.fetch_all(&self.auditor).await?;
             ensure!(ends.len() == count, "{} of {count}", ends.len());
+            let owed: i64 =
+                sqlx::query_scalar("select count(*) from orders.outbox where published_at is null")
+                    .fetch_one(&self.auditor)
+                    .await?;
+            ensure!(owed == 0, "{owed} events are still to be published");
             Ok(Some(ends))
         })
         .await

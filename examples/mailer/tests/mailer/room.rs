@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool, migrate::Migrat
 use testbed::{TestDatabase, eventually};
 use uuid::Uuid;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Room {
     pub(crate) database: TestDatabase,
@@ -71,9 +71,18 @@ pub(crate) fn confirmed(order_id: Uuid) -> Draft {
 
 /// Publishes as a relay does.
 pub(crate) async fn publish(amqp_url: &str, events: &[Draft]) -> anyhow::Result<()> {
+    publish_over(&mut publisher(amqp_url).await?, events).await
+}
+
+/// Connected already.
+pub(crate) async fn publisher(amqp_url: &str) -> anyhow::Result<Publisher> {
     let endpoint = Endpoint::new(amqp_url, "test")?;
     let mut publisher = Publisher::new(endpoint, Link::new("test"), Duration::from_secs(10));
     publisher.ready().await?;
+    Ok(publisher)
+}
+
+pub(crate) async fn publish_over(publisher: &mut Publisher, events: &[Draft]) -> anyhow::Result<()> {
     let outgoing = |event: &Draft| Outgoing {
         id: event.event_id,
         event_type: event.event_type.into(),

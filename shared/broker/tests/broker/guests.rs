@@ -17,7 +17,8 @@ use uuid::Uuid;
 
 use crate::support::{Host, outgoing};
 
-const QUEUE: topology::Queue = topology::Queue { name: "guest.events", keys: &["order.created"] };
+const QUEUE: topology::Queue =
+    topology::Queue { name: "guest.events", keys: &["order.created", "order.cancelled"] };
 
 fn guest(host: &Host) -> Endpoint {
     host.endpoint().with_queue(QUEUE)
@@ -66,7 +67,8 @@ async fn a_guest_whose_binding_is_lost_hears_nothing_and_makes_it_again() -> any
         eventually(what, Duration::from_secs(20), async || {
             let message = outgoing("OrderCreated");
             publisher.ready().await?;
-            publisher.publish(std::slice::from_ref(&message)).await;
+            // With something else in between, so that the queue is never silent.
+            publisher.publish(&[message.clone(), outgoing("OrderCancelled")]).await;
             // What is published before the queue is there, or while it is not bound, goes past it.
             let patience = Duration::from_millis(500);
             let arrived = eventually("the event", patience, async || {
