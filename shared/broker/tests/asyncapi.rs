@@ -64,7 +64,8 @@ fn every_contract_is_a_message_and_its_example_is_what_the_message_asks_for() {
             ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"]
         {
             schema["$schema"] = draft.into();
-            let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
+            let validator =
+                testbed::jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
             if let Err(error) = validator.validate(&example) {
                 panic!("{name}: {error} at {}", error.instance_path());
             }

@@ -105,7 +105,7 @@ fn no_contract_was_taken_away() {
 fn what_was_first_published_is_read_today_and_so_is_what_has_more_in_it() {
     for contract in Contract::all() {
         let example = read(&contract, "example");
-        let schema = jsonschema::validator_for(&contract.schema).unwrap();
+        let schema = testbed::jsonschema::validator_for(&contract.schema).unwrap();
         if let Err(error) = schema.validate(&example) {
             panic!("{} {}: {error} at {}", contract.event_type, contract.version, error.instance_path());
         }

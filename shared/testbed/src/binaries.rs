@@ -16,14 +16,18 @@ static BUILT: OnceCell<()> = OnceCell::const_new();
 static DRILLS_BUILT: OnceCell<()> = OnceCell::const_new();
 static VARIANTS_BUILT: OnceCell<()> = OnceCell::const_new();
 
-const SERVICES: [&str; 8] = ["-p", "orders", "-p", "inventory", "-p", "billing", "-p", "provider"];
+/// All of these are built as part of the workspace, which is how the tests are built: by themselves they would be built from
+/// dependencies with other features, all of them once more.
+const SERVICES: [&str; 8] =
+    ["--bin", "orders", "--bin", "inventory", "--bin", "billing", "--bin", "provider"];
 /// Under names of their own, so that a drill build is never taken for the real thing. The provider has none: it is not
 /// one of ours.
 #[rustfmt::skip]
-const DRILLS: [&str; 14] = [
-    "-p", "orders", "-p", "inventory", "-p", "billing",
-    "--features", "drill", "--bin", "orders-drill", "--bin", "inventory-drill", "--bin", "billing-drill",
+const DRILLS: [&str; 8] = [
+    "--features", "orders/drill,inventory/drill,billing/drill",
+    "--bin", "orders-drill", "--bin", "inventory-drill", "--bin", "billing-drill",
 ];
+const VARIANTS: [&str; 2] = ["--bin", "orders-variant"];
 
 /// Cargo's target directory, if our own executable is in one (`target/release/demo`, `target/release/deps/…`).
 pub(crate) fn target_dir() -> Option<PathBuf> {
@@ -55,11 +59,10 @@ pub async fn build_drill_services(show: bool) -> Result<()> {
     DRILLS_BUILT.get_or_try_init(|| build(&DRILLS, show)).await.copied()
 }
 
-/// Builds the services, and the order service done wrong. Together: by itself it would be built from dependencies with other
-/// features, all of them once more.
+/// Builds the services, and the order service done wrong.
 pub async fn build_variants(show: bool) -> Result<()> {
-    let all = [&SERVICES[..], &["-p", "variants"]].concat();
-    VARIANTS_BUILT.get_or_try_init(|| build(&all, show)).await.copied()
+    build_services(show).await?;
+    VARIANTS_BUILT.get_or_try_init(|| build(&VARIANTS, show)).await.copied()
 }
 
 async fn build(what: &[&str], show: bool) -> Result<()> {
@@ -67,7 +70,7 @@ async fn build(what: &[&str], show: bool) -> Result<()> {
         return Ok(());
     };
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release"]).args(what);
+    cargo.args(["build", "--release", "--workspace"]).args(what);
     if let Some(target) = target_dir() {
         cargo.arg("--target-dir").arg(target);
     }

@@ -40,6 +40,10 @@ pub use container::{IMAGES, engine_version, image_is_present};
 pub use database::{TestDatabase, database};
 pub use eventually::eventually;
 pub use home::Home;
+/// For the tests that hold what is said to what was promised. It comes from here because a dependency of tests alone would
+/// have everything built twice: with the features that it asks of others, and without.
+pub use jsonschema;
+
 pub use install::{can_install, install_missing, missing_packages};
 pub use local_postgres::find as find_postgres;
 pub use local_rabbitmq::find as find_rabbitmq;
