@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn whatever_a_provider_answers_can_be_written_down() {
-        let answer = format!(r#"{{"detail": "no\\u0000way{}"}}"#, "é".repeat(1000));
+        let answer = format!(r#"{{"detail": "no\u0000way{}"}}"#, "é".repeat(1000));
         let kept = detail(&answer);
         assert!(kept.starts_with("noway") && kept.chars().count() == 200, "{kept}");
         assert_eq!(detail("\0plain\0"), "plain");
