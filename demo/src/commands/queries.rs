@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, Result};
 use testbed::{DatabaseUrls, Passwords, Postgres};
-use tokio::process::Command;
 
 use crate::choice::Choice;
 use crate::terminal::Terminal;
@@ -17,7 +16,7 @@ pub(crate) async fn run(choice: Choice, check: bool, terminal: &Terminal) -> Res
     testbed::bootstrap(&admin_url, &passwords).await?;
     testbed::migrate(&DatabaseUrls::new(&admin_url, &passwords)?).await?;
 
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = testbed::cargo();
     cargo.args(["sqlx", "prepare", "--workspace"]).args(check.then_some("--check"));
     // One connection for all crates: whose tables are whose does not matter to the types.
     let search_path = "options=-csearch_path%3Dorders,inventory,billing,provider";

@@ -4,7 +4,6 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result};
 use testbed::{Home, Postgres, Rabbitmq, build_drill_services, build_services, build_variants};
-use tokio::process::Command;
 
 use crate::choice::Choice;
 use crate::terminal::Terminal;
@@ -25,7 +24,7 @@ pub(crate) async fn run(choice: Choice, args: &[String], terminal: &Terminal) ->
     build_drill_services(!terminal.json()).await?;
     build_variants(!terminal.json()).await?;
 
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = testbed::cargo();
     cargo.args(["test", "--release"]).current_dir(root);
     // Cargo takes "all" for the answer when both are given.
     let some = args.iter().any(|arg| arg.starts_with("-p") || arg.starts_with("--package"));

@@ -65,11 +65,27 @@ pub async fn build_variants(show: bool) -> Result<()> {
     VARIANTS_BUILT.get_or_try_init(|| build(&VARIANTS, show)).await.copied()
 }
 
+/// Cargo, as if from a shell. What `cargo run` tells us about ourselves (`CARGO_PKG_NAME` and so on) is not passed on: there are
+/// build scripts that run again when it changes, and with them half of the workspace would be built again each time.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (variable, _) in std::env::vars_os() {
+        let name = variable.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+            .iter()
+            .any(|ours| name.starts_with(ours))
+        {
+            cargo.env_remove(&variable);
+        }
+    }
+    cargo
+}
+
 async fn build(what: &[&str], show: bool) -> Result<()> {
     let Some(root) = workspace_root().filter(|_| std::env::var_os("TESTBED_PREBUILT").is_none()) else {
         return Ok(());
     };
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = cargo();
     cargo.args(["build", "--release", "--workspace"]).args(what);
     if let Some(target) = target_dir() {
         cargo.arg("--target-dir").arg(target);

@@ -33,7 +33,7 @@ mod system_options;
 mod vhost;
 
 pub use binaries::{
-    build_drill_services, build_services, build_variants, find as find_service, workspace_root,
+    build_drill_services, build_services, build_variants, cargo, find as find_service, workspace_root,
 };
 pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
 pub use container::{IMAGES, engine_version, image_is_present};
