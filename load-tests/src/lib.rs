@@ -1,10 +1,10 @@
 //! Load on `POST /orders`, of two kinds that answer two questions.
 //!
-//! [`run`] is *open loop*: requests are due at constant intervals, whatever became of the earlier ones, as with real
-//! customers, who do not know of each other. It answers "how long does an order take at 100 a second?", and while a
-//! drill breaks things it keeps asking. [`saturate`] is *closed loop*: a fixed number of connections, each sending
-//! its next request when the last one is answered. It answers "how many orders a second at most?", and its latencies
-//! say nothing about a given rate.
+//! [`run`] is *open loop*: requests are due at constant intervals, and no request waits for an earlier one, as with
+//! real customers, who do not know of each other. It answers "how long does an order take at 100 a second?", and it
+//! goes on while a drill breaks things. [`saturate`] is *closed loop*: each of a fixed number of connections sends its
+//! next request when the last one is answered. It answers "how many orders a second at most?", and its latencies say
+//! nothing about a given rate.
 
 mod connection;
 mod open_loop;

@@ -1,4 +1,4 @@
-//! Requests at constant intervals, whatever becomes of them.
+//! Requests at constant intervals, none of which waits for an earlier one.
 
 use std::{
     sync::{
@@ -16,8 +16,9 @@ use crate::{
     summary::{Answer, Outcome, Summary, Tally},
 };
 
-/// How long one request may take, from when it is sent. Longer than any answer that is still of use to a customer,
-/// short enough that a dead service cannot hold a run open.
+/// How long one request may take, from when it is sent.
+///
+/// No later answer is of use to a customer, and a service that does not answer delays the end of a run by no more.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What to send, how often, and for how long.
@@ -27,22 +28,23 @@ pub struct Load {
     pub url: String,
     /// Requests per second. Constant: request number `n` is due `n / rate` seconds after the start.
     pub rate: u32,
-    /// How long requests become due. The run ends when the last of them is answered or past its deadline.
+    /// How long requests become due. The run ends when each of them is answered or past its deadline.
     pub for_: Duration,
-    /// How many may wait for their answers at once; each holds a socket. What becomes due beyond that is shed, and
-    /// counted as such.
+    /// How many requests may wait for their answers at once; each has a socket. A request that becomes due beyond that
+    /// is not sent, and is counted as shed.
     pub max_in_flight: usize,
-    /// Which orders: see [`OrderBodies`].
+    /// Selects the orders: see [`OrderBodies`].
     pub seed: u64,
-    /// Of what kind.
+    /// The kind of orders.
     pub mix: Mix,
-    /// Set to end the run before its time: nothing more becomes due, and what is under way is waited for.
+    /// Set it to end the run early: no more requests become due, and the run waits for those that were sent.
     pub enough: Arc<AtomicBool>,
 }
 
 impl Load {
-    /// Room for everything that can be in flight at 100 a second with every request running into its deadline, and
-    /// orders that differ from run to run.
+    /// A load of good orders that differ from run to run.
+    ///
+    /// `max_in_flight` is enough for 100 requests a second when every request reaches its deadline.
     pub fn new(url: impl Into<String>, rate: u32, for_: Duration) -> Self {
         Self {
             url: url.into(),
@@ -59,34 +61,34 @@ impl Load {
 /// Sends the load and reports each outcome as it happens.
 ///
 /// A request's latency is counted from when it was *due*, not from when it was sent. If the service, or this
-/// process, stalls for a second, the requests that should have gone out in that second count as slow ones; a
-/// generator that waits its turn first and starts its clock then would leave them out ("coordinated omission").
+/// process, stalls for a second, the requests that were due in that second count as slow. A generator that starts its
+/// clock only when it sends would leave them out ("coordinated omission").
 ///
-/// `on_outcome` is called from many tasks at once, also for what was shed, and must not block. Dropping the future
-/// ends the run and all its requests; what became of those is then unknown.
+/// `on_outcome` is called from many tasks at once, also for shed requests, and must not block. Dropping the future
+/// ends the run and all its requests; whether their orders exist is then unknown.
 ///
 /// # Errors
-/// When the load makes no sense (a rate of 0, a URL that cannot be called). A service that is away is no error of
-/// the run: it is what the run measures.
+/// When the rate is 0 or the URL is invalid. A service that does not answer is no error of the run: it is what the run
+/// measures.
 pub async fn run(
     load: Load,
     on_outcome: impl Fn(Outcome) + Send + Sync + 'static,
 ) -> anyhow::Result<Summary> {
-    anyhow::ensure!(load.rate > 0, "a load of 0 requests per second never ends");
+    anyhow::ensure!(load.rate > 0, "failed to send a load of 0 requests per second");
     let client = reqwest::Client::builder()
         .timeout(REQUEST_DEADLINE)
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
-        // Sockets that waited out a broken service are not kept for later: they would hide that it is back.
+        // A connection from before a fault is not used again after it: it would hide that the service is back.
         .pool_idle_timeout(Duration::from_secs(5))
         .build()?;
     let url = format!("{}/orders", load.url.trim_end_matches('/'));
-    let url = reqwest::Url::parse(&url).with_context(|| format!("`{}` is no URL", load.url))?;
+    let url = reqwest::Url::parse(&url).with_context(|| format!("failed to read the URL `{}`", load.url))?;
 
     let mut bodies = OrderBodies::seeded(load.seed).mixed(load.mix);
-    let room = Arc::new(Semaphore::new(load.max_in_flight));
+    let permits = Arc::new(Semaphore::new(load.max_in_flight));
     let on_outcome = Arc::new(on_outcome);
-    // Dropping the set aborts what is in it.
+    // Dropping the set aborts its tasks.
     let mut requests = JoinSet::new();
     let mut tally = Tally::new()?;
 
@@ -100,10 +102,10 @@ pub async fn run(
         let due = start + after;
         tokio::time::sleep_until(due).await;
         while let Some(done) = requests.try_join_next() {
-            let (answer, latency) = done.context("a request's task died")?;
+            let (answer, latency) = done.context("failed to run a request's task")?;
             tally.add(&answer, latency);
         }
-        let Ok(place) = room.clone().try_acquire_owned() else {
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
             tally.add(&Answer::Shed, Duration::ZERO);
             let at = start_by_the_clock + after;
             on_outcome(Outcome { number, due: at, finished: at, answer: Answer::Shed });
@@ -115,22 +117,22 @@ pub async fn run(
             .body(bodies.next_body()?);
         let on_outcome = on_outcome.clone();
         requests.spawn(async move {
-            let answer = ask(request).await;
+            let answer = send(request).await;
             let latency = due.elapsed();
-            drop(place);
+            drop(permit);
             let due = start_by_the_clock + after;
             on_outcome(Outcome { number, due, finished: due + latency, answer: answer.clone() });
             (answer, latency)
         });
     }
     while let Some(done) = requests.join_next().await {
-        let (answer, latency) = done.context("a request's task died")?;
+        let (answer, latency) = done.context("failed to run a request's task")?;
         tally.add(&answer, latency);
     }
     Ok(tally.into_summary(start.elapsed()))
 }
 
-async fn ask(request: reqwest::RequestBuilder) -> Answer {
+async fn send(request: reqwest::RequestBuilder) -> Answer {
     // The client's timeout covers the body too.
     let answered = async {
         let response = request.send().await?;
@@ -143,7 +145,7 @@ async fn ask(request: reqwest::RequestBuilder) -> Answer {
     }
 }
 
-/// A few words that are the same for the same failure, so that failures can be counted by them.
+/// Describes a failure. Equal failures have equal descriptions, so that they can be counted.
 fn reason(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
@@ -151,7 +153,7 @@ fn reason(error: &reqwest::Error) -> String {
     }
     match error {
         _ if error.is_timeout() => format!("no answer within {} s", REQUEST_DEADLINE.as_secs()),
-        _ if error.is_connect() => format!("cannot connect: {cause}"),
+        _ if error.is_connect() => format!("failed to connect: {cause}"),
         _ => cause.to_string(),
     }
 }

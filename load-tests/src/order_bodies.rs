@@ -1,25 +1,25 @@
-//! Orders that the service should accept: random, but the same ones again from the same seed.
+//! Bodies of orders that the service accepts: random, and the same again from the same seed.
 
 use serde::Serialize;
 use uuid::Uuid;
 
-/// What the catalogue is seeded with. A SKU that is not in it would be refused, and the load would measure refusals.
+/// The SKUs of the seeded catalogue. The service refuses others, and the load would measure refusals.
 pub const SKUS: [&str; 8] =
     ["TEA-001", "TEA-002", "TEA-003", "TEA-004", "MUG-001", "MUG-002", "POT-001", "POT-002"];
 
-/// Of this one there are a hundred pieces only. Orders for it are accepted, and in the end most are rejected by inventory.
+/// A SKU with a stock of a hundred pieces. The order service accepts orders for it; inventory rejects most of them.
 pub const SCARCE: &str = "POT-003";
 
-/// What the ids of customers begin with whom the payment provider's stand-in always declines.
+/// The first bytes of a customer id for which the simulated payment provider declines every payment.
 const WITHOUT_MONEY: u32 = 0xdec1_1ed0;
 
-/// What kind of orders.
+/// The kind of orders.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mix {
-    /// Such as can be had, by customers who can pay.
+    /// Orders that can be delivered, by customers who can pay.
     #[default]
     Good,
-    /// One in ten asks for what is scarce, and one in ten is by somebody who cannot pay: what a shop lives with.
+    /// As in a real shop: one in ten orders the scarce SKU, and one in ten is by a customer who cannot pay.
     Real,
 }
 
@@ -44,12 +44,12 @@ struct Line {
 }
 
 impl OrderBodies {
-    /// The orders that belong to this seed.
+    /// Good orders, selected by the seed.
     pub fn seeded(seed: u64) -> Self {
         Self { random: fastrand::Rng::with_seed(seed), mix: Mix::Good }
     }
 
-    /// Of this kind.
+    /// The same, of another kind.
     #[must_use]
     pub fn mixed(self, mix: Mix) -> Self {
         Self { mix, ..self }
@@ -58,7 +58,7 @@ impl OrderBodies {
     /// The next body, as JSON.
     ///
     /// # Errors
-    /// Never in practice: the type has nothing that JSON cannot say.
+    /// Never in practice: JSON can represent every value of the type.
     pub fn next_body(&mut self) -> serde_json::Result<String> {
         let mut customer = self.random.u128(..).to_le_bytes();
         let one_in_ten = if self.mix == Mix::Real { self.random.u8(..10) } else { 9 };
@@ -67,7 +67,7 @@ impl OrderBodies {
         }
         let customer_id = uuid::Builder::from_random_bytes(customer).into_uuid();
         let lines = self.random.usize(1..=3);
-        // A SKU may stand in an order once only, so the lines are drawn without putting back.
+        // An order may name a SKU once only, so the lines are drawn without replacement.
         let skus = self.random.choose_multiple(SKUS, lines);
         let mut lines: Vec<_> =
             skus.into_iter().map(|sku| Line { sku, quantity: self.random.u8(1..=5) }).collect();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_mix_holds_orders_that_cannot_be_had_and_customers_who_cannot_pay() {
+    fn a_real_mix_has_orders_for_scarce_stock_and_customers_who_cannot_pay() {
         let mut bodies = OrderBodies::seeded(3).mixed(Mix::Real);
         let bodies: Vec<_> = (0..1000).map(|_| bodies.next_body().unwrap()).collect();
         let scarce = bodies.iter().filter(|body| body.contains(SCARCE)).count();
@@ -113,7 +113,7 @@ mod tests {
             let lines = body["lines"].as_array().unwrap();
             assert!((1..=3).contains(&lines.len()));
             let skus: HashSet<&str> = lines.iter().map(|line| line["sku"].as_str().unwrap()).collect();
-            assert_eq!(skus.len(), lines.len(), "a SKU may stand in an order once only: {body}");
+            assert_eq!(skus.len(), lines.len(), "an order may name a SKU once only: {body}");
             assert!(skus.iter().all(|sku| SKUS.contains(sku)));
             assert!(lines.iter().all(|line| (1..=5).contains(&line["quantity"].as_u64().unwrap())));
         }

@@ -1,4 +1,4 @@
-//! As many requests as the service can answer.
+//! As many requests as the service can answer on a fixed number of connections.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,29 +21,34 @@ pub struct Saturation {
     pub connections: u32,
     /// How long new requests are sent.
     pub for_: Duration,
-    /// Which orders: see [`OrderBodies`].
+    /// Selects the orders: see [`OrderBodies`].
     pub seed: u64,
 }
 
-/// The pause of a worker whose connection failed, before it connects again: a service that is away must not be
-/// hammered with connects, and the count of failures should say how long it was away, not how fast we spin.
+/// How long a worker waits after its connection failed, before it connects again.
+///
+/// Without it, workers would connect in a tight loop while a service is down, and the count of failures would say how
+/// fast they do so, not how long the service was down.
 const PAUSE_AFTER_A_FAILURE: Duration = Duration::from_millis(50);
 
 /// Sends each connection's next request as soon as its last one is answered.
 ///
-/// The rate is the result here. A stalled service is asked less often, so these latencies are *not* what customers
-/// would see at any rate: use [`run`](crate::run) for that. `on_outcome` is called from many tasks at once.
+/// The rate is the result. A service that stalls gets fewer requests, so these latencies are *not* what customers
+/// see at any given rate: use [`run`](crate::run) for that. `on_outcome` is called from many tasks at once.
 ///
 /// # Errors
-/// When the load makes no sense (no connections, a URL that cannot be called).
+/// When there are no connections or the URL is invalid.
 pub async fn saturate(
     load: Saturation,
     on_outcome: impl Fn(Outcome) + Clone + Send + Sync + 'static,
 ) -> anyhow::Result<Summary> {
-    anyhow::ensure!(load.connections > 0, "no connections, no load");
-    let url = reqwest::Url::parse(&load.url).with_context(|| format!("`{}` is no URL", load.url))?;
-    let host = url.host_str().with_context(|| format!("`{url}` names no host"))?;
-    let port = url.port_or_known_default().with_context(|| format!("`{url}` names no port"))?;
+    anyhow::ensure!(load.connections > 0, "failed to send a load on 0 connections");
+    let url =
+        reqwest::Url::parse(&load.url).with_context(|| format!("failed to read the URL `{}`", load.url))?;
+    let host = url.host_str().with_context(|| format!("failed to read the URL `{url}`: it has no host"))?;
+    let port = url
+        .port_or_known_default()
+        .with_context(|| format!("failed to read the URL `{url}`: it has no port"))?;
     let address = format!("{host}:{port}");
 
     let start = Instant::now();
@@ -54,7 +59,7 @@ pub async fn saturate(
     }
     let mut tally = Tally::new()?;
     while let Some(done) = workers.join_next().await {
-        tally.merge(done.context("a worker died")??)?;
+        tally.merge(done.context("failed to run a worker")??)?;
     }
     Ok(tally.into_summary(start.elapsed()))
 }

@@ -1,4 +1,4 @@
-//! What became of each request, and of all of them.
+//! The outcome of each request, and the sum of all.
 
 use std::{
     collections::BTreeMap,
@@ -10,14 +10,14 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// What became of one request.
+/// The outcome of one request.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Its place in the run, from 0. In an open-loop run this and the rate give the moment at which it was due.
     pub number: u64,
     /// When it was due; in a closed-loop run, when it was sent.
     pub due: SystemTime,
-    /// When the answer was complete, or the attempt over. As long after `due` as the monotonic clock says.
+    /// When the answer was complete, or the attempt failed. Its distance from `due` is taken from the monotonic clock.
     pub finished: SystemTime,
     /// The answer, or why there is none.
     pub answer: Answer,
@@ -26,18 +26,17 @@ pub struct Outcome {
 /// The answer to one request, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// 201: the service has acknowledged the order with this id. From now on losing it would break a promise.
+    /// 201: the service has acknowledged the order with this id, and must not lose it from now on.
     Accepted(Uuid),
-    /// Any other status: the service says that nothing was written.
+    /// Any other status: the service has written nothing.
     Refused(u16),
-    /// No answer, or none that could be read: whether the order exists is *unknown*. It may well.
+    /// No answer, or an unreadable one: whether the order exists is *unknown*.
     Failed(String),
-    /// Never sent: as many requests as allowed were still waiting for their answers.
+    /// Not sent: as many requests as allowed were waiting for their answers.
     Shed,
 }
 
 impl Answer {
-    /// Reads the answer to `POST /orders`.
     pub(crate) fn read(status: u16, body: &[u8]) -> Self {
         #[derive(serde::Deserialize)]
         struct Accepted {
@@ -57,20 +56,20 @@ impl Answer {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// Requests that went out.
+    /// Requests that were sent.
     pub sent: u64,
     /// Answered with 201 and an order id.
     pub accepted: u64,
     /// Answered with another status: how many, by status.
     pub refused: BTreeMap<u16, u64>,
-    /// Without an answer that could be read: whether these orders exist is unknown.
+    /// Without a readable answer: whether these orders exist is unknown.
     pub failed: u64,
     /// The reasons of the failed ones, at most [`KEPT_REASONS`] different ones.
     pub failures: BTreeMap<String, u64>,
-    /// Never sent, because too many were in flight. With any of these, the latencies below are better than the truth.
+    /// Not sent, because too many were in flight. If there are any, the latencies below are too low.
     pub shed: u64,
-    /// From due (closed loop: from sent) to finished, of everything that was sent, failures included: leaving out
-    /// what took longest would flatter. `None` if nothing was sent.
+    /// From due (closed loop: from sent) to finished, of all requests that were sent. Failed ones are included: they
+    /// took longest, and without them the latencies would be too low. `None` if nothing was sent.
     pub latency: Option<Latency>,
     /// From the first request to the end of the last.
     #[serde(rename = "tookSeconds", serialize_with = "seconds")]
@@ -80,7 +79,7 @@ pub struct Summary {
 /// How many different reasons of failures a [`Summary`] keeps; the rest are counted only.
 pub const KEPT_REASONS: usize = 10;
 
-/// A distribution's usual four figures.
+/// Four quantiles of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Latency {
     /// Half were at least as fast.
@@ -102,7 +101,7 @@ fn seconds<S: serde::Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S:
 }
 
 impl Summary {
-    /// All that was answered with another status than 201.
+    /// Counts the requests that were answered with another status than 201.
     pub fn refused_in_all(&self) -> u64 {
         self.refused.values().sum()
     }
@@ -139,7 +138,7 @@ impl fmt::Display for Latency {
     }
 }
 
-/// Adds up outcomes while they arrive.
+/// Sums up outcomes while they arrive.
 pub(crate) struct Tally {
     sent: u64,
     accepted: u64,
@@ -220,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_is_accepted_refused_or_failed_and_shed_has_no_latency() {
+    fn a_sent_request_is_accepted_refused_or_failed_and_a_shed_one_has_no_latency() {
         let mut tally = Tally::new().unwrap();
         let id = Uuid::from_u128(1);
         tally.add(&Answer::Accepted(id), Duration::from_millis(1));

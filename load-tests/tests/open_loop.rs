@@ -1,4 +1,4 @@
-//! The load generator against servers that behave in known ways: it must not be the one that lies.
+//! The load generator against servers of known behaviour: its counts and latencies must be right.
 
 use std::{
     sync::{
@@ -61,7 +61,7 @@ async fn the_rate_is_held_and_every_acknowledged_order_is_reported_with_its_id()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_in_which_the_service_stalls_counts_for_every_request_that_was_due_in_it() {
-    // From its 100th request on, the server answers nobody until a second later.
+    // At its 100th request the server stops answering for a second.
     let (asked, stall) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None::<Instant>)));
     let url = serve(move || {
         let (asked, stall) = (asked.clone(), stall.clone());
@@ -83,7 +83,7 @@ async fn a_second_in_which_the_service_stalls_counts_for_every_request_that_was_
     assert_eq!((summary.accepted, summary.shed), (400, 0));
     let latency = summary.latency.unwrap();
     assert!(latency.p99 > Duration::from_millis(850), "the stall does not show: {latency}");
-    // A closed loop would have had one slow request for each connection; here it is one for each that was due.
+    // A closed loop would have one slow request per connection. Here every request that was due is slow.
     let waited = |outcome: &&Outcome| {
         outcome.finished.duration_since(outcome.due).unwrap() > Duration::from_millis(500)
     };
@@ -92,7 +92,7 @@ async fn a_second_in_which_the_service_stalls_counts_for_every_request_that_was_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_finds_no_place_is_counted_as_shed() {
+async fn a_request_beyond_the_limit_in_flight_is_counted_as_shed() {
     let url = serve(|| async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         accepted()
@@ -110,7 +110,7 @@ async fn what_finds_no_place_is_counted_as_shed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_are_counted_by_status_and_a_dead_service_by_its_reason() {
+async fn refusals_are_counted_by_status_and_failures_by_their_reason() {
     let url =
         serve(|| async { (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"title": "full"}))) }).await.unwrap();
     let summary = run(Load::new(url, 50, Duration::from_secs(1)), |_| ()).await.unwrap();
@@ -122,7 +122,7 @@ async fn refusals_are_counted_by_status_and_a_dead_service_by_its_reason() {
     drop(free);
     let summary = run(Load::new(url, 50, Duration::from_secs(1)), |_| ()).await.unwrap();
     assert_eq!((summary.sent, summary.accepted, summary.failed), (50, 0, 50));
-    assert!(summary.failures.keys().next().unwrap().contains("cannot connect"), "{:?}", summary.failures);
+    assert!(summary.failures.keys().next().unwrap().contains("failed to connect"), "{:?}", summary.failures);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,7 +148,7 @@ async fn saturation_keeps_every_connection_busy_and_no_busier() {
 }
 
 #[tokio::test]
-async fn a_load_that_makes_no_sense_is_refused() {
+async fn a_load_without_a_rate_or_a_valid_url_is_an_error() {
     assert!(run(Load::new("http://127.0.0.1:1", 0, Duration::from_secs(1)), |_| ()).await.is_err());
     assert!(run(Load::new("not a url", 1, Duration::from_secs(1)), |_| ()).await.is_err());
 }

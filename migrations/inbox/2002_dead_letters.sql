@@ -1,55 +1,58 @@
--- What no handler could apply, set aside for an operator. The queue of dead letters is only the way to this table:
--- looking into a quorum queue counts as delivering, so a queue is no list that anybody could read twice.
+-- Messages that no handler could apply, set aside for an operator. The dead-letter queue only transports them to this
+-- table: reading a message of a quorum queue counts as a delivery, so a queue is not a list that can be read
+-- repeatedly.
 
 create table dead_letters (
-    -- The order of arrival, and what an operator calls it.
+    -- The order of arrival, and the id that an operator uses.
     id bigint generated always as identity primary key,
-    -- The queue that it was taken from: a service may consume several.
+    -- The queue whose consumer could not apply it: a service may consume several.
     queue text not null,
-    -- What makes its arrival recognisable when the broker hands it over a second time: a crash after the commit and
-    -- before the acknowledgement brings it again, with the same mark. Null when it bears none, because somebody put
-    -- it into the queue of dead letters by hand.
+    -- Recognises a second delivery of the same dead letter: after a crash between the commit and the acknowledgement
+    -- the broker delivers it again, with the same mark. Null without a mark: an operator has put the message into the
+    -- dead-letter queue by hand.
     arrival text,
-    -- The AMQP property. Null and unreadable ones are among the reasons for being here.
+    -- The AMQP property. A missing or unreadable one may be why the message is here.
     message_id text,
-    -- The event's id, its type and its aggregate, as far as they can be read out of the body, or the id out of
-    -- `message_id`. For finding it, and for the conservation sum; a replay reads the bytes again and trusts none of them.
+    -- The event's id, type and aggregate, as far as they can be read from the body; the id also from `message_id`. For
+    -- searches and for reconciliation. A replay does not rely on them: it decodes the bytes again.
     event_id uuid,
     event_type text,
     subject uuid,
-    -- A short, stable name: what decoding or the handler said, or `delivery-limit` when the broker gave it up because
-    -- it had killed its consumer too often.
+    -- A short, stable name of the reason, from decoding or from the handler; or `delivery-limit`, when the broker
+    -- dead-lettered the message because its consumer had died over it too often.
     reason text not null,
-    -- The whole sentence, for people.
+    -- The reason as a sentence, for people.
     detail text not null,
-    -- The message's headers, `x-death` among them. `json`, not `jsonb`, which refuses \u0000, and a header may hold it.
+    -- The message's headers, with `x-death`. `json` and not `jsonb`: a header may contain \u0000, which `jsonb`
+    -- refuses.
     headers json not null,
-    -- Under which key it was published.
+    -- The routing key under which it was published first.
     routing_key text not null,
-    -- The original bytes. Not text and not json: that they are neither may be why they are here.
+    -- The original bytes. Neither text nor json: that the body is not valid may be why the message is here.
     body bytea not null,
     -- When the row was committed, by the database's clock.
     arrived_at timestamptz not null default clock_timestamp(),
-    -- Null means that it waits for an operator. Rows are kept afterwards: what was decided, and why, is history.
+    -- Null means that it waits for an operator. Resolved rows are kept, as a record of the decision and its reason.
     resolved_at timestamptz,
     resolution text check (resolution in ('replayed', 'discarded')),
-    -- Why it was discarded, in the operator's words.
+    -- The operator's reason for a discard.
     note text,
 
     check ((resolved_at is null) = (resolution is null)),
     check (resolution is distinct from 'discarded' or note is not null)
 );
 
--- One arrival is one row, however often it is handed over, and also after an operator has settled the row. The mark
--- alone would do for those that our consumers set aside; those of the broker bear a time in whole seconds.
+-- One arrival is one row, however often it is delivered, and also after an operator has resolved the row. For
+-- messages that our consumers set aside the mark alone would be enough; the mark of those that the broker
+-- dead-lettered is a time in whole seconds.
 create unique index dead_letters_by_arrival
     on dead_letters (queue, arrival, coalesce(message_id, ''), sha256(body)) where arrival is not null;
 
--- The same message set aside twice before anybody looked is one thing to decide: a consumer that dies between setting
--- it aside and acknowledging it does that. Once it is settled it may come again, and then it is another row.
+-- A message that is set aside twice before an operator resolves it is one row: a consumer that dies between setting it
+-- aside and acknowledging it sets it aside twice. After it is resolved it may arrive again, as another row.
 create unique index dead_letters_unresolved
     on dead_letters (queue, coalesce(message_id, ''), sha256(body)) where resolved_at is null;
 
--- For the conservation sum, which asks of an event that had no effect whether it lies here.
+-- For reconciliation, which checks whether an event without an effect is a dead letter.
 create index dead_letters_by_event on dead_letters (event_id);
 create index dead_letters_by_subject on dead_letters (subject);

@@ -1,13 +1,14 @@
--- What makes asking twice safe: `Idempotency-Key` on `POST /orders`.
+-- `Idempotency-Key` on `POST /orders`: it makes repeated requests safe.
 
 create table idempotency_keys (
-    -- As the client sent it. Inserted by the very statement that writes the order: a second request with the key waits
-    -- here for the first one's commit, then inserts nothing, and with that no order either.
+    -- The key that the client sent. The statement that writes the order inserts it: a second request with the key waits
+    -- here for the first one's commit, then inserts no key, and so no order either.
     key text primary key check (length(key) between 1 and 255),
-    -- The order that the first request made. The answer is not kept: all of it can be read from the order, and so can
-    -- what was asked for, which tells a repetition from a mistake.
+    -- The order that the first request placed. The answer itself is not stored: it can be built from the order. So
+    -- can the first request, which distinguishes a repetition from a reused key.
     order_id uuid not null references orders,
     created_at timestamptz not null default clock_timestamp()
 );
--- For erasing the oldest. Keys are made by clients, in no order, so the primary key would be walked from end to end.
+-- For retention, which erases the oldest keys. Clients make the keys, in no order, so without this index retention
+-- would read the whole table.
 create index idempotency_keys_by_age on idempotency_keys (created_at);

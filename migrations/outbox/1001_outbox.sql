@@ -1,85 +1,116 @@
 -- The transactional outbox. `shared/outbox` applies this in the schema of each service that publishes.
 
 create table outbox (
-    -- The order of publishing. The database gives it, not an application's clock. Within one aggregate it follows
-    -- the order of commits, because changes of an aggregate wait for each other on its row. Across aggregates it
-    -- does NOT follow commits (a sequence is drawn before the commit): nothing may ever read it as a cursor
-    -- (`seq > last`), or rows that commit late are skipped for good.
+    -- The order of publishing, given by the database and not by an application's clock. Within one aggregate it
+    -- follows the order of commits, because changes of an aggregate wait for each other on its row. Across aggregates
+    -- it does NOT follow commits, because the sequence's value is drawn before the commit. A reader that uses it as a
+    -- cursor (`seq > last`) skips rows that commit late, for good.
     seq bigint generated always as identity primary key,
-    -- The event's identity: a UUIDv7 made by the writer. It becomes the `message_id` of every attempt to publish,
-    -- so that consumers recognise the second copy. A new id for each attempt could not be deduplicated.
+    -- The event's identity: a UUIDv7 made by the writer. Every attempt to publish sends it as `message_id`, so that
+    -- consumers recognise a duplicate. They could not recognise one with a new id for each attempt.
     event_id uuid not null unique,
-    -- What the event is about. Order is promised per aggregate, so this is the unit of ordering.
+    -- The aggregate that the event is about: the unit of ordering.
     aggregate_type text not null,
     aggregate_id uuid not null,
-    -- 1, 2, 3 … per aggregate: published as `sequence`, so that a consumer can see a gap.
+    -- 1, 2, 3 … per aggregate. Published as `sequence`, so that a consumer can see a gap.
     aggregate_version integer not null check (aggregate_version > 0),
     event_type text not null,
-    -- The version of the body's schema. A reader sets aside what it does not know.
+    -- The version of the body's schema. A consumer sets an event of an unknown version aside as a dead letter.
     schema_version smallint not null check (schema_version > 0),
-    -- The message body, as it will be published: a snapshot taken when the event happened, never read again from
-    -- the business tables. `json`, not `jsonb`: these are the bytes that were written, in the order written.
+    -- The message body, as it will be published: a snapshot from the moment of the event. The relay never reads the
+    -- business tables. `json` and not `jsonb`, because `json` keeps the text as it was written.
     payload json not null,
-    -- W3C trace context of the request that caused the event; becomes message headers.
+    -- W3C trace context of the request that caused the event. Published as message headers.
     headers jsonb not null default '{}',
-    -- Which lane the aggregate travels in: computed by the application from `aggregate_id`, because the database's
-    -- own hash functions may change between versions. See `outbox_lanes`.
+    -- The aggregate's lane, computed by the application from `aggregate_id`, because PostgreSQL's hash functions may
+    -- change between versions. See `outbox_lanes`.
     lane smallint not null check (lane between 0 and 15),
     created_at timestamptz not null default clock_timestamp(),
-    -- When the next attempt may be made, by the database's clock: relays on machines whose clocks disagree still
-    -- agree about this.
+    -- When the next attempt may be made, by the database's clock: relays on machines with different clocks agree on it.
     available_at timestamptz not null default clock_timestamp(),
-    -- Attempts that this event itself failed: refused or unroutable. A broker that is away burns none.
+    -- Attempts in which the broker refused this event (negative acknowledgement, unroutable, too large). Attempts
+    -- while the broker is unavailable do not count.
     attempts smallint not null default 0 check (attempts >= 0),
     last_error text,
-    -- Set only after the broker confirmed. Null means "owed".
+    -- Set only after the broker's confirm. Null means pending.
     published_at timestamptz,
-    -- Set when the retry schedule is exhausted: the event waits for an operator, and so do later events of the same
-    -- aggregate. All others go on.
+    -- Set when all retries have failed: the event waits for an operator, and later events of the same aggregate wait
+    -- behind it. Events of other aggregates do not.
     parked_at timestamptz,
 
-    -- An aggregate's history has no two third events. Also serves `GET /orders/{id}`, which tells that history.
+    -- One event per version of an aggregate. `GET /orders/{id}` reads an order's history by this index.
     unique (aggregate_id, aggregate_version),
     check (published_at is null or parked_at is null)
 );
 
--- What is owed, by lane, in order: the claim reads the head of this index. Published rows leave it, so it stays as
--- small as the backlog however large the history grows.
-create index outbox_owed on outbox (lane, seq) where published_at is null and parked_at is null;
+-- Pending events by lane, in order: a claim reads the head of this index. Published rows leave it, so it stays as
+-- small as the backlog, however many published events the table holds.
+create index outbox_pending on outbox (lane, seq) where published_at is null and parked_at is null;
 
--- Events that have failed at least once: later events of the same aggregate look here before they go ahead. Almost
--- always empty, so writers pay nothing for it.
-create index outbox_troubled on outbox (aggregate_id, seq) where published_at is null and attempts > 0;
+-- Pending events that have failed at least once: a claim checks here whether an earlier event of the same aggregate has
+-- failed. Almost always empty, so it costs writers nothing.
+create index outbox_failed on outbox (aggregate_id, seq) where published_at is null and attempts > 0;
 
--- Rows are inserted, updated once and never again: vacuum by the default 20 % would let a million dead index
--- entries gather at the head of `outbox_owed` first.
+-- Each row is inserted, updated once, and never again. With the default of 20 %, a million dead index entries would
+-- collect at the head of `outbox_pending` before a vacuum.
 alter table outbox set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.02);
 
--- How far published events have been erased (`docs/retention.md`). One row: an instance that erases holds its lock for
--- the time of one statement, so that several take turns, and what was erased is written in that very statement.
+-- How far published events have been erased (`docs/retention.md`). One row: an instance that erases events locks it for
+-- one statement, so that instances take turns, and the same statement records what it has erased.
 create table outbox_retention (
     only_row boolean primary key default true check (only_row),
-    -- Events that were published before this moment may be gone. Whoever counts (`demo verify`) knows from this which
-    -- event is missing for a good reason, and that all others have to be there.
+    -- Events that were published before this moment may have been erased. `demo verify` uses it to distinguish an
+    -- erased event from a lost one.
     erased_before timestamptz not null default '-infinity',
     erased bigint not null default 0
 );
 insert into outbox_retention default values;
 
--- A lane is a fixed share of all aggregates, and the right to publish them: a relay holds the row lock of a lane
--- while it publishes that lane's events, so two relays never work on one aggregate. The lock lives as long as the
--- relay's database session. There is no lease to expire, and no clock to trust.
+-- A lane is a fixed share of all aggregates, and the right to publish their events: a relay holds the row lock of a
+-- lane while it publishes that lane's events, so two relays never work on one aggregate. The lock ends with the
+-- relay's database session. There is no lease that could expire, and no clock to rely on.
 create table outbox_lanes (
     lane smallint primary key check (lane between 0 and 15)
 );
 insert into outbox_lanes (lane) select generate_series(0, 15);
--- Too few changes for autovacuum ever to look at it, and without statistics the planner assumes a thousand rows.
+-- Autovacuum never analyses a table with so few changes, and without statistics the planner assumes a thousand rows.
 analyze outbox_lanes;
 
--- For writers that are not the service itself (a migration, an operator, a batch job): wake the relays after the
--- commit, in a transaction of its own. Inside the writing transaction it would take a database-wide lock until after
--- the commit's flush, and divide everybody's throughput.
--- The search path is pinned: called from elsewhere, `current_schema()` must still name the schema of this outbox.
+-- The claim predicate: the events of one lane that a relay may publish now, reading only `seq > scan_from`
+-- (docs/scan-watermark.md says why; 0 reads the whole lane). The relay uses it in three statements, and PostgreSQL
+-- inlines the function into each of them, so it costs the same as its text in place.
+--
+-- An event is claimable when it is pending, not parked, and, if it has failed before, when its back-off has ended. It
+-- is not claimable while
+--   1. an older event of its aggregate backs off or is parked: publishing it first would break the order; or
+--   2. an older event of its aggregate is pending at or below `scan_from`, where this scan does not read. That event's
+--      back-off has just ended, or an operator has just released it, or it committed late; the next full scan finds it.
+--
+-- `statement_timestamp()` is one moment for the whole statement. With a running clock, a refused event could be found
+-- not claimable, and a moment later its successor not blocked any more. An event that never failed is claimable whatever
+-- its `available_at` says, for the same reason: nothing would block its successor.
+--
+-- `offset 0` keeps the planner from turning a condition into a join with all pending events.
+create function outbox_claimable(in_lane smallint, scan_from bigint) returns setof outbox language sql stable as $$
+    select event.* from outbox event
+    where event.lane = in_lane and event.seq > scan_from
+      and event.published_at is null and event.parked_at is null
+      and (event.attempts = 0 or event.available_at <= statement_timestamp())
+      and not exists (
+          select from outbox older
+          where older.aggregate_id = event.aggregate_id and older.seq < event.seq
+            and older.published_at is null and older.attempts > 0
+            and (older.parked_at is not null or older.available_at > statement_timestamp()) offset 0)
+      and (event.aggregate_version = 1 or not exists (
+          select from outbox unread
+          where unread.aggregate_id = event.aggregate_id and unread.aggregate_version < event.aggregate_version
+            and unread.seq <= scan_from and unread.published_at is null))
+$$;
+
+-- Wakes the relays, for writers other than the service itself (a migration, an operator, a batch job). Call it after
+-- the commit, in a transaction of its own: inside the writing transaction it would hold a server-wide lock until
+-- after the commit's flush to disk, and all other commits would wait for it. The search path is fixed: called from
+-- another schema, `current_schema()` must still name the schema of this outbox.
 create function outbox_wake() returns void language sql set search_path from current as $$
     select pg_notify('outbox:' || current_schema(), '')
 $$;

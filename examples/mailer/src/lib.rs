@@ -1,20 +1,34 @@
-//! A worked example: a service of one's own that listens to the shop. `docs/adding-a-consumer.md` walks through it.
+//! A worked example: an external consumer of the shop's events. `docs/adding-a-consumer.md` walks through it.
 //!
-//! It writes one mail for each end that an order comes to, and sends none: see [`WriteMails`].
+//! It writes one mail when an order is confirmed or cancelled, and sends none: see [`MailHandler`].
 
+mod mail_handler;
 mod settings;
-mod write_mails;
 
 use broker::topology::Queue;
+use service::{Service, Subscription};
 use sqlx::migrate::Migrator;
 
-pub use settings::{PREFIX, Settings};
-pub use write_mails::{CONSUMER, WriteMails};
+pub use mail_handler::MailHandler;
+pub use settings::Settings;
 
-/// Its queue, and what it wants to hear of. The mailer is a guest: nobody but itself declares this.
+/// The name under which this consumer's events are recorded.
+pub const CONSUMER: &str = "mailer";
+
+/// The mailer's queue and its bindings. No other client declares it.
 pub const QUEUE: Queue = Queue { name: "mailer.events", keys: &["order.confirmed", "order.cancelled"] };
+
+pub const SUBSCRIPTION: Subscription = Subscription { queue: QUEUE.name, consumer: CONSUMER };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!();
 
-/// Everything that its schema is made of. It publishes nothing, so it has no outbox.
+/// All tables of the mailer's schema. It publishes nothing, so it has no outbox.
 pub static MIGRATIONS: [&Migrator; 2] = [&inbox::MIGRATIONS, &OWN_MIGRATIONS];
+
+pub static SERVICE: Service = Service {
+    name: "mailer",
+    prefix: "MAILER_",
+    http_port: 8084,
+    migrations: &MIGRATIONS,
+    own_queue: Some(QUEUE),
+};

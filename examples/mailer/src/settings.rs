@@ -1,31 +1,28 @@
 use std::net::SocketAddr;
 
 use clap::Parser;
-use service::settings::{Consuming, Ground};
+use service::settings::{CommonSettings, ConsumerSettings};
 
-/// What all variables of this service begin with.
-pub const PREFIX: &str = "MAILER_";
+use crate::SERVICE;
 
-/// Settings of the mailer. Each is an environment variable; a wrong or unknown one ends the start.
-#[derive(Debug, Clone, Parser)]
+/// Settings of the mailer, from environment variables.
+#[derive(Clone, Parser)]
 #[command(name = "mailer", version)]
 pub struct Settings {
-    /// Where the health and the metrics are served.
+    /// The address of health and metrics.
     #[arg(long, default_value = "127.0.0.1:8084")]
     pub http_address: SocketAddr,
 
-    /// What every service stands on.
     #[command(flatten)]
-    pub ground: Ground,
+    pub common: CommonSettings,
 
-    /// How it consumes.
     #[command(flatten)]
-    pub consuming: Consuming,
+    pub consumer: ConsumerSettings,
 }
 
 impl Settings {
-    /// Ends the process over settings that cannot work.
+    /// Ends the process if the combination cannot work.
     pub fn check(&self) {
-        self.consuming.check(PREFIX, &self.ground);
+        self.consumer.check(SERVICE.prefix, &self.common);
     }
 }

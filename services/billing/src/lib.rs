@@ -1,19 +1,34 @@
-//! The billing service. `keep_accounts` is where events become effects, once; `teller` is where what is owed is asked of
-//! the payment provider; `provider` is how.
+//! The billing service. `payment_handler` is where events become pending payments, once; `payment_worker` calls the payment
+//! provider for them; `payment_provider` is the provider's HTTP API.
 
-mod keep_accounts;
-mod provider;
+mod payment_handler;
+mod payment_provider;
+mod payment_worker;
 mod settings;
-mod teller;
 
+use broker::topology;
+use service::{Service, Subscription};
 use sqlx::migrate::Migrator;
 
-pub use keep_accounts::{CONSUMER, KeepAccounts};
-pub use provider::{Answer, Provider};
-pub use settings::{PREFIX, Settings};
-pub use teller::{Teller, TellerOptions};
+pub use payment_handler::PaymentHandler;
+pub use payment_provider::{HttpPaymentProvider, PaymentProvider, ProviderResponse};
+pub use payment_worker::{PaymentWorker, PaymentWorkerOptions};
+pub use settings::Settings;
+
+/// The name under which this consumer's events are recorded.
+pub const CONSUMER: &str = "billing";
+
+pub const SUBSCRIPTION: Subscription = Subscription { queue: topology::BILLING, consumer: CONSUMER };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/billing");
 
-/// Everything that the service's schema is made of.
+/// All tables of the service's schema.
 pub static MIGRATIONS: [&Migrator; 3] = [&outbox::MIGRATIONS, &inbox::MIGRATIONS, &OWN_MIGRATIONS];
+
+pub static SERVICE: Service = Service {
+    name: "billing",
+    prefix: "BILLING_",
+    http_port: 8082,
+    migrations: &MIGRATIONS,
+    own_queue: None,
+};

@@ -1,14 +1,29 @@
-//! The inventory service. `keep_stock` is where events become effects, once, and effects become events.
+//! The inventory service. `stock_handler` is where events become effects, once, and effects become events.
 
-mod keep_stock;
 mod settings;
+mod stock_handler;
 
+use broker::topology;
+use service::{Service, Subscription};
 use sqlx::migrate::Migrator;
 
-pub use keep_stock::{CONSUMER, KeepStock};
-pub use settings::{PREFIX, Settings};
+pub use settings::Settings;
+pub use stock_handler::StockHandler;
+
+/// The name under which this consumer's events are recorded.
+pub const CONSUMER: &str = "inventory";
+
+pub const SUBSCRIPTION: Subscription = Subscription { queue: topology::INVENTORY, consumer: CONSUMER };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/inventory");
 
-/// Everything that the service's schema is made of.
+/// All tables of the service's schema.
 pub static MIGRATIONS: [&Migrator; 3] = [&outbox::MIGRATIONS, &inbox::MIGRATIONS, &OWN_MIGRATIONS];
+
+pub static SERVICE: Service = Service {
+    name: "inventory",
+    prefix: "INVENTORY_",
+    http_port: 8081,
+    migrations: &MIGRATIONS,
+    own_queue: None,
+};

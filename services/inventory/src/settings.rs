@@ -1,36 +1,32 @@
 use std::net::SocketAddr;
 
 use clap::Parser;
-use service::settings::{Consuming, Ground, Publishing};
+use service::settings::{CommonSettings, ConsumerSettings, PublisherSettings};
 
-/// What all variables of this service begin with.
-pub const PREFIX: &str = "INVENTORY_";
+use crate::SERVICE;
 
-/// Settings of the inventory service. Each is an environment variable; a wrong or unknown one ends the start.
-#[derive(Debug, Clone, Parser)]
+/// Settings of the inventory service, from environment variables.
+#[derive(Clone, Parser)]
 #[command(name = "inventory", version)]
 pub struct Settings {
-    /// Where the health and the metrics are served.
+    /// The address of health and metrics.
     #[arg(long, default_value = "127.0.0.1:8081")]
     pub http_address: SocketAddr,
 
-    /// What every service stands on.
     #[command(flatten)]
-    pub ground: Ground,
+    pub common: CommonSettings,
 
-    /// How it publishes.
     #[command(flatten)]
-    pub publishing: Publishing,
+    pub publisher: PublisherSettings,
 
-    /// How it consumes.
     #[command(flatten)]
-    pub consuming: Consuming,
+    pub consumer: ConsumerSettings,
 }
 
 impl Settings {
-    /// Ends the process over settings that cannot work.
+    /// Ends the process if the combination cannot work.
     pub fn check(&self) {
-        self.publishing.check(PREFIX, &self.ground);
-        self.consuming.check(PREFIX, &self.ground);
+        self.publisher.check(SERVICE.prefix, &self.common);
+        self.consumer.check(SERVICE.prefix, &self.common);
     }
 }

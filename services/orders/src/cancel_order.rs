@@ -1,11 +1,13 @@
-//! An order is taken back, by whoever placed it: what was done for it is undone by whoever did it.
+//! `POST /orders/{id}/cancellation`: cancels an order. The services that acted for it undo what they did.
 
 use axum::{
     Json,
-    extract::{Extension, Path, State as Shared, rejection::PathRejection},
+    extract::{Extension, Path, State, rejection::PathRejection},
 };
-use events::{Cause, Draft, OrderCancelled, TraceContext};
-use faults::Point;
+use crash_points::crash_point;
+use events::{Cause, NewEvent, OrderCancelled, TraceContext};
+use messaging::lane;
+use runtime::problem::Problem;
 use serde::Serialize;
 use sqlx::PgPool;
 use time::OffsetDateTime;
@@ -13,60 +15,57 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{
-    Shop,
-    order_state::{Happening, State},
-    problem::Problem,
-    refusals,
+    AppState,
+    order_state::{self, Trigger},
+    problem_responses, problems,
 };
 
 /// The answer to a cancellation.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Cancelled {
-    /// The order.
     id: Uuid,
-    /// What has become of it: `cancelled`, for good.
+    /// Always `cancelled`.
     #[schema(pattern = "^cancelled$")]
     status: &'static str,
-    /// When it was taken back, the first time.
+    /// When it was cancelled first.
     #[serde(with = "time::serde::rfc3339")]
     cancelled_at: OffsetDateTime,
 }
 
-/// Two clients that cancel one order at the same moment: one of them finds it moved on, and looks again.
-const TRIES: usize = 3;
+/// How often the write is tried: of two clients that cancel one order at the same moment, one finds it changed.
+const MAX_TRIES: usize = 3;
 
-/// `POST /orders/{id}/cancellation`: takes an order back. Doing it again gives the same answer and changes nothing.
 #[utoipa::path(
     post, path = "/orders/{id}/cancellation", tag = "orders", operation_id = "cancelOrder",
-    summary = "Takes an order back",
-    description = "No body. The order and its `OrderCancelled` event are written together; whatever was done for the \
-                   order is undone by whoever did it. Doing it again gives the same answer and changes nothing.",
-    params(("id" = Uuid, Path, description = "The order.")),
-    responses((status = 200, description = "It is off.", body = Cancelled), refusals::OneOrder),
+    summary = "Cancels an order",
+    description = "No body. The order and its `OrderCancelled` event are written together, and the services that acted \
+                   for the order undo what they did. A repeated call gets the same answer and changes nothing.",
+    params(("id" = Uuid, Path, description = "The order's id.")),
+    responses((status = 200, description = "The order is cancelled.", body = Cancelled), problem_responses::OneOrder),
 )]
 pub(crate) async fn cancel_order(
-    Shared(shop): Shared<Shop>,
+    State(state): State<AppState>,
     Extension(trace): Extension<TraceContext>,
     id: Result<Path<Uuid>, PathRejection>,
 ) -> Result<Json<Cancelled>, Problem> {
-    let Path(id) = id.map_err(|_| Problem::no_such_order())?;
-    for _ in 0..TRIES {
+    let Path(id) = id.map_err(|_| problems::no_such_order())?;
+    for _ in 0..MAX_TRIES {
         let order = sqlx::query!("select version, cancelled_at from orders where id = $1", id)
-            .fetch_optional(&shop.pool)
+            .fetch_optional(&state.pool)
             .await?
-            .ok_or_else(Problem::no_such_order)?;
+            .ok_or_else(problems::no_such_order)?;
         if let Some(cancelled_at) = order.cancelled_at {
             return Ok(Json(Cancelled { id, status: "cancelled", cancelled_at }));
         }
         let cancellation = Cancellation {
-            from: State::before(Happening::CustomerCancels),
+            from: order_state::State::before(Trigger::CustomerCancels),
             cause: Cause::Customer,
-            detail: "the customer has changed their mind".into(),
+            detail: "cancelled by the customer".into(),
         };
-        if let Some(cancelled_at) = write(&shop.pool, id, order.version, &trace, cancellation).await? {
-            faults::reach(Point::OrderWritten);
-            shop.wake.after_commit();
+        if let Some(cancelled_at) = write(&state.pool, id, order.version, &trace, cancellation).await? {
+            crash_point("order-written");
+            state.wake.after_commit();
             tracing::info!(order_id = %id, "order cancelled");
             return Ok(Json(Cancelled { id, status: "cancelled", cancelled_at }));
         }
@@ -76,18 +75,19 @@ pub(crate) async fn cancel_order(
 
 /// A cancellation that is about to be written.
 pub(crate) struct Cancellation {
-    /// Where the order has to be, still, for this to happen to it.
+    /// The states from which the order may be cancelled.
     pub(crate) from: Vec<String>,
-    /// Why: for programs, and for people.
+    /// Why, for programs.
     pub(crate) cause: Cause,
+    /// Why, for people.
     pub(crate) detail: String,
 }
 
-/// Moves the order and writes the event, in one statement, like [`place_order`](crate::place_order). `None` when
-/// an event of the order has been written since `version` was read, or when it cannot be cancelled any more.
+/// Updates the order and inserts the event in one statement, like [`place_order`](crate::place_order). `None` when another
+/// event of the order was written since `version` was read, or when the order cannot be cancelled any more.
 ///
-/// The update comes first, and the event is written from its result: whoever holds the order's row lock draws the next
-/// `seq`, and that is why `seq` follows the order of commits within an order.
+/// The update comes first, and the event is inserted from its result: the transaction that holds the order's row lock
+/// draws the next `seq`. That is why `seq` follows the order of commits within an order.
 pub(crate) async fn write(
     pool: &PgPool,
     id: Uuid,
@@ -97,7 +97,8 @@ pub(crate) async fn write(
 ) -> Result<Option<OffsetDateTime>, Problem> {
     let Cancellation { from, cause, detail } = cancellation;
     let body = OrderCancelled { order_id: id, cause, detail };
-    let event = Draft::of("/orders", ("order", id, version + 1), trace, &body).map_err(Problem::internal)?;
+    let event =
+        NewEvent::of("/orders", ("order", id, version + 1), trace, &body).map_err(Problem::internal)?;
     sqlx::query_scalar!(
         r#"with moved as (
              update orders set status = 'cancelled', version = version + 1, cancelled_at = clock_timestamp(),
@@ -119,7 +120,7 @@ pub(crate) async fn write(
         event.schema_version,
         event.payload,
         event.headers,
-        event.lane,
+        lane(id),
         cause.name(),
         &from,
     )

@@ -3,11 +3,11 @@ use std::collections::HashMap;
 use anyhow::Context;
 use sqlx::PgPool;
 
-/// What is sold, and for how much: the only source of prices. Read once at start; a price changes by a migration and
-/// a restart, so that placing an order needs no look-up.
+/// The products and their prices: the only source of prices. Read once at start; a price changes by a migration and a
+/// restart, so that placing an order needs no look-up.
 pub(crate) struct Catalogue(HashMap<String, i64>);
 
-/// Everything is sold in euros, and the tables say so too.
+/// The only currency; the tables check it too.
 pub(crate) const CURRENCY: &str = "EUR";
 
 impl Catalogue {
@@ -15,7 +15,7 @@ impl Catalogue {
         let products = sqlx::query!("select sku, unit_price from products")
             .fetch_all(pool)
             .await
-            .context("cannot read the catalogue")?;
+            .context("failed to read the catalogue")?;
         Ok(Self(products.into_iter().map(|product| (product.sku, product.unit_price)).collect()))
     }
 

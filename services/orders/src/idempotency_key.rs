@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a client that is in doubt asks again, and gets the answer that it missed.
+//! `Idempotency-Key`: a client that got no answer retries, and gets the first answer.
 //!
 //! <https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/>
 
@@ -8,9 +8,9 @@ use axum::{
     extract::OptionalFromRequestParts,
     http::{HeaderValue, request::Parts},
 };
+use database::{Erase, Retention, Window};
+use runtime::problem::Problem;
 use sqlx::PgPool;
-use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 use utoipa::{
     IntoParams,
     openapi::{
@@ -19,20 +19,14 @@ use utoipa::{
     },
 };
 
-use crate::{
-    Shop,
-    order_request::PricedOrder,
-    problem::Problem,
-    read_orders::{OrderView, lines_of},
-};
+use crate::{order_request::PricedOrder, order_view::OrderView, problems, read_orders::lines_of};
 
-/// The name of the header.
 const HEADER: &str = "idempotency-key";
 
 /// The longest key. A UUID has 36 characters.
-const LONGEST: usize = 255;
+const MAX_LENGTH: usize = 255;
 
-/// What a client calls its attempt to place one order: the same at every repetition.
+/// A client's name for its attempt to place one order: the same at every retry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct IdempotencyKey(String);
 
@@ -41,26 +35,26 @@ impl IdempotencyKey {
         &self.0
     }
 
-    /// A quoted string, as the draft has it, or a bare word, as many clients send it. Both name the same key.
+    /// Parses a quoted string, as the draft has it, or a bare word, as many clients send it. Both name the same key.
     fn parse(value: &HeaderValue) -> Option<Self> {
         let text = value.to_str().ok()?;
         let key: Cow<'_, str> = match text.strip_prefix('"') {
             Some(rest) => unquote(rest.strip_suffix('"')?)?.into(),
             None => text.into(),
         };
-        let characters_are_right = if text.starts_with('"') {
+        let valid = if text.starts_with('"') {
             key.bytes().all(|byte| (0x20..0x7f).contains(&byte))
         } else {
             key.bytes().all(|byte| byte.is_ascii_graphic() && !br#"",;\"#.contains(&byte))
         };
-        (characters_are_right && (1..=LONGEST).contains(&key.len())).then(|| Self(key.into_owned()))
+        (valid && (1..=MAX_LENGTH).contains(&key.len())).then(|| Self(key.into_owned()))
     }
 
-    /// The first answer under this key, to the same request. `None`: the key was forgotten this very moment.
+    /// The first answer under this key, if the request is the same. `None`: the key was erased at this moment.
     pub(crate) async fn first_answer(
         &self,
-        shop: &Shop,
-        asked: &PricedOrder,
+        pool: &PgPool,
+        requested: &PricedOrder,
     ) -> Result<Option<OrderView>, Problem> {
         let first = sqlx::query!(
             "select orders.id, orders.customer_id, orders.total_amount, orders.placed_at
@@ -68,21 +62,21 @@ impl IdempotencyKey {
              where known.key = $1",
             self.0,
         )
-        .fetch_optional(&shop.pool)
+        .fetch_optional(pool)
         .await?;
         let Some(first) = first else { return Ok(None) };
-        let lines = lines_of(&shop.pool, first.id).await?;
-        // What was asked for, and not what it costs: a price may have changed since.
-        let is_same = first.customer_id == asked.customer_id
+        let lines = lines_of(pool, first.id).await?;
+        // Compares what was requested and not what it costs: a price may have changed since.
+        let is_same = first.customer_id == requested.customer_id
             && lines
                 .iter()
                 .map(|line| (&line.sku, line.quantity))
-                .eq(asked.lines.iter().map(|line| (&line.sku, line.quantity)));
+                .eq(requested.lines.iter().map(|line| (&line.sku, line.quantity)));
         if !is_same {
-            return Err(Problem::key_reused());
+            return Err(problems::key_reused());
         }
         let order = PricedOrder { customer_id: first.customer_id, lines, total: first.total_amount };
-        Ok(Some(OrderView::placed(first.id, order, first.placed_at)))
+        Ok(Some(order.placed(first.id, first.placed_at)))
     }
 }
 
@@ -107,74 +101,65 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for IdempotencyKey {
         let mut values = parts.headers.get_all(HEADER).iter();
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
-            (Some(value), None) => Self::parse(value).map(Some).ok_or_else(Problem::bad_key),
-            (Some(_), Some(_)) => Err(Problem::bad_key()),
+            (Some(value), None) => Self::parse(value).map(Some).ok_or_else(problems::bad_key),
+            (Some(_), Some(_)) => Err(problems::bad_key()),
         }
     }
 }
 
-/// What a key looks like in its header, as a regular expression: first in quotes, then as a bare word.
+/// A regular expression of the header, for the OpenAPI document: in quotes, or as a bare word.
 fn pattern() -> String {
-    format!(r#"^(?:"(?:[ !#-\[\]-~]|\\["\\]){{1,{LONGEST}}}"|[!#-+\--:<-\[\]-~]{{1,{LONGEST}}})$"#)
+    format!(r#"^(?:"(?:[ !#-\[\]-~]|\\["\\]){{1,{MAX_LENGTH}}}"|[!#-+\--:<-\[\]-~]{{1,{MAX_LENGTH}}})$"#)
 }
 
 impl IntoParams for IdempotencyKey {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let schema = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern()));
-        let told = format!(
-            "What the client calls its attempt, the same at every repetition: 1 to {LONGEST} visible ASCII characters, \
-             best a UUID in quotes. At most one. Remembered for a day."
+        let description = format!(
+            "The client's name for its attempt, the same at every retry: 1 to {MAX_LENGTH} visible ASCII characters, \
+             preferably a UUID in quotes. At most one. Kept for a day."
         );
         let parameter = ParameterBuilder::new()
             .name("Idempotency-Key")
             .parameter_in(ParameterIn::Header)
             .required(Required::False)
-            .description(Some(told))
+            .description(Some(description))
             .schema(Some(schema))
             .example(Some("\"6d1a4e0c-8f0e-4a2b-9c55-2f7a6f0f2a10\"".into()));
         vec![parameter.build()]
     }
 }
 
-/// How often old keys are looked for, how long to pause after each thousand, and how long that may take.
-const EVERY: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(15);
-
-/// Forgets keys that are older than `remember`, once a minute, until `stop`. From then on they are new ones.
-pub async fn forget(pool: PgPool, remember: Duration, stop: CancellationToken) {
-    let rounds = async {
-        loop {
-            match tokio::time::timeout(PATIENCE, erase(&pool, remember)).await {
-                Ok(Ok(1000)) => sleep(PAUSE).await,
-                Ok(Ok(_)) => sleep(EVERY).await,
-                Ok(Err(error)) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "old keys stay for now");
-                    sleep(EVERY).await;
-                }
-                Err(_) => {
-                    tracing::warn!("old keys stay for now: erasing them took too long");
-                    sleep(EVERY).await;
-                }
-            }
-        }
-    };
-    stop.run_until_cancelled(rounds).await;
+/// Erases keys that are older than `keep`. A request with an erased key is a new one.
+pub fn retention(pool: PgPool, keep: Duration) -> Retention<EraseKeys> {
+    Retention::new("idempotency_keys", EraseKeys { pool, keep })
 }
 
-/// Erases the thousand oldest of those that are too old. Several instances may do so at once: each skips what another has
-/// in hand.
-async fn erase(pool: &PgPool, remember: Duration) -> Result<u64, sqlx::Error> {
-    let erased = sqlx::query!(
-        "delete from idempotency_keys where key in (
-             select key from idempotency_keys
-             where created_at < clock_timestamp() - $1::float8 * interval '1 second'
-             order by created_at limit 1000 for update skip locked)",
-        remember.as_secs_f64(),
-    )
-    .execute(pool)
-    .await?;
-    Ok(erased.rows_affected())
+#[derive(Debug)]
+pub struct EraseKeys {
+    pool: PgPool,
+    keep: Duration,
+}
+
+/// Follows no key: each window erases the oldest thousand by an index on their time.
+impl Erase for EraseKeys {
+    type Key = ();
+    const FIRST_KEY: () = ();
+
+    /// Several instances may erase at once: each skips the rows that another has locked.
+    async fn erase_window(&self, (): ()) -> Result<Option<Window<()>>, sqlx::Error> {
+        let done = sqlx::query!(
+            "delete from idempotency_keys where key in (
+                 select key from idempotency_keys
+                 where created_at < clock_timestamp() - $1::float8 * interval '1 second'
+                 order by created_at limit 1000 for update skip locked)",
+            self.keep.as_secs_f64(),
+        )
+        .execute(&self.pool)
+        .await?;
+        let erased = i64::try_from(done.rows_affected()).unwrap_or(0);
+        Ok(Some(Window { last: Some(()), erased, some_are_young: false, more: erased == 1000 }))
+    }
 }
 
 #[cfg(test)]
@@ -183,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a header; and the pattern in the document has to agree.
+    /// Parses a header, and checks that the pattern in the document agrees.
     fn key(text: &str) -> Option<String> {
         let parsed =
             IdempotencyKey::parse(&HeaderValue::from_bytes(text.as_bytes()).unwrap()).map(|key| key.0);
@@ -201,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_not_taken_for_one() {
+    fn an_invalid_key_is_refused() {
         let long = "x".repeat(256);
         for text in [
             "",

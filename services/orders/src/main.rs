@@ -1,62 +1,40 @@
-//! The order service: HTTP API, relays and the orders' life in one process.
+//! The order service: the HTTP API, the relays, and the consumer that moves orders on, in one process.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::process::ExitCode;
 
-use broker::{Endpoint, topology};
-use orders::{CONSUMER, FollowOrders, PREFIX, Settings, Shop, api, idempotency_key, open_orders};
-use runtime::{Health, Needed, Supervisor, admin::Admin, http, settings, telemetry};
-use service::{Intake, Relays, Subscription};
-use tokio_util::sync::CancellationToken;
+use orders::{AppState, OrderHandler, SERVICE, SUBSCRIPTION, Settings, api, idempotency_key, open_orders};
+use runtime::{Health, Needed};
+use service::{ConsumerTasks, Process, RelayTasks};
 
 #[tokio::main]
-pub(crate) async fn main() -> anyhow::Result<ExitCode> {
-    if std::env::args().nth(1).as_deref() == Some("healthcheck") {
-        settings::healthcheck("ORDERS_HTTP_ADDRESS", SocketAddr::from(([127, 0, 0, 1], 8080)));
-    }
-    let settings: Settings = settings::load(PREFIX);
+async fn main() -> anyhow::Result<ExitCode> {
+    let settings: Settings = service::load(&SERVICE);
     settings.check();
-    let ground = &settings.ground;
-    let endpoint = Endpoint::new(&ground.amqp_url, "orders")
-        .unwrap_or_else(|error| settings::refuse(&format!("ORDERS_AMQP_URL: {error}")));
-    let metrics = telemetry::start(&ground.log, ground.log_format)?;
-    faults::announce();
-    let listener = http::bind("ORDERS_HTTP_ADDRESS", settings.http_address);
-    let door = Admin::bind("ORDERS", ground.admin_address, ground.admin_token.as_ref());
-    let stop = CancellationToken::new();
-    let mut tasks = Supervisor::new(stop.clone());
-    tasks.spawn_infallible("metrics", telemetry::upkeep(metrics.clone(), stop.clone()));
-
-    // The API answers from the first moment on: with 503 until the database is there, and so does its health. Orders are
-    // taken without a broker.
-    let shop = Shop::new(&settings);
-    let subscription = Subscription { queue: topology::ORDERS, consumer: CONSUMER };
-    let intake = Intake::new(subscription, endpoint.clone(), ground, &settings.consuming);
-    let relays = Relays::new(endpoint.clone(), ground, &settings.publishing);
+    let common = &settings.common;
+    let mut process = Process::start(&SERVICE, settings.http_address, common)?;
+    let relays = RelayTasks::new(&process, common, &settings.publisher);
+    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    let state = AppState::new(&settings, relays.wake());
+    // Orders are accepted without a broker: only the database is needed.
     let health = Health::new()
-        .with("database", Needed::Yes, shop.probe())
+        .with("database", Needed::Yes, process.database())
         .with("broker", Needed::No, relays.probe())
-        .with("consumer", Needed::No, intake.probe());
-    let app = api::router(shop.clone())?.merge(http::observability(health, metrics));
-    tasks.spawn("http", http::serve(listener, app, stop.clone()));
+        .with("consumer", Needed::No, consumer.probe())
+        .with("dead letters", Needed::No, consumer.collector_probe());
+    process.serve(api::router(state.clone())?, health);
 
-    // Everything else needs the schema, so it waits for the database; and a broker that refuses us is found out now.
-    if tasks.first(shop.open(&settings, &stop)).await.transpose()?.is_some()
-        && let Some(checked) = tasks.first(endpoint.check()).await
-    {
-        checked.unwrap_or_else(|error| settings::refuse(&format!("ORDERS_AMQP_URL: {error}")));
-        let handler = FollowOrders::new(intake.pool(), shop.wake.clone());
-        if let Some(door) = door {
-            let routes = intake.admin(handler.clone()).merge(relays.admin(&shop.wake));
-            tasks.spawn("admin", door.serve(routes.merge(open_orders::admin(intake.pool())), stop.clone()));
-        }
-        relays.start(&mut tasks, &shop.wake, &stop);
-        let pool = intake.pool();
-        let keys = idempotency_key::forget(pool, settings.remember_keys, stop.clone());
-        tasks.spawn_infallible("key retention", keys);
-        let open = open_orders::watch(shop.clone(), settings.answer_within, intake.probe(), stop.clone());
-        intake.start(&mut tasks, handler, &stop);
-        tasks.spawn_infallible("open orders", open);
-        tasks.spawn_infallible("database watch", shop.watch(stop.clone()));
+    if process.prepare().await {
+        state.read_catalogue().await?;
+        let handler = OrderHandler::new(consumer.pool(), relays.wake());
+        process.watch_database(state.pool());
+        let admin = consumer.admin_routes(handler.clone()).merge(relays.admin_routes());
+        process.serve_admin(admin.merge(open_orders::admin_routes(consumer.pool())));
+        let keys = idempotency_key::retention(consumer.pool(), settings.keep_idempotency_keys);
+        process.spawn("key retention", keys.run(process.stop()));
+        let watch = open_orders::watch(state, settings.answer_within, consumer.caught_up(), process.stop());
+        process.spawn("open orders", watch);
+        relays.start(&mut process);
+        consumer.start(&mut process, handler);
     }
-    Ok(tasks.run().await)
+    Ok(process.run().await)
 }

@@ -1,10 +1,11 @@
-//! Orders that still wait for an answer: counted, listed for operators, and given up when they have waited too long.
+//! Orders that wait for an answer: counted, listed for operators, and cancelled when they have waited too long.
 
 use std::time::Duration;
 
-use axum::{Json, Router, extract::State as Shared, routing::get};
+use axum::{Json, Router, extract::State as AxumState, routing::get};
 use events::{Cause, TraceContext};
-use runtime::{admin::Params, problem::Problem};
+use operator::Params;
+use runtime::problem::Problem;
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use time::OffsetDateTime;
@@ -13,58 +14,59 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    Shop,
+    AppState,
     cancel_order::{self, Cancellation},
-    order_state::{Happening, State},
+    order_state::{State, Trigger},
 };
 
-/// How often they are looked at, how many are given up at a time, and how long one statement may take.
-const EVERY: Duration = Duration::from_secs(1);
-const AT_A_TIME: i64 = 100;
-const PATIENCE: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const STATEMENT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// So many rounds the consumer has to have been there.
-const GRACE: u32 = 10;
+/// The most orders that one check cancels.
+const MAX_CANCELLATIONS: i64 = 100;
 
-/// Counts open orders into `orders_open`, shows the age of the oldest in `orders_oldest_open_seconds`, and cancels those
-/// that have waited for longer than `answer_within`, until `stop`. When the database does not answer the gauges become
-/// NaN: unknown is never shown as zero.
+/// For so many checks in a row the consumer's queue has to be empty: the deliveries that it held are applied by then.
+const CAUGHT_UP_CHECKS: u32 = 10;
+
+/// Counts open orders into `orders_open` and the age of the oldest into `orders_oldest_open_seconds`, and cancels those that
+/// have waited longer than `answer_within`, until `stop`. When the database does not answer the gauges become NaN:
+/// unknown is never shown as zero.
 ///
-/// A time-out is an event like any other: what inventory or billing did meanwhile, they undo when they hear of it, and
-/// what they do later they undo then.
+/// A time-out is an event like any other: inventory and billing undo what they did for the order, before or after it.
 ///
-/// Nothing is given up before `consuming` has been `Ok` for ten rounds: after an outage the answers that lie in the queue
-/// come first.
+/// No order is cancelled before the consumer has `caught_up` for ten checks: after an outage the answers that wait in the
+/// queue are applied first, however many.
 pub async fn watch(
-    shop: Shop,
+    state: AppState,
     answer_within: Duration,
-    consuming: impl Fn() -> Result<(), String> + Send,
+    caught_up: impl Fn() -> bool + Send,
     stop: CancellationToken,
 ) {
     let rounds = async {
-        let (mut failing, mut heard) = (false, 0_u32);
+        let (mut failing, mut caught_up_checks) = (false, 0_u32);
         loop {
-            heard = if consuming().is_ok() { heard.saturating_add(1) } else { 0 };
-            let looked = timeout(PATIENCE, observe(&shop.pool)).await.ok().and_then(Result::ok);
-            let (open, age) = looked.unwrap_or((f64::NAN, f64::NAN));
+            caught_up_checks = if caught_up() { caught_up_checks.saturating_add(1) } else { 0 };
+            let counted = timeout(STATEMENT_DEADLINE, count(&state.pool)).await.ok().and_then(Result::ok);
+            let (open, age) = counted.unwrap_or((f64::NAN, f64::NAN));
             metrics::gauge!("orders_open").set(open);
             metrics::gauge!("orders_oldest_open_seconds").set(age);
-            let given_up = if heard > GRACE { give_up(&shop, answer_within).await } else { Ok(0) };
-            match given_up {
+            let late = caught_up_checks > CAUGHT_UP_CHECKS;
+            let cancelled = if late { cancel_late(&state, answer_within).await } else { Ok(0) };
+            match cancelled {
                 Ok(_) => failing = false,
                 Err(_) if failing => {}
                 Err(problem) => {
                     failing = true;
-                    tracing::warn!(problem, "unanswered orders are not given up for now");
+                    tracing::warn!(problem, "failed to cancel unanswered orders; trying again");
                 }
             }
-            sleep(EVERY).await;
+            sleep(CHECK_INTERVAL).await;
         }
     };
     stop.run_until_cancelled(rounds).await;
 }
 
-async fn observe(pool: &PgPool) -> Result<(f64, f64), sqlx::Error> {
+async fn count(pool: &PgPool) -> Result<(f64, f64), sqlx::Error> {
     let row = sqlx::query!(
         r#"select count(*)::float8 as "open!",
                   coalesce(extract(epoch from clock_timestamp() - min(placed_at)), 0)::float8 as "age!"
@@ -75,47 +77,47 @@ async fn observe(pool: &PgPool) -> Result<(f64, f64), sqlx::Error> {
     Ok((row.open, row.age))
 }
 
-/// Cancels what has waited for too long, oldest first, each in a statement of its own. Several instances may do so at
-/// once: who comes second finds the order moved on.
-pub(crate) async fn give_up(shop: &Shop, answer_within: Duration) -> Result<u64, String> {
+/// Cancels orders that have waited too long, oldest first, each in a statement of its own. Several instances may do so at
+/// once: the second one finds the order changed.
+async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, String> {
     let late = sqlx::query!(
         "select id, version, status from orders
          where status in ('pending', 'reserved', 'paid')
            and placed_at < clock_timestamp() - make_interval(secs => $1)
          order by placed_at limit $2",
         answer_within.as_secs_f64(),
-        AT_A_TIME,
+        MAX_CANCELLATIONS,
     )
-    .fetch_all(&shop.pool);
-    let late = timeout(PATIENCE, late).await.map_err(|late| late.to_string())?;
-    let mut given_up = 0;
+    .fetch_all(&state.pool);
+    let late = timeout(STATEMENT_DEADLINE, late).await.map_err(|late| late.to_string())?;
+    let mut cancelled = 0;
     for order in late.map_err(|error| error.to_string())? {
-        let state: State = order.status.parse()?;
-        if state.after(Happening::WaitedTooLong).is_none() {
+        let status: State = order.status.parse()?;
+        if status.after(Trigger::WaitedTooLong).is_none() {
             continue;
         }
-        let silent = state.waiting_for().join(" and ");
+        let silent = status.waiting_for().join(" and ");
         let cancellation = Cancellation {
-            // Not where else it might be given up: an answer that comes at this moment would be called missing.
+            // Only from this state: the detail would be wrong if an answer came at this moment.
             from: vec![order.status],
             cause: Cause::TimedOut,
             detail: format!("no answer from {silent} within {}", humantime::format_duration(answer_within)),
         };
         let trace = TraceContext::root();
-        let written = cancel_order::write(&shop.pool, order.id, order.version, &trace, cancellation);
-        let written = timeout(PATIENCE, written).await.map_err(|late| late.to_string())?;
+        let written = cancel_order::write(&state.pool, order.id, order.version, &trace, cancellation);
+        let written = timeout(STATEMENT_DEADLINE, written).await.map_err(|late| late.to_string())?;
         if written.map_err(|problem| problem.to_string())?.is_some() {
-            given_up += 1;
-            shop.wake.after_commit();
+            cancelled += 1;
+            state.wake.after_commit();
             metrics::counter!("orders_timed_out_total").increment(1);
-            tracing::warn!(order_id = %order.id, trace_id = trace.trace_id(), silent, "order given up");
+            tracing::warn!(order_id = %order.id, trace_id = trace.trace_id(), silent, "order cancelled: no answer in time");
         }
     }
-    Ok(given_up)
+    Ok(cancelled)
 }
 
-/// `GET /admin/open-orders`: who waits for whom, oldest first.
-pub fn admin(pool: PgPool) -> Router {
+/// `GET /admin/open-orders`: the open orders, oldest first, with the services that have not answered.
+pub fn admin_routes(pool: PgPool) -> Router {
     Router::new().route("/admin/open-orders", get(list)).with_state(pool)
 }
 
@@ -125,11 +127,11 @@ struct ListParams {
     /// Open for longer than this many seconds.
     #[serde(default)]
     older_than: u32,
-    #[serde(default = "usual_limit")]
+    #[serde(default = "default_limit")]
     limit: u8,
 }
 
-fn usual_limit() -> u8 {
+fn default_limit() -> u8 {
     50
 }
 
@@ -144,7 +146,7 @@ struct OpenOrder {
 }
 
 async fn list(
-    Shared(pool): Shared<PgPool>,
+    AxumState(pool): AxumState<PgPool>,
     Params(params): Params<ListParams>,
 ) -> Result<Json<Vec<OpenOrder>>, Problem> {
     let rows = sqlx::query!(

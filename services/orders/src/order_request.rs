@@ -1,25 +1,32 @@
 use std::collections::HashSet;
 
-use events::{Line, OrderCreated};
+use events::OrderCreated;
+use runtime::problem::Problem;
 use serde::Deserialize;
+use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::{catalogue::Catalogue, problem::Problem};
+use crate::{
+    catalogue::{CURRENCY, Catalogue},
+    order_state::State,
+    order_view::{Line, Money, OrderView},
+    problems,
+};
 
-/// The body of `POST /orders`, as it comes in. Unknown fields are refused: a client that sends `total` or `status`
-/// believes that it decides them.
+/// The body of `POST /orders`. Unknown fields are refused: a client that sends `total` or `status` believes that it
+/// decides them.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct OrderRequest {
-    /// Who orders. Not the nil UUID.
+    /// The customer. Not the nil UUID.
     customer_id: Uuid,
-    /// What is ordered: each SKU once.
+    /// The lines: each SKU once.
     #[schema(min_items = 1, max_items = 100)]
     lines: Vec<RequestedLine>,
 }
 
-/// So many of one product.
+/// A quantity of one product.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RequestedLine {
@@ -30,12 +37,11 @@ struct RequestedLine {
     quantity: i64,
 }
 
-/// The most lines that an order may have, and the most pieces of one product. The numbers above are for the document, and
-/// a test holds them to these.
-pub(crate) const MOST_LINES: usize = 100;
-const MOST_PIECES: i64 = 1000;
+/// The limits of an order. The numbers above are for the OpenAPI document; a test compares them with these.
+pub(crate) const MAX_LINES: usize = 100;
+const MAX_QUANTITY: i64 = 1000;
 
-/// An order that can be accepted: priced, added up, and within all limits.
+/// An order that can be accepted: checked and priced.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PricedOrder {
     pub(crate) customer_id: Uuid,
@@ -45,34 +51,73 @@ pub(crate) struct PricedOrder {
 }
 
 impl OrderRequest {
-    /// Checks everything that the types cannot, and adds the prices. The first thing that is wrong is the answer.
+    /// Checks what the types cannot express, and adds the prices.
+    ///
+    /// # Errors
+    /// The first problem found.
     pub(crate) fn price(self, catalogue: &Catalogue) -> Result<PricedOrder, Problem> {
         if self.customer_id.is_nil() {
-            return Err(Problem::invalid("customerId is the nil UUID"));
+            return Err(problems::invalid_order("customerId is the nil UUID"));
         }
-        if self.lines.is_empty() || self.lines.len() > MOST_LINES {
-            return Err(Problem::invalid(format!("an order has 1 to {MOST_LINES} lines")));
+        if self.lines.is_empty() || self.lines.len() > MAX_LINES {
+            return Err(problems::invalid_order(format!("an order has 1 to {MAX_LINES} lines")));
         }
         let mut seen = HashSet::new();
         let mut lines = Vec::with_capacity(self.lines.len());
         for (index, requested) in self.lines.into_iter().enumerate() {
             let quantity = i32::try_from(requested.quantity).unwrap_or(0);
-            if !(1..=MOST_PIECES).contains(&i64::from(quantity)) {
-                return Err(Problem::invalid(format!("lines[{index}].quantity is 1 to {MOST_PIECES}")));
+            if !(1..=MAX_QUANTITY).contains(&i64::from(quantity)) {
+                return Err(problems::invalid_order(format!(
+                    "lines[{index}].quantity is 1 to {MAX_QUANTITY}"
+                )));
             }
             let Some(unit_price) = catalogue.unit_price(&requested.sku) else {
-                return Err(Problem::unknown_sku(index));
+                return Err(problems::unknown_sku(index));
             };
             if !seen.insert(requested.sku.clone()) {
-                return Err(Problem::invalid(format!(
-                    "lines[{index}].sku stands in an earlier line already; add up the quantities"
+                return Err(problems::invalid_order(format!(
+                    "lines[{index}].sku is in an earlier line already; add up the quantities"
                 )));
             }
             lines.push(Line { sku: requested.sku, quantity, unit_price });
         }
-        // Cannot overflow within these limits. Checked all the same: prices are data, and may grow.
-        let total = OrderCreated::sum(&lines).ok_or_else(|| Problem::invalid("the total is too large"))?;
+        // Cannot overflow within these limits. Checked all the same, because prices are data and may grow.
+        let total = total(&lines).ok_or_else(|| problems::invalid_order("the total is too large"))?;
         Ok(PricedOrder { customer_id: self.customer_id, lines, total })
+    }
+}
+
+fn total(lines: &[Line]) -> Option<i64> {
+    OrderCreated::sum(&lines.iter().map(contract_line).collect::<Vec<_>>())
+}
+
+fn contract_line(line: &Line) -> events::Line {
+    events::Line { sku: line.sku.clone(), quantity: line.quantity, unit_price: line.unit_price }
+}
+
+impl PricedOrder {
+    /// The answer to `POST /orders`.
+    pub(crate) fn placed(self, id: Uuid, placed_at: OffsetDateTime) -> OrderView {
+        OrderView {
+            id,
+            customer_id: self.customer_id,
+            status: State::Pending.public_name().into(),
+            total: Money { amount: self.total, currency: CURRENCY.into() },
+            lines: self.lines,
+            placed_at,
+            cause: None,
+            history: Vec::new(),
+        }
+    }
+
+    /// The body of the order's `OrderCreated` event.
+    pub(crate) fn created(&self, order_id: Uuid) -> OrderCreated {
+        OrderCreated {
+            order_id,
+            customer_id: self.customer_id,
+            lines: self.lines.iter().map(contract_line).collect(),
+            total: events::Money { amount: self.total, currency: CURRENCY.into() },
+        }
     }
 }
 
@@ -105,9 +150,9 @@ mod tests {
         let document = serde_json::to_value(crate::api::openapi()).unwrap();
         let schemas = &document["components"]["schemas"];
         let lines = &schemas["OrderRequest"]["properties"]["lines"];
-        assert_eq!((&lines["minItems"], &lines["maxItems"]), (&json!(1), &json!(MOST_LINES)));
+        assert_eq!((&lines["minItems"], &lines["maxItems"]), (&json!(1), &json!(MAX_LINES)));
         let quantity = &schemas["RequestedLine"]["properties"]["quantity"];
-        assert_eq!((&quantity["minimum"], &quantity["maximum"]), (&json!(1), &json!(MOST_PIECES)));
+        assert_eq!((&quantity["minimum"], &quantity["maximum"]), (&json!(1), &json!(MAX_QUANTITY)));
     }
 
     #[test]

@@ -1,63 +1,56 @@
-//! The life of an order, as one table of the moves that there are.
+//! The life of an order, as one table of its transitions.
 
 use std::{fmt, str::FromStr};
 
-/// Where an order is in its life.
+/// The state of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Accepted. Nobody has answered yet.
+    /// Accepted. No service has answered yet.
     Pending,
-    /// The goods are put aside; the money is still to come.
+    /// The stock is reserved; the payment is pending.
     Reserved,
-    /// The money is there; the goods are still to be put aside.
+    /// The payment is captured; the reservation is pending.
     Paid,
-    /// Both have said yes.
+    /// Both services have answered positively.
     Confirmed,
-    /// It is off, for good.
+    /// Final.
     Cancelled,
 }
 
-/// What can happen to an order. Six of these are answers of other services, and come as events.
+/// What moves an order on. Six of these are answers of other services, and arrive as events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Happening {
-    /// Inventory has put everything aside.
+pub enum Trigger {
     StockReserved,
-    /// Inventory has too little.
     StockRejected,
-    /// Inventory has put it back.
     StockReleased,
-    /// Billing has the money.
     PaymentCaptured,
-    /// Billing did not get it.
     PaymentDeclined,
-    /// Billing has given it back.
     PaymentRefunded,
-    /// Whoever ordered has changed their mind.
     CustomerCancels,
-    /// The answers did not come in time.
+    /// The answers did not arrive in time.
     WaitedTooLong,
 }
 
-use Happening::{
+use State::{Cancelled, Confirmed, Paid, Pending, Reserved};
+use Trigger::{
     CustomerCancels, PaymentCaptured, PaymentDeclined, PaymentRefunded, StockRejected, StockReleased,
     StockReserved, WaitedTooLong,
 };
-use State::{Cancelled, Confirmed, Paid, Pending, Reserved};
 
-/// Every move that there is. What does not stand here cannot happen: an answer that would need another move contradicts
-/// an earlier one, and is set aside for somebody to look at.
-pub const MOVES: [(State, Happening, State); 21] = [
-    // Inventory and billing answer in any order. The second yes confirms.
+/// Every transition. No other is possible: an answer that would need one contradicts an earlier answer, and becomes a dead
+/// letter for an operator.
+pub const TRANSITIONS: [(State, Trigger, State); 21] = [
+    // Inventory and billing answer in any order. The second positive answer confirms.
     (Pending, StockReserved, Reserved),
     (Pending, PaymentCaptured, Paid),
     (Reserved, PaymentCaptured, Confirmed),
     (Paid, StockReserved, Confirmed),
-    // The first no cancels; whoever has said yes hears of it, and takes back what it did.
+    // The first negative answer cancels; the other service receives the cancellation and undoes what it did.
     (Pending, StockRejected, Cancelled),
     (Paid, StockRejected, Cancelled),
     (Pending, PaymentDeclined, Cancelled),
     (Reserved, PaymentDeclined, Cancelled),
-    // An order may be taken back at any time, also when it is confirmed: nothing is ever sent here.
+    // An order can be cancelled at any time, even when it is confirmed: this shop ships nothing.
     (Pending, CustomerCancels, Cancelled),
     (Reserved, CustomerCancels, Cancelled),
     (Paid, CustomerCancels, Cancelled),
@@ -65,36 +58,35 @@ pub const MOVES: [(State, Happening, State); 21] = [
     (Pending, WaitedTooLong, Cancelled),
     (Reserved, WaitedTooLong, Cancelled),
     (Paid, WaitedTooLong, Cancelled),
-    // Answers that were on their way when the order was cancelled. They are written down and change nothing: their
-    // services undo them when they hear of the cancellation.
+    // Answers that were in flight when the order was cancelled. They are recorded and change nothing: their services undo
+    // them when they receive the cancellation.
     (Cancelled, StockReserved, Cancelled),
     (Cancelled, StockRejected, Cancelled),
     (Cancelled, PaymentCaptured, Cancelled),
     (Cancelled, PaymentDeclined, Cancelled),
-    // What was done for it is undone.
+    // The compensations.
     (Cancelled, StockReleased, Cancelled),
     (Cancelled, PaymentRefunded, Cancelled),
 ];
 
 impl State {
-    /// All of them.
     pub const ALL: [Self; 5] = [Pending, Reserved, Paid, Confirmed, Cancelled];
 
-    /// Where an order is after something has happened to it; `None` if that cannot happen to it.
-    pub fn after(self, happening: Happening) -> Option<Self> {
-        MOVES.into_iter().find(|(from, what, _)| (*from, *what) == (self, happening)).map(|(_, _, to)| to)
+    /// The state after a trigger; `None` if the transition does not exist.
+    pub fn after(self, trigger: Trigger) -> Option<Self> {
+        TRANSITIONS.into_iter().find(|(from, what, _)| (*from, *what) == (self, trigger)).map(|(_, _, to)| to)
     }
 
-    /// Where an order has to be for something to happen to it: for the `where` of a statement that makes the move.
-    pub fn before(happening: Happening) -> Vec<String> {
-        MOVES
+    /// The states in which a trigger is possible: for the `where` of a statement that makes the transition.
+    pub fn before(trigger: Trigger) -> Vec<String> {
+        TRANSITIONS
             .into_iter()
-            .filter(|(_, what, _)| *what == happening)
+            .filter(|(_, what, _)| *what == trigger)
             .map(|(from, ..)| from.to_string())
             .collect()
     }
 
-    /// What the column `orders.status` calls it.
+    /// The value of the column `orders.status`.
     pub const fn name(self) -> &'static str {
         match self {
             Pending => "pending",
@@ -105,7 +97,7 @@ impl State {
         }
     }
 
-    /// What clients are told: whether it is open, confirmed or cancelled. Who has answered what stands in the history.
+    /// The status that clients see. The history says which service has answered what.
     pub const fn public_name(self) -> &'static str {
         match self {
             Pending | Reserved | Paid => "pending",
@@ -114,7 +106,7 @@ impl State {
         }
     }
 
-    /// Who is still to answer.
+    /// The services that have not answered yet.
     pub fn waiting_for(self) -> &'static [&'static str] {
         match self {
             Pending => &["inventory", "billing"],
@@ -136,12 +128,11 @@ impl FromStr for State {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|state| state.name() == name);
-        known.ok_or_else(|| format!("no order can be {name:?}"))
+        known.ok_or_else(|| format!("{name:?} is not a state of an order"))
     }
 }
 
-impl Happening {
-    /// All of them.
+impl Trigger {
     pub const ALL: [Self; 8] = [
         StockReserved,
         StockRejected,
@@ -159,24 +150,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_no_two_answers_to_one_question() {
-        for (number, (from, what, _)) in MOVES.iter().enumerate() {
-            let again = MOVES[number + 1..].iter().any(|(f, w, _)| (f, w) == (from, what));
-            assert!(!again, "{from} and {what:?} stand there twice");
+    fn each_state_and_trigger_has_at_most_one_transition() {
+        for (number, (from, what, _)) in TRANSITIONS.iter().enumerate() {
+            let again = TRANSITIONS[number + 1..].iter().any(|(f, w, _)| (f, w) == (from, what));
+            assert!(!again, "{from} and {what:?} are listed twice");
         }
     }
 
     #[test]
-    fn nothing_brings_a_cancelled_order_back() {
-        for happening in Happening::ALL {
-            assert!(matches!(Cancelled.after(happening), None | Some(Cancelled)), "{happening:?}");
+    fn no_transition_leaves_cancelled() {
+        for trigger in Trigger::ALL {
+            assert!(matches!(Cancelled.after(trigger), None | Some(Cancelled)), "{trigger:?}");
         }
     }
 
-    /// Whatever comes, in whatever order: two yeses confirm, a no cancels, and the answers of one side never depend on
-    /// whether the other side was quicker.
+    /// In any order, two positive answers confirm and a negative one cancels.
     #[test]
-    fn the_end_does_not_depend_on_who_answers_first() {
+    fn the_end_does_not_depend_on_which_service_answers_first() {
         for stock in [StockReserved, StockRejected] {
             for payment in [PaymentCaptured, PaymentDeclined] {
                 let one = Pending.after(stock).and_then(|state| state.after(payment));
@@ -189,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_called_the_same_by_the_table_and_by_the_code() {
+    fn a_state_has_the_same_name_in_the_table_and_in_the_code() {
         for state in State::ALL {
             assert_eq!(state.name().parse(), Ok(state));
         }

@@ -1,36 +1,37 @@
-//! Where the promise is made: the order and its event, in one statement.
+//! `POST /orders`: inserts the order and its `OrderCreated` event in one statement.
 
 use axum::{
     Json,
-    extract::{Extension, State},
+    extract::{Extension, Request, State},
     http::{HeaderName, HeaderValue, StatusCode, header::LOCATION},
     response::{IntoResponse, Response},
 };
-use events::{Draft, Money, OrderCreated, TraceContext};
-use faults::{Point, Sabotage};
-use runtime::database::is_locked;
+use crash_points::crash_point;
+use database::is_locked;
+use events::{NewEvent, OrderCreated, TraceContext};
+use messaging::lane;
+use runtime::problem::{Problem, read_json};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
-    Shop,
+    AppState,
     catalogue::CURRENCY,
     idempotency_key::IdempotencyKey,
     order_request::{OrderRequest, PricedOrder},
-    problem::{Problem, ProblemJson},
-    read_orders::OrderView,
-    refusals,
+    order_view::OrderView,
+    problem_responses, problems,
 };
 
-/// `POST /orders`: accepts an order. Whoever gets a 201 can rely on it: the order is on disk, and so is the event that
-/// will carry it to the other services, whatever happens to this process, the broker, or them. Whoever gets no answer
-/// asks again with the same `Idempotency-Key`, and gets it then.
+/// Accepts an order. After a 201 the order is on disk, and so is the event that will carry it to the other services,
+/// whatever happens to this process, the broker, or them. A client that gets no answer retries with the same
+/// `Idempotency-Key`, and gets the answer then.
 #[utoipa::path(
     post, path = "/orders", tag = "orders", operation_id = "placeOrder",
     summary = "Places an order",
-    description = "The order and its `OrderCreated` event are on disk when this is answered with 201. Whoever gets no \
-                   answer, or a 5xx, asks again with the same `Idempotency-Key` and the same order: there is one order, \
-                   and the answer is the first one.",
+    description = "The order and its `OrderCreated` event are on disk when this is answered with 201. A client that gets no \
+                   answer, or a 5xx, retries with the same `Idempotency-Key` and the same order: there is one order, and \
+                   the answer is the first one.",
     params(IdempotencyKey),
     request_body(
         content = OrderRequest, description = "At most 64 KiB, not compressed.",
@@ -41,95 +42,60 @@ use crate::{
     ),
     responses(
         (
-            status = 201, description = "The order is accepted, or was: then the answer is the first one.",
+            status = 201, description = "The order is accepted. With a known key: the first answer.",
             body = OrderView,
             headers(
                 ("Location" = String, description = "Where the order is, such as `/orders/{id}`."),
                 ("Idempotent-Replayed" = bool, description = "`true` where the key was known; else absent."),
             ),
         ),
-        refusals::Placing,
+        problem_responses::PlaceOrder,
     ),
 )]
 pub(crate) async fn place_order(
-    State(shop): State<Shop>,
+    State(state): State<AppState>,
     Extension(trace): Extension<TraceContext>,
     key: Option<IdempotencyKey>,
-    ProblemJson(request): ProblemJson<OrderRequest>,
+    request: Request,
 ) -> Result<Response, Problem> {
-    let catalogue = shop.catalogue().ok_or_else(Problem::starting)?;
+    let request: OrderRequest = read_json(request, problems::invalid_order).await?;
+    let catalogue = state.catalogue().ok_or_else(problems::starting)?;
     let order = request.price(catalogue)?;
     let id = Uuid::now_v7();
-    faults::reach(Point::OrderUnwritten);
-    if faults::sabotaged(Sabotage::WakeBeforeCommit) {
-        shop.wake.after_commit();
-    }
-    let Some(placed_at) = write(&shop, id, key.as_ref(), &order, &trace).await? else {
-        return again(&shop, key, &order).await;
+    crash_point("order-unwritten");
+    let Some(placed_at) = write(&state, id, key.as_ref(), &order, &trace).await? else {
+        return first_answer(&state, key, &order).await;
     };
-
-    faults::reach(Point::OrderWritten);
-    // After the commit, never before: the relay would look, see nothing yet, and go to sleep again. If this process
-    // dies right here, the relay's poll finds the event.
-    if !faults::sabotaged(Sabotage::WakeBeforeCommit) {
-        shop.wake.after_commit();
-    }
+    crash_point("order-written");
+    // After the commit, never before: the relay would scan, find nothing, and sleep again. If this process dies right
+    // here, the relay's poll finds the event.
+    state.wake.after_commit();
     tracing::info!(order_id = %id, total = order.total, "order placed");
-
-    Ok(created(OrderView::placed(id, order, placed_at)))
+    Ok(created(order.placed(id, placed_at)))
 }
 
-fn created(view: OrderView) -> Response {
-    let location: [(HeaderName, String); 1] = [(LOCATION, format!("/orders/{}", view.id()))];
-    (StatusCode::CREATED, location, Json(view)).into_response()
-}
-
-/// Says on a repeated answer that it is one. Not in the draft; the name that payment providers have made common.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-
-/// The answer to a request whose key was known.
-async fn again(shop: &Shop, key: Option<IdempotencyKey>, order: &PricedOrder) -> Result<Response, Problem> {
-    let key = key.ok_or_else(|| Problem::internal("an order without a key was not written"))?;
-    let view = key.first_answer(shop, order).await?.ok_or_else(Problem::key_in_use)?;
-    tracing::info!(order_id = %view.id(), "order asked for again");
-    let mut response = created(view);
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    Ok(response)
-}
-
-/// Writes the order, its lines, its key and its event. All of it or nothing. `None` when the key is known: then nothing.
+/// Writes the order, its lines, its key and its event: all or nothing. `None` when the key is known; then nothing.
 ///
-/// One statement, on purpose. It is atomic by itself; it is one round trip instead of five; and there is no `BEGIN`.
-/// The last is not about speed: this future is dropped when the client hangs up or the time-out fires, and a `BEGIN`
-/// that is dropped in the middle leaves a pooled connection inside a transaction. The next request's order would be
-/// written into that, acknowledged, and rolled back later.
+/// One statement, for two reasons. It is one round trip instead of five. And there is no `BEGIN`: this future is dropped
+/// when the client hangs up or the time-out fires, and a `BEGIN` that is dropped half-way leaves a pooled connection inside
+/// a transaction. The next request's order would be written into that, acknowledged, and rolled back later.
 ///
-/// There is no `NOTIFY` here either: inside this statement it would make all commits of the database queue up.
+/// There is no `NOTIFY` here: inside this statement it would make all commits of the database wait for each other.
 ///
-/// The key comes first, and everything else hangs on its row: of fifty requests with one key, forty-nine wait there until
-/// the first has committed, and then find that there is nothing to do.
+/// The key is inserted first, and everything else depends on its row: of fifty requests with one key, forty-nine wait there
+/// until the first has committed, and then insert nothing.
 async fn write(
-    shop: &Shop,
+    state: &AppState,
     id: Uuid,
     key: Option<&IdempotencyKey>,
     order: &PricedOrder,
     trace: &TraceContext,
 ) -> Result<Option<OffsetDateTime>, Problem> {
-    let body = OrderCreated {
-        order_id: id,
-        customer_id: order.customer_id,
-        lines: order.lines.clone(),
-        total: Money { amount: order.total, currency: CURRENCY.into() },
-    };
-    let event = Draft::of("/orders", ("order", id, 1), trace, &body).map_err(Problem::internal)?;
+    let body: OrderCreated = order.created(id);
+    let event = NewEvent::of("/orders", ("order", id, 1), trace, &body).map_err(Problem::internal)?;
     let skus: Vec<_> = order.lines.iter().map(|line| line.sku.clone()).collect();
     let quantities: Vec<_> = order.lines.iter().map(|line| line.quantity).collect();
     let unit_prices: Vec<_> = order.lines.iter().map(|line| line.unit_price).collect();
-
-    #[cfg(feature = "drill")]
-    if let Some(written) = crate::sabotage::write(&shop.pool, id, order, &event).await {
-        return Ok(Some(written?));
-    }
     sqlx::query_scalar!(
         "with key as (
              insert into idempotency_keys (key, order_id)
@@ -168,15 +134,37 @@ async fn write(
         event.schema_version,
         event.payload,
         event.headers,
-        event.lane,
+        lane(id),
         key.map(IdempotencyKey::as_str),
     )
-    .fetch_optional(&shop.pool)
+    .fetch_optional(&state.pool)
     .await
-    // Somebody has held the key for two seconds. Without one it is a lock on a whole table: an administrator is at work.
+    // Another request has held the key for two seconds. Without a key it is a lock on a whole table.
     .map_err(|error| match key {
-        Some(_) if is_locked(&error) => Problem::key_in_use(),
-        None if is_locked(&error) => Problem::locked(),
+        Some(_) if is_locked(&error) => problems::key_in_use(),
+        None if is_locked(&error) => problems::table_locked(),
         _ => error.into(),
     })
+}
+
+/// Marks the answer to a known key. Not in the draft of the header; a name that payment providers use.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// Repeats the first answer under a known key.
+async fn first_answer(
+    state: &AppState,
+    key: Option<IdempotencyKey>,
+    order: &PricedOrder,
+) -> Result<Response, Problem> {
+    let key = key.ok_or_else(|| Problem::internal("an order without a key was not written"))?;
+    let view = key.first_answer(&state.pool, order).await?.ok_or_else(problems::key_in_use)?;
+    tracing::info!(order_id = %view.id, "idempotency key known; first answer repeated");
+    let mut response = created(view);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+fn created(view: OrderView) -> Response {
+    let location: [(HeaderName, String); 1] = [(LOCATION, format!("/orders/{}", view.id))];
+    (StatusCode::CREATED, location, Json(view)).into_response()
 }

@@ -4,116 +4,40 @@ use axum::{
     Json,
     extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
 };
-use events::{Line, Money};
+use runtime::problem::Problem;
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
-use time::OffsetDateTime;
-use utoipa::{
-    IntoParams, ToSchema,
-    openapi::{Object, ObjectBuilder, Type},
-};
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use crate::{Shop, catalogue::CURRENCY, order_request::PricedOrder, order_state, problem::Problem, refusals};
-
-/// An order as a client sees it.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct OrderView {
-    /// The order's name: UUIDv7, so that ids are in order of time.
-    id: Uuid,
-    /// Who ordered.
-    customer_id: Uuid,
-    #[schema(schema_with = public_status)]
-    status: String,
-    /// The sum over all lines of quantity times unit price.
-    total: Money,
-    /// What was ordered. Not in lists.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    lines: Vec<Line>,
-    /// When it was accepted.
-    #[serde(with = "time::serde::rfc3339")]
-    placed_at: OffsetDateTime,
-    /// Why a cancelled order is off: `customer`, `outOfStock`, `paymentDeclined` or `timedOut`. More may follow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    cause: Option<String>,
-    /// What happened to the order, oldest first. Only where one order is asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    history: Vec<HistoryView>,
-}
-
-/// One event of an order's life: one of our own, or an answer of another service.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-struct HistoryView {
-    /// The event's identity, the same in every copy.
-    event_id: Uuid,
-    /// What happened, such as `OrderCreated`.
-    #[serde(rename = "type")]
-    event_type: String,
-    /// Who says so, such as `/orders`.
-    source: String,
-    /// Our own: the order's version after it, 1, 2, 3 …
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, minimum = 1)]
-    sequence: Option<i32>,
-    /// When it was written, with the change that it tells of: by the clock of the database, or, in an answer, by that of
-    /// the service that gives it.
-    #[serde(with = "time::serde::rfc3339")]
-    recorded_at: OffsetDateTime,
-    /// Our own: when the broker had it; null while it waits in the outbox.
-    #[serde(with = "time::serde::rfc3339::option")]
-    #[schema(required)]
-    published_at: Option<OffsetDateTime>,
-    /// Answers: when it was applied here.
-    #[serde(with = "time::serde::rfc3339::option")]
-    #[schema(required)]
-    applied_at: Option<OffsetDateTime>,
-}
-
-impl OrderView {
-    pub(crate) fn id(&self) -> Uuid {
-        self.id
-    }
-
-    /// The answer to `POST /orders`.
-    pub(crate) fn placed(id: Uuid, order: PricedOrder, placed_at: OffsetDateTime) -> Self {
-        Self {
-            id,
-            customer_id: order.customer_id,
-            status: "pending".into(),
-            total: Money { amount: order.total, currency: CURRENCY.into() },
-            lines: order.lines,
-            placed_at,
-            cause: None,
-            history: Vec::new(),
-        }
-    }
-}
+use crate::{
+    AppState, order_state,
+    order_view::{HistoryEntry, Line, Money, OrderView},
+    problem_responses, problems,
+};
 
 /// One order, its lines and its history.
 #[utoipa::path(
     get, path = "/orders/{id}", tag = "orders", operation_id = "readOrder",
-    params(("id" = Uuid, Path, description = "The order.")),
-    responses((status = 200, description = "The order.", body = OrderView), refusals::OneOrder),
+    params(("id" = Uuid, Path, description = "The order's id.")),
+    responses((status = 200, description = "The order.", body = OrderView), problem_responses::OneOrder),
 )]
 pub(crate) async fn read_order(
-    State(shop): State<Shop>,
+    State(state): State<AppState>,
     id: Result<Path<Uuid>, PathRejection>,
 ) -> Result<Json<OrderView>, Problem> {
-    // What is not an id cannot be the id of an order.
-    let Path(id) = id.map_err(|_| Problem::no_such_order())?;
+    // Text that is not an id is not the id of an order.
+    let Path(id) = id.map_err(|_| problems::no_such_order())?;
     let order = sqlx::query!(
         "select customer_id, status, total_amount, currency, placed_at, cancelled_for from orders where id = $1",
         id
     )
-    .fetch_optional(&shop.pool)
+    .fetch_optional(&state.pool)
     .await?
-    .ok_or_else(Problem::no_such_order)?;
-    let lines = lines_of(&shop.pool, id).await?;
+    .ok_or_else(problems::no_such_order)?;
+    let lines = lines_of(&state.pool, id).await?;
     let history = sqlx::query_as!(
-        HistoryView,
+        HistoryEntry,
         r#"select event_id as "event_id!", event_type as "event_type!", source as "source!", sequence,
                   recorded_at as "recorded_at!", published_at, applied_at
            from (
@@ -127,7 +51,7 @@ pub(crate) async fn read_order(
            order by at, applied_at nulls last"#,
         id
     )
-    .fetch_all(&shop.pool)
+    .fetch_all(&state.pool)
     .await?;
     Ok(Json(OrderView {
         id,
@@ -141,22 +65,13 @@ pub(crate) async fn read_order(
     }))
 }
 
-/// Whatever a client can be told of a status, for the document.
-fn public_status() -> Object {
-    let mut names: Vec<_> =
-        order_state::State::ALL.into_iter().map(order_state::State::public_name).collect();
-    names.dedup();
-    let told = "Where it is in its life. Who has answered what stands in the history.";
-    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).description(Some(told)).build()
-}
-
-/// What clients are told of a status.
+/// The status as clients see it.
 fn public(status: &str) -> String {
     let known: Result<order_state::State, _> = status.parse();
     known.map_or_else(|_| status.to_owned(), |state| state.public_name().to_owned())
 }
 
-/// An order's lines, in the order in which they were asked for.
+/// An order's lines, in the order of the request.
 pub(crate) async fn lines_of(pool: &PgPool, id: Uuid) -> Result<Vec<Line>, sqlx::Error> {
     sqlx::query_as!(
         Line,
@@ -167,11 +82,10 @@ pub(crate) async fn lines_of(pool: &PgPool, id: Uuid) -> Result<Vec<Line>, sqlx:
     .await
 }
 
-/// The longest page, and the length of one where nothing is said.
-const LONGEST_PAGE: u8 = 100;
-const PAGE: u8 = 20;
+const MAX_LIMIT: u8 = 100;
+const DEFAULT_LIMIT: u8 = 20;
 
-/// Which page of orders is asked for.
+/// The page that is requested.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -179,7 +93,7 @@ pub(crate) struct Page {
     /// At most this many.
     #[param(minimum = 1, maximum = 100, default = 20, nullable = false)]
     limit: Option<u8>,
-    /// Orders older than this one: `next` of the page before.
+    /// Orders older than this one: `next` of the previous page.
     #[param(nullable = false)]
     after: Option<Uuid>,
 }
@@ -195,22 +109,22 @@ pub(crate) struct OrderPage {
     next: Option<Uuid>,
 }
 
-/// Orders, newest first. Ids are made in order of time, to the millisecond, so the primary key is the order of the
-/// list and the cursor: a page is as quick as the first one however far back it lies.
+/// Lists orders, newest first. Ids sort by time, to the millisecond, so the primary key is the order of the list and the
+/// cursor: every page is as fast as the first one.
 #[utoipa::path(
     get, path = "/orders", tag = "orders", operation_id = "listOrders",
-    summary = "Orders, newest first, page by page", description = "Other parameters than these two are refused.",
+    summary = "Lists orders, newest first, page by page", description = "Other parameters than these two are refused.",
     params(Page),
-    responses((status = 200, description = "A page of them.", body = OrderPage), refusals::Listing),
+    responses((status = 200, description = "A page of orders.", body = OrderPage), problem_responses::ListOrders),
 )]
 pub(crate) async fn list_orders(
-    State(shop): State<Shop>,
+    State(state): State<AppState>,
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Json<OrderPage>, Problem> {
-    let Query(page) = page.map_err(|rejection| Problem::bad_query(&rejection.body_text()))?;
-    let limit = page.limit.unwrap_or(PAGE);
-    if !(1..=LONGEST_PAGE).contains(&limit) {
-        return Err(Problem::bad_query("limit is 1 to 100"));
+    let Query(page) = page.map_err(|rejection| problems::bad_query(&rejection.body_text()))?;
+    let limit = page.limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(problems::bad_query("limit is 1 to 100"));
     }
     let rows = sqlx::query!(
         "select id, customer_id, status, total_amount, currency, placed_at, cancelled_for
@@ -221,7 +135,7 @@ pub(crate) async fn list_orders(
         page.after,
         i64::from(limit),
     )
-    .fetch_all(&shop.pool)
+    .fetch_all(&state.pool)
     .await?;
     let next = rows.last().filter(|_| rows.len() == usize::from(limit)).map(|row| row.id);
     let orders = rows.into_iter().map(|row| OrderView {
@@ -249,9 +163,9 @@ mod tests {
         let limit = &document["paths"]["/orders"]["get"]["parameters"][0];
         assert_eq!(limit["name"], "limit");
         let schema = &limit["schema"];
-        assert_eq!((&schema["minimum"], &schema["maximum"]), (&json!(1), &json!(LONGEST_PAGE)));
-        assert_eq!(schema["default"], json!(PAGE));
+        assert_eq!((&schema["minimum"], &schema["maximum"]), (&json!(1), &json!(MAX_LIMIT)));
+        assert_eq!(schema["default"], json!(DEFAULT_LIMIT));
         let orders = &document["components"]["schemas"]["OrderPage"]["properties"]["orders"];
-        assert_eq!(orders["maxItems"], json!(LONGEST_PAGE));
+        assert_eq!(orders["maxItems"], json!(MAX_LIMIT));
     }
 }

@@ -5,10 +5,10 @@ use events::TraceContext;
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, info_span};
 
-/// Puts a request into a trace, the caller's or a new one, and logs how it ended.
+/// Adds a trace context to a request, the caller's or a new one, and logs how the request ended.
 ///
-/// The trace context goes to the handlers as an extension; from there into the outbox row, the message's headers, and
-/// the consumers' spans. One `trace_id` in the logs of three services is one order.
+/// The handlers receive the trace context as an extension and write it into the outbox row; from there it reaches the
+/// message's headers and the consumers' spans. One `trace_id` in the logs of three services is one order.
 pub(crate) async fn trace(mut request: Request, next: Next) -> Response {
     let caller = request.headers().get("traceparent").and_then(|header| header.to_str().ok());
     let trace = caller.and_then(TraceContext::parse).map_or_else(TraceContext::root, |caller| caller.child());

@@ -1,123 +1,87 @@
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 
-use lapin::{Channel, Connection, ConnectionProperties, ErrorKind, protocol::AMQPErrorKind, uri::AMQPUri};
-use tokio::time::timeout;
+use lapin::{
+    Channel, Connection, ConnectionProperties, Consumer,
+    options::{BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions},
+    types::FieldTable,
+    uri::AMQPUri,
+};
 
-use crate::topology::{self, Queue};
+use crate::{
+    error::{Error, REQUEST_DEADLINE, within},
+    topology::{self, Queue},
+};
 
-/// How long any single request to the broker may take. lapin has no time-out of its own: connecting to a server that
-/// accepts and stays silent would hang for ever.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-
-/// Seconds between heartbeats. A peer is given up after two missed ones; with RabbitMQ's default of 60 s that would be
+/// Seconds between heartbeats. A peer is given up after two missed ones: with RabbitMQ's default of 60 s that would be
 /// two minutes, and below 5 s a busy machine gives false alarms.
 const HEARTBEAT: u16 = 5;
 
-/// Where the broker is, and as whom to talk to it.
-#[derive(Debug, Clone)]
+/// How long closing a connection may take.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Where the broker is, and the name and queue of this client.
+#[derive(Clone)]
 pub struct Endpoint {
     uri: AMQPUri,
     name: String,
-    own: Option<Queue>,
-}
-
-/// What can go wrong with the broker.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The URL is not one.
-    #[error("not an AMQP URL: {0}")]
-    Url(String),
-    /// The broker answered, and will not have us: credentials, virtual host, permissions, or a queue that exists with
-    /// other arguments. Waiting does not help; somebody has to change a setting.
-    #[error("the broker refuses: {0}")]
-    Refused(String),
-    /// The broker did not answer in time.
-    #[error("no answer within {0:?} to {1}")]
-    Silent(Duration, &'static str),
-    /// The broker cannot be reached, or the connection broke.
-    #[error(transparent)]
-    Lost(lapin::Error),
-}
-
-impl From<lapin::Error> for Error {
-    fn from(error: lapin::Error) -> Self {
-        use lapin::protocol::{AMQPHardError::NOTALLOWED, AMQPSoftError::*};
-        if let ErrorKind::ProtocolError(refusal) = error.kind() {
-            let setting = match refusal.kind() {
-                AMQPErrorKind::Soft(kind) => matches!(kind, ACCESSREFUSED | PRECONDITIONFAILED),
-                AMQPErrorKind::Hard(kind) => matches!(kind, NOTALLOWED),
-            };
-            if setting {
-                return Self::Refused(refusal.get_message().to_string());
-            }
-        }
-        Self::Lost(error)
-    }
-}
-
-/// A request to the broker, with the deadline that it lacks.
-pub(crate) async fn within<T>(
-    patience: Duration,
-    what: &'static str,
-    request: impl Future<Output = Result<T, lapin::Error>>,
-) -> Result<T, Error> {
-    match timeout(patience, request).await {
-        Ok(answer) => answer.map_err(Error::from),
-        Err(_) => Err(Error::Silent(patience, what)),
-    }
+    own_queue: Option<Queue>,
 }
 
 impl Endpoint {
-    /// Reads `amqp://user:password@host:port/vhost`. `name` is who we are: what the
-    /// broker's management pages show, and the sender of our messages.
+    /// Parses `amqp://user:password@host:port/vhost`. `name` is the service: the broker's management pages show it, and
+    /// it is the `app_id` of our messages.
     ///
     /// # Errors
-    /// When the URL is not one, or names no virtual host: a trailing slash would mean the one with the empty name.
+    /// When the URL is invalid, or names no virtual host: a trailing slash would mean the one with the empty name.
     pub fn new(url: &str, name: &str) -> Result<Self, Error> {
-        let mut uri: AMQPUri = url.parse().map_err(Error::Url)?;
+        // The parser's error quotes the URL, and the URL holds the password.
+        let mut uri: AMQPUri = url.parse().map_err(|_: String| {
+            Error::Url(
+                "it looks like amqp://user:password@host:5672/vhost, with special characters percent-encoded"
+                    .into(),
+            )
+        })?;
         if uri.vhost.is_empty() {
             return Err(Error::Url("it ends in a slash, which names a virtual host without a name".into()));
         }
         uri.query.heartbeat = Some(HEARTBEAT);
-        Ok(Self { uri, name: name.to_owned(), own: None })
+        Ok(Self { uri, name: name.to_owned(), own_queue: None })
     }
 
-    /// For a guest, whose queue nobody but itself declares: it is there from our first connection on.
+    /// Adds the queue of an external consumer, which no other client declares: it exists from the first connection on.
     pub fn with_queue(self, own: Queue) -> Self {
-        Self { own: Some(own), ..self }
+        Self { own_queue: Some(own), ..self }
     }
 
-    /// The queue that we brought along, if it is the one called `queue`.
-    pub(crate) fn own(&self, queue: &str) -> Option<Queue> {
-        self.own.filter(|own| own.name == queue)
+    /// The queue given to [`with_queue`](Self::with_queue), if it is the one called `queue`.
+    pub(crate) fn own_queue(&self, queue: &str) -> Option<Queue> {
+        self.own_queue.filter(|own| own.name == queue)
     }
 
-    /// Who we are: the `app_id` of what we publish.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Opens a connection and a channel on it. The topology is declared first, so that nothing is published before
-    /// every queue that should get it exists, whoever comes up first.
+    /// Opens a connection and a channel on it. Declares the topology first, so that nothing is published before every
+    /// queue that should receive it exists, whichever service starts first.
     pub(crate) async fn open(&self, role: &str) -> Result<(Connection, Channel), Error> {
         let properties =
             ConnectionProperties::default().with_connection_name(format!("{} {role}", self.name).into());
-        let connection =
-            within(PATIENCE, "connect", Connection::connect_uri(self.uri.clone(), properties)).await?;
-        let channel = within(PATIENCE, "channel.open", connection.create_channel()).await?;
+        let connecting = Connection::connect_uri(self.uri.clone(), properties);
+        let connection = within(REQUEST_DEADLINE, "connect", connecting).await?;
+        let channel = within(REQUEST_DEADLINE, "channel.open", connection.create_channel()).await?;
         self.declare(&channel).await?;
         Ok((connection, channel))
     }
 
-    /// Declares all that we know of.
     pub(crate) async fn declare(&self, channel: &Channel) -> Result<(), Error> {
-        topology::declare(channel, self.own).await
+        topology::declare(channel, self.own_queue).await
     }
 
-    /// Tries the connection once, at start. A broker that is away is no error here: it is waited for later.
+    /// Connects once, at start. An unavailable broker is no error here: the tasks wait for it later.
     ///
     /// # Errors
-    /// [`Error::Refused`]: a setting is wrong, and no waiting will mend it.
+    /// [`Error::Refused`]: a setting is wrong, and waiting will not help.
     pub async fn check(&self) -> Result<(), Error> {
         match self.open("check").await {
             Ok((connection, _)) => close(connection).await,
@@ -128,10 +92,27 @@ impl Endpoint {
     }
 }
 
-/// Says goodbye, if the broker is still listening.
+/// Starts consuming a queue, with at most `prefetch` unacknowledged deliveries.
+pub(crate) async fn subscribe(channel: &Channel, queue: &str, prefetch: u16) -> Result<Consumer, Error> {
+    // Before consuming: otherwise the first deliveries are not limited.
+    let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
+    within(REQUEST_DEADLINE, "basic.qos", qos).await?;
+    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    let consume = channel.basic_consume(queue.into(), "".into(), options, arguments);
+    within(REQUEST_DEADLINE, "basic.consume", consume).await
+}
+
+/// Asks how many messages wait in a queue. An error means that the broker or the queue is gone, which looks like an empty
+/// queue otherwise.
+pub(crate) async fn message_count(channel: &Channel, queue: &str) -> Result<u32, Error> {
+    let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
+    let asked = channel.queue_declare(queue.into(), passive, FieldTable::default());
+    Ok(within(REQUEST_DEADLINE, "queue.declare", asked).await?.message_count())
+}
+
+/// Closes a connection. An error makes no difference: what was not acknowledged returns to the broker either way.
 pub(crate) async fn close(connection: Connection) {
-    // Whether it answers makes no difference any more: what was not acknowledged is the broker's again either way.
-    let _ = within(Duration::from_secs(1), "connection.close", connection.close(200, "bye".into())).await;
+    let _ = within(CLOSE_DEADLINE, "connection.close", connection.close(200, "bye".into())).await;
 }
 
 #[cfg(test)]
@@ -139,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_that_cannot_work_is_refused_before_anything_is_dialled() {
+    fn an_invalid_url_is_refused_before_anything_is_dialled() {
         for url in ["", "hello", "http://localhost:5672/shop", "amqp://localhost:5672/"] {
             assert!(Endpoint::new(url, "test").is_err(), "{url:?} was accepted");
         }

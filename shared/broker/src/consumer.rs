@@ -1,91 +1,106 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use events::{Backoff, transport::Handler};
-use faults::Sabotage;
 use futures_util::{FutureExt, StreamExt};
-use lapin::{
-    Channel,
-    options::{BasicConsumeOptions, BasicQosOptions},
-    types::FieldTable,
-};
+use lapin::message::Delivery;
+use messaging::{Backoff, Handler};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Endpoint, Error, Link,
-    channel_line::{ChannelLine, earlier_deliveries},
-    connect::{PATIENCE, close, within},
-    dead_letters::DeadLetters,
-    group::settle,
+    ConnectionStatus, Endpoint, Error,
+    connect::{close, message_count, subscribe},
+    dead_letter_publisher::DeadLetterPublisher,
+    delivery_channel::{AmqpDeliveryChannel, earlier_deliveries},
+    group::{AVAILABILITY_INTERVAL, Availability, Held, Pace, set_aside_held, settle},
     topology::{self, Queue},
 };
 
-/// How much a consumer takes at a time.
+/// How many messages a consumer holds at a time.
 #[derive(Debug, Clone)]
 pub struct ConsumerOptions {
-    /// How many unacknowledged messages the broker may hand over, 1 to 10,000. A round trip per message costs nine
-    /// tenths of the throughput; an unlimited number would be buffered here without bound.
+    /// How many unacknowledged messages the broker may deliver, 1 to 10,000. A round trip per message costs nine tenths
+    /// of the throughput; an unlimited number would be buffered here without bound.
     pub prefetch: u16,
-    /// The most messages that are handled in one transaction.
+    /// The most messages that are applied in one transaction.
     pub group: usize,
+    /// The prefetch after each (re)connect, until an ordinary message was settled: see [`Consumer`].
+    pub restart_prefetch: u16,
 }
 
 impl Default for ConsumerOptions {
     fn default() -> Self {
-        Self { prefetch: 500, group: 250 }
+        Self { prefetch: 500, group: 250, restart_prefetch: 1 }
     }
 }
 
-/// How often a guest's queue is bound again, however much it has to do: nobody else knows of its bindings, and with one of
-/// several lost the queue is not even silent.
-const BIND_EVERY: Duration = Duration::from_secs(5);
+/// How often the queue is checked under load: for the number of messages that wait, and, for an external consumer, to
+/// restore a lost binding.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A queue that has been silent for this long is asked whether it is still there.
-const ASK_AFTER: Duration = Duration::from_secs(2);
+/// After this much silence the queue is checked as well: an empty queue and a dead broker look the same.
+const MAX_SILENCE: Duration = Duration::from_secs(2);
 
-/// A message that was handed over this often without an answer may be what kills us.
-const SUSPICIOUS: i64 = 2;
+/// A message that was delivered this often without an answer may be what crashes the consumer.
+const SUSPICIOUS_DELIVERIES: i64 = 2;
 
-/// Consumes one queue until it is told to stop, and comes back after every failure.
+/// Consumes one queue until it is stopped, and reconnects after every failure.
 ///
-/// It comes back carefully, with one message in hand instead of hundreds, until it meets one that is above suspicion. A
-/// message that kills its consumer would otherwise burn, crash by crash, the delivery limit of everything that had been
-/// handed over together with it, and all of that would end up in the dead letters. This way only the killer does.
+/// After a (re)connect it takes one message at a time, until one is settled that was not delivered before. A message that
+/// crashes its consumer would otherwise use up, crash by crash, the delivery limit of all messages that were prefetched
+/// together with it, and all of them would become dead letters. With one at a time, only the cause does.
 pub struct Consumer {
     endpoint: Endpoint,
     queue: &'static str,
     options: ConsumerOptions,
-    link: Link,
+    status: ConnectionStatus,
+    available: Availability,
 }
 
 /// Why a session ended without an error.
 enum End {
-    /// The stop was called.
     Stopped,
-    /// The message in hand was an ordinary one: time to take many.
-    AboveSuspicion,
+    /// An ordinary message was settled: continue with the full prefetch.
+    Ordinary,
 }
 
 impl Consumer {
-    /// A consumer of `queue` that is not connected yet.
-    pub fn new(endpoint: Endpoint, queue: &'static str, options: ConsumerOptions, link: Link) -> Self {
-        Self { endpoint, queue, options, link }
+    /// A consumer of `queue`, not connected yet.
+    pub fn new(
+        endpoint: Endpoint,
+        queue: &'static str,
+        options: ConsumerOptions,
+        status: ConnectionStatus,
+    ) -> Self {
+        Self { endpoint, queue, options, status, available: Arc::new(|| Ok(())) }
     }
 
-    /// Hands what arrives to `handler`, until `stop`. What is in hand then is finished first.
+    /// Takes no messages while `available` says that the handler cannot work: they would be held back from an instance
+    /// that can, and each lost connection would count as one more delivery of a message that is not to blame.
+    #[must_use]
+    pub fn when(self, available: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Self {
+        Self { available: Arc::new(available), ..self }
+    }
+
+    /// Gives deliveries to `handler` until `stop`. A group that is being applied then is finished first.
     pub async fn run(self, handler: impl Handler, stop: CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
-        let careful = if faults::sabotaged(Sabotage::CrashLoopWithoutDeadLetters) {
-            self.options.clone()
-        } else {
-            ConsumerOptions { prefetch: 1, group: 1 }
+        let restart_prefetch = self.options.restart_prefetch;
+        let restarting = ConsumerOptions {
+            prefetch: restart_prefetch,
+            group: self.options.group.min(restart_prefetch.into()),
+            restart_prefetch,
         };
-        let mut options = &careful;
+        let mut options = &restarting;
         while !stop.is_cancelled() {
+            if let Err(reason) = (self.available)() {
+                self.status.down(&Error::Unavailable(reason).to_string());
+                stop.run_until_cancelled(sleep(AVAILABILITY_INTERVAL)).await;
+                continue;
+            }
             let ended = match self.open(options.prefetch, &handler, &stop).await {
                 Ok(mut session) => {
                     backoff.reset();
-                    self.link.up();
+                    self.status.up();
                     let ended = session.consume(options.group).await;
                     session.close().await;
                     ended
@@ -94,10 +109,10 @@ impl Consumer {
             };
             match ended {
                 Ok(End::Stopped) => {}
-                Ok(End::AboveSuspicion) => options = &self.options,
+                Ok(End::Ordinary) => options = &self.options,
                 Err(error) => {
-                    options = &careful;
-                    self.link.down(&error.to_string());
+                    options = &restarting;
+                    self.status.down(&error.to_string());
                     stop.run_until_cancelled(sleep(backoff.next_wait())).await;
                 }
             }
@@ -105,93 +120,134 @@ impl Consumer {
     }
 
     async fn open<'run, H: Handler>(
-        &self,
+        &'run self,
         prefetch: u16,
         handler: &'run H,
         stop: &'run CancellationToken,
     ) -> Result<Session<'run, H>, Error> {
         let (connection, channel) = self.endpoint.open("consumer").await?;
-        let deliveries = match self.subscribe(&channel, prefetch).await {
+        let deliveries = match subscribe(&channel, self.queue, prefetch).await {
             Ok(deliveries) => deliveries,
             Err(error) => {
-                // A broker that was frozen may carry out the request when it wakes. On a connection that nobody closed
-                // it would have an active consumer then that swallows everything.
+                // A broker that was frozen may carry out the request when it continues. On a connection that stays open
+                // it would then have an active consumer that no one reads.
                 close(connection).await;
                 return Err(error);
             }
         };
-        let dead_letters = DeadLetters::new(self.endpoint.clone(), self.queue);
-        let line = ChannelLine { connection, channel, dead_letters };
-        let own = self.endpoint.own(self.queue);
-        let bound = Instant::now();
-        Ok(Session { line, deliveries, queue: self.queue, own, bound, handler, stop })
-    }
-
-    async fn subscribe(&self, channel: &Channel, prefetch: u16) -> Result<lapin::Consumer, Error> {
-        // Before consuming, or the first flood is not limited.
-        let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
-        within(PATIENCE, "basic.qos", qos).await?;
-        let consume = channel.basic_consume(
-            self.queue.into(),
-            "".into(),
-            BasicConsumeOptions::default(),
-            FieldTable::default(),
-        );
-        within(PATIENCE, "basic.consume", consume).await
+        let dead_letters = DeadLetterPublisher::new(self.endpoint.clone(), self.queue);
+        Ok(Session {
+            channel: AmqpDeliveryChannel { connection, channel, dead_letters },
+            deliveries,
+            held: vec![],
+            queue: self.queue,
+            own_queue: self.endpoint.own_queue(self.queue),
+            status: self.status.clone(),
+            checked: Instant::now(),
+            handler,
+            available: &self.available,
+            stop,
+        })
     }
 }
 
-/// One connection's worth of consuming. Any error ends it; what was not acknowledged is delivered again.
+/// One connection of a consumer. Any error ends it; unacknowledged messages are delivered again.
 struct Session<'run, H> {
-    line: ChannelLine,
+    channel: AmqpDeliveryChannel,
     deliveries: lapin::Consumer,
+    /// Messages that are to be set aside once the broker is not blocked any more.
+    held: Vec<Held<Delivery>>,
     queue: &'static str,
-    own: Option<Queue>,
-    /// When our own queue was last bound.
-    bound: Instant,
+    own_queue: Option<Queue>,
+    status: ConnectionStatus,
+    /// When the queue was last checked.
+    checked: Instant,
     handler: &'run H,
+    available: &'run Availability,
     stop: &'run CancellationToken,
 }
 
 impl<H: Handler> Session<'_, H> {
-    /// Until the stop, until the connection fails, or, one by one, until a message is above suspicion.
+    /// Checks that the queue exists and how much waits in it, and restores an external consumer's bindings.
+    async fn check_queue(&mut self) -> Result<(), Error> {
+        let messages = message_count(&self.channel.channel, self.queue).await?;
+        metrics::gauge!("broker_queue_ready", "queue" => self.queue).set(messages);
+        self.status.set_waiting(messages);
+        if let Some(own) = self.own_queue {
+            topology::bind_queue(&self.channel.channel, own).await?;
+        }
+        self.checked = Instant::now();
+        Ok(())
+    }
+
+    /// Shows how many messages wait to be set aside.
+    fn report_held(&self) {
+        metrics::gauge!("inbox_held_messages", "queue" => self.queue)
+            .set(u32::try_from(self.held.len()).unwrap_or(u32::MAX));
+        match self.held.len() {
+            0 => self.status.up(),
+            count => self.status.down(&format!("{}: {count} messages wait to be set aside", Error::Blocked)),
+        }
+    }
+
+    /// Consumes until the stop, until the connection fails, or, one at a time, until an ordinary message was settled.
     async fn consume(&mut self, largest_group: usize) -> Result<End, Error> {
+        let mut limit = largest_group;
         loop {
-            if let Some(own) = self.own.filter(|_| self.bound.elapsed() > BIND_EVERY) {
-                topology::bind_again(&self.line.channel, own).await?;
-                self.bound = Instant::now();
+            if self.checked.elapsed() > CHECK_INTERVAL {
+                self.check_queue().await?;
             }
-            let next = self.stop.run_until_cancelled(timeout(ASK_AFTER, self.deliveries.next())).await;
+            if !self.held.is_empty() {
+                set_aside_held(&mut self.channel, self.queue, &mut self.held).await?;
+                self.report_held();
+            }
+            let next = self.stop.run_until_cancelled(timeout(MAX_SILENCE, self.deliveries.next())).await;
             let first = match next {
                 None => return Ok(End::Stopped),
                 Some(Ok(Some(delivery))) => delivery?,
                 // The broker cancelled the consumer: the queue was deleted, or its leader moved.
-                Some(Ok(None)) => return Err(Error::Silent(ASK_AFTER, "a subscription that was cancelled")),
+                Some(Ok(None)) => {
+                    return Err(Error::Silent(MAX_SILENCE, "a subscription that was cancelled"));
+                }
                 Some(Err(_)) => {
-                    self.line.still_there(self.queue).await?;
+                    self.check_queue().await?;
                     continue;
                 }
             };
-            let suspicious = earlier_deliveries(&first) >= SUSPICIOUS;
-            // Whatever has arrived already comes along; nothing is waited for. Under load groups are large and cheap
-            // per message, at rest a message is handled at once.
+            let suspicious = earlier_deliveries(&first) >= SUSPICIOUS_DELIVERIES;
+            // Everything that has arrived joins the group; nothing is waited for. Under load groups are large and cheap
+            // per message; when calm, each message is applied at once.
             let mut group = vec![first];
-            while group.len() < largest_group
+            while group.len() < limit
                 && let Some(Some(delivery)) = self.deliveries.next().now_or_never()
             {
                 group.push(delivery?);
             }
-            settle(&mut self.line, self.handler, self.queue, group, self.stop).await?;
-            if largest_group == 1 && !suspicious {
-                return Ok(End::AboveSuspicion);
+            let size = group.len();
+            self.status.set_working(true);
+            let (channel, held) = (&mut self.channel, &mut self.held);
+            let settled =
+                settle(channel, self.handler, self.available, self.queue, held, group, self.stop).await;
+            self.status.set_working(false);
+            // A database that is too slow for a large group is as slow for the next one.
+            limit = match settled? {
+                Pace::TooSlow => (size / 2).max(1),
+                Pace::Normal => (limit * 2).min(largest_group),
+            };
+            if !self.held.is_empty() {
+                self.report_held();
+            }
+            // A message that is held has crashed nothing, and would take the only place.
+            if largest_group == 1 && (!suspicious || !self.held.is_empty()) {
+                return Ok(End::Ordinary);
             }
         }
     }
 
-    /// Closes the connection, and nothing before it. With a `basic.cancel` first, the broker makes the next consumer the
-    /// active one while what was prefetched here is still out: that one gets later messages first, and these come behind
-    /// them. When a connection goes, both happen in one step. (Found by the soak: one order in 24,000.)
+    /// Closes the connection, without `basic.cancel` before it. With one, the broker makes the next consumer the active
+    /// one while messages prefetched here are still unacknowledged: that consumer receives later messages first, and
+    /// these after them. When a connection closes, both happen in one step. (Found by the soak: one order in 24,000.)
     async fn close(self) {
-        self.line.close().await;
+        close(self.channel.connection).await;
     }
 }

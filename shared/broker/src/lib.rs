@@ -1,33 +1,33 @@
-//! RabbitMQ, and nothing but RabbitMQ: the only crate that names `lapin`.
+//! RabbitMQ: the only crate of the services that names `lapin`.
 //!
-//! - [`Endpoint`]: how a connection is made, with a deadline around every wait.
-//! - [`topology`]: the exchanges and queues, declared by everyone who connects; a guest brings a queue of its own.
-//! - [`asyncapi`]: the same, and what is said there, as a document for others.
-//! - [`Publisher`]: pipelined publishing with confirms, and returns matched by message id.
-//! - [`Consumer`]: groups of deliveries, handed to a handler, acknowledged after its commit.
-//! - [`Collector`]: dead letters, handed to a shelf, acknowledged after its commit.
-//! - [`answers`] and [`group`]: what confirms and deliveries mean, apart from where they come from.
-//! - [`Link`]: whether the broker answers, for health and metrics; logged once per change.
+//! - [`Endpoint`]: opens connections, with a deadline around every wait.
+//! - [`topology`]: the exchanges and queues, which every client declares.
+//! - [`Publisher`]: pipelined publishing with confirms; returns are matched by message id.
+//! - [`Consumer`]: receives groups of deliveries and acknowledges them after the handler's commit.
+//! - [`DeadLetterCollector`]: moves dead letters from their queue into a store.
+//! - [`confirms`] and [`group`]: what confirms and deliveries mean, apart from RabbitMQ, so that the simulation uses them.
+//! - [`ConnectionStatus`]: whether the broker answers, for health and metrics.
 //!
-//! lapin can reconnect by itself. It is not asked to: confirms that were in flight then stay pending through the whole
-//! outage, and a consumer whose channel the broker closed hangs for ever. Publisher and consumer here are supervisors
-//! of their own: open, work until any error or deadline, drop everything, back off, open again.
+//! lapin's automatic recovery is not used: confirms in flight would stay pending through the whole outage, and a consumer
+//! whose channel the broker closed would hang for ever. Publisher and consumer supervise their own connections: open, work
+//! until any error or deadline, drop everything, back off, open again.
 
-pub mod answers;
-pub mod asyncapi;
-mod channel_line;
-mod collector;
+pub mod confirms;
 mod connect;
+mod connection_status;
 mod consumer;
-mod dead_letters;
+mod dead_letter;
+mod dead_letter_collector;
+mod dead_letter_publisher;
+mod delivery_channel;
+mod error;
 pub mod group;
-mod letter;
-mod link;
 mod publisher;
 pub mod topology;
 
-pub use collector::Collector;
-pub use connect::{Endpoint, Error};
+pub use connect::Endpoint;
+pub use connection_status::ConnectionStatus;
 pub use consumer::{Consumer, ConsumerOptions};
-pub use link::Link;
+pub use dead_letter_collector::DeadLetterCollector;
+pub use error::Error;
 pub use publisher::Publisher;

@@ -1,167 +1,207 @@
 use std::{pin::pin, time::Duration};
 
-use events::transport::{self, Away, Outcome, Outgoing, Refusal};
-use faults::{Point, Sabotage};
+use crash_points::crash_point;
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, PublisherConfirm,
     message::BasicReturnMessage,
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable},
 };
+use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Refusal};
 use time::OffsetDateTime;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use crate::{
-    Endpoint, Error, Link,
-    answers::{self, Answer},
-    connect::{PATIENCE, close, within},
+    ConnectionStatus, Endpoint, Error,
+    confirms::{self, Confirm},
+    connect::close,
+    error::{REQUEST_DEADLINE, within},
     topology::EVENTS,
 };
 
-/// The largest body that is sent, in bytes. RabbitMQ closes the channel over a message that is too large for it
-/// (16 MiB by default since 4.0), and takes the confirms of the whole batch along; then the same batch comes again.
-const LARGEST_BODY: usize = 1024 * 1024;
+/// The largest body that is sent. RabbitMQ closes the channel over a message that is too large for it (16 MiB by default
+/// since 4.0), and the confirms of the whole batch are lost with it; then the same batch would come again.
+const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// How often the topology is declared again, however busy the connection is. When one of several queues loses its binding,
-/// the broker has somewhere to route a message and says nothing: this bounds for how long.
-const DECLARE_EVERY: Duration = Duration::from_secs(5);
+/// How often the topology is declared again under load. When one of several queues loses its binding, the broker still
+/// routes the message to the others and reports nothing: this bounds for how long.
+const DECLARE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often the wait for confirms looks up: an alarm is announced in answer to the first publish, and confirms do not
-/// come before it is over.
-const LOOK_FOR_ALARMS: Duration = Duration::from_millis(250);
+/// How often the topology is declared again because messages are returned: a binding is missing, or no queue wants them.
+const REPAIR_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A connection that has been quiet for this long is asked whether it is still there before anything is claimed.
-const ASK_AFTER: Duration = Duration::from_secs(2);
+/// How often a channel is replaced while messages are negatively acknowledged. RabbitMQ 3.10 goes on refusing on a channel
+/// after the queue has room again, until the channel is closed.
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Publishes with confirms over one channel of one connection. Has one task as its owner: publishing from two tasks on
-/// clones of a channel hands confirms to the wrong message.
+/// How long health shows that a queue refuses messages, after the last refusal: longer than the longest wait before the next
+/// attempt of a refused event.
+const REFUSAL_SHOWN: Duration = Duration::from_secs(65);
+
+/// How often the wait for confirms checks for an alarm: the broker announces it in answer to the first publish, and sends
+/// no confirms before it is over.
+const ALARM_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A connection that has been silent for this long is checked before anything is claimed.
+const MAX_SILENCE: Duration = Duration::from_secs(2);
+
+/// Publishes with confirms over one channel of one connection. One task owns it: two tasks that publish on clones of a
+/// channel get each other's confirms.
 pub struct Publisher {
     endpoint: Endpoint,
-    link: Link,
+    status: ConnectionStatus,
     confirm_deadline: Duration,
     open: Option<Open>,
+    /// When a message was last negatively acknowledged.
+    refused: Option<Instant>,
 }
 
 struct Open {
     connection: Connection,
     channel: Channel,
     /// When the broker last answered.
-    heard: Instant,
+    last_answer: Instant,
     /// When the topology was last declared.
     declared: Instant,
-    /// Confirms were given up because of an alarm: they may still come, so nothing else is published here.
+    /// A message was returned since then.
+    needs_repair: bool,
+    /// When the topology was last declared for that reason.
+    repaired: Option<Instant>,
+    opened: Instant,
+    /// Confirms were given up because of an alarm. They may still come, so nothing else is published here.
     abandoned: bool,
 }
 
 impl Publisher {
-    /// A publisher that is not connected yet. `confirm_deadline` bounds one batch, from its first publish to its last
-    /// confirm; past it the outcome of what is unanswered is unknown.
-    pub fn new(endpoint: Endpoint, link: Link, confirm_deadline: Duration) -> Self {
-        Self { endpoint, link, confirm_deadline, open: None }
+    /// A publisher, not connected yet. `confirm_deadline` bounds one batch from its first publish to its last confirm;
+    /// after it the outcome of an unanswered message is unknown.
+    pub fn new(endpoint: Endpoint, status: ConnectionStatus, confirm_deadline: Duration) -> Self {
+        Self { endpoint, status, confirm_deadline, open: None, refused: None }
     }
 
     async fn connect(&self) -> Result<Open, Error> {
         let (connection, channel) = self.endpoint.open("publisher").await?;
-        if faults::sabotaged(Sabotage::ConfirmsOff) {
-            return Ok(Open::new(connection, channel));
-        }
         // Without this every publish would be "confirmed" at once, as `NotRequested`.
-        within(PATIENCE, "confirm.select", channel.confirm_select(ConfirmSelectOptions::default())).await?;
-        Ok(Open::new(connection, channel))
+        let select = channel.confirm_select(ConfirmSelectOptions::default());
+        within(REQUEST_DEADLINE, "confirm.select", select).await?;
+        let now = Instant::now();
+        Ok(Open {
+            connection,
+            channel,
+            last_answer: now,
+            declared: now,
+            needs_repair: false,
+            repaired: None,
+            opened: now,
+            abandoned: false,
+        })
     }
 
-    /// Drops the connection: whatever was in flight on it has an unknown outcome now.
-    async fn give_up(&mut self, reason: &str) {
-        self.link.down(reason);
+    /// Closes the connection: the outcome of everything in flight on it is unknown now.
+    async fn disconnect(&mut self, reason: &str) {
+        self.status.down(reason);
         if let Some(open) = self.open.take() {
             close(open.connection).await;
         }
     }
 }
 
-impl transport::Publisher for Publisher {
-    async fn ready(&mut self) -> Result<(), Away> {
+impl messaging::Publisher for Publisher {
+    async fn ready(&mut self) -> Result<(), BrokerUnavailable> {
         if let Some(open) = &mut self.open
-            && let Err(reason) = open.still_there(&self.endpoint).await
+            && let Err(reason) = open.check(&self.endpoint).await
         {
-            // A blocked connection is alive: closing it would only have us blocked again on the next one.
+            // A blocked connection is alive: the next one would be blocked too.
             if reason == BLOCKED && open.connection.status().connected() {
-                self.link.down(&reason);
+                self.status.down(&reason);
             } else {
-                self.give_up(&reason).await;
+                self.disconnect(&reason).await;
             }
-            return Err(Away(reason));
+            return Err(BrokerUnavailable(reason));
         }
         if self.open.is_none() {
             match self.connect().await {
                 Ok(open) => self.open = Some(open),
                 Err(error) => {
                     let reason = error.to_string();
-                    self.link.down(&reason);
-                    return Err(Away(reason));
+                    self.status.down(&reason);
+                    return Err(BrokerUnavailable(reason));
                 }
             }
         }
-        self.link.up();
+        match self.refused {
+            Some(at) if at.elapsed() < REFUSAL_SHOWN => self.status.down(REFUSED),
+            _ => self.status.up(),
+        }
         Ok(())
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<Outcome> {
-        // An abandoned channel has answers to come that would be taken for those of this batch.
+    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+        // Confirms that are still to come on an abandoned channel would be taken for those of this batch.
         let Some(open) = self.open.as_mut().filter(|open| !open.abandoned) else {
-            return vec![Outcome::Unknown; batch.len()];
+            return vec![PublishOutcome::Unknown; batch.len()];
         };
         let deadline = Instant::now() + self.confirm_deadline;
         let sent = open.send_all(batch, self.endpoint.name(), deadline).await;
-        faults::reach(Point::BatchSent);
-        let answers = open.collect(batch, sent, deadline).await;
-        open.heard = Instant::now();
-        if answers.contains(&Outcome::Unknown) && open.connection.status().blocked() {
-            open.abandoned = true;
-            self.link.down(BLOCKED);
-        } else if answers.contains(&Outcome::Unknown) {
-            // Confirms that are still to come would be counted for the next batch's messages, and returns with them.
-            self.give_up("a publish was not confirmed").await;
-        } else if answers.contains(&Outcome::Refused(Refusal::Unroutable)) {
-            // A binding has gone. Connecting again declares it again, and the retry finds it.
-            self.give_up("a message came back unroutable").await;
+        crash_point("batch-sent");
+        let outcomes = open.await_confirms(batch, sent, deadline).await;
+        open.last_answer = Instant::now();
+        if outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked)) {
+            self.refused = Some(open.last_answer);
         }
-        answers
+        if outcomes.contains(&PublishOutcome::Unknown) && open.connection.status().blocked() {
+            open.abandoned = true;
+            self.status.down(BLOCKED);
+        } else if outcomes.contains(&PublishOutcome::Unknown) {
+            // Confirms and returns that are still to come would be counted for the next batch's messages.
+            self.disconnect("a publish was not confirmed").await;
+        } else if outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked))
+            && open.opened.elapsed() > RENEW_INTERVAL
+        {
+            self.disconnect(REFUSED).await;
+        } else if outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable)) {
+            // On the same connection: events of a type that no queue wants must not slow down the others.
+            open.needs_repair = true;
+        }
+        outcomes
     }
 }
 
-/// What [`Open::still_there`] says while an alarm (memory, disk) keeps the broker from reading what we send.
+/// What health says while messages are negatively acknowledged.
+const REFUSED: &str = "a queue refuses messages";
+
+/// What [`Open::check`] says while an alarm (memory, disk) keeps the broker from reading what we send.
 const BLOCKED: &str = "blocked by an alarm";
 
 impl Open {
-    fn new(connection: Connection, channel: Channel) -> Self {
-        let now = Instant::now();
-        Self { connection, channel, heard: now, declared: now, abandoned: false }
-    }
-
-    async fn still_there(&mut self, endpoint: &Endpoint) -> Result<(), String> {
+    async fn check(&mut self, endpoint: &Endpoint) -> Result<(), String> {
         let status = self.connection.status();
         if !status.connected() || !self.channel.status().connected() {
             return Err("the connection was lost".into());
         }
-        // Nothing that is published during an alarm is answered, and nothing says so: it would hang to the deadline.
+        // The broker answers no publish during an alarm: it would wait until the deadline.
         if status.blocked() {
             return Err(BLOCKED.into());
         }
         if self.abandoned {
             return Err("the alarm is over".into());
         }
-        if self.heard.elapsed() > ASK_AFTER || self.declared.elapsed() > DECLARE_EVERY {
+        let repairs = self.needs_repair && self.repaired.is_none_or(|at| at.elapsed() > REPAIR_INTERVAL);
+        let is_due = repairs || self.declared.elapsed() > DECLARE_INTERVAL;
+        if is_due || self.last_answer.elapsed() > MAX_SILENCE {
+            if repairs {
+                (self.needs_repair, self.repaired) = (false, Some(Instant::now()));
+            }
             endpoint.declare(&self.channel).await.map_err(|error| error.to_string())?;
-            self.heard = Instant::now();
-            self.declared = self.heard;
+            self.last_answer = Instant::now();
+            self.declared = self.last_answer;
         }
         Ok(())
     }
 
-    /// Puts all messages on the wire without waiting for answers: a round trip for each would cost nine tenths of
-    /// the throughput. `None` stands for a message that was not sent.
+    /// Sends all messages without waiting for confirms: a round trip for each would cost nine tenths of the throughput.
+    /// `None` stands for a message that is too large to send.
     async fn send_all(
         &self,
         batch: &[Outgoing],
@@ -169,21 +209,16 @@ impl Open {
         deadline: Instant,
     ) -> Vec<Option<PublisherConfirm>> {
         let mut sent = Vec::with_capacity(batch.len());
-        // `mandatory`: a message that no queue is bound for comes back, instead of being confirmed and dropped.
-        let mandatory = BasicPublishOptions {
-            mandatory: !faults::sabotaged(Sabotage::UnroutableIgnored),
-            ..Default::default()
-        };
+        // `mandatory`: a message that no queue is bound for is returned, instead of being confirmed and dropped.
+        let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
         for (index, message) in batch.iter().enumerate() {
             if index == batch.len() / 2 {
-                faults::reach(Point::BatchHalfSent);
+                crash_point("batch-half-sent");
             }
-            if message.body.len() > LARGEST_BODY {
+            if message.body.len() > MAX_BODY_BYTES {
                 sent.push(None);
                 continue;
             }
-            #[cfg(feature = "drill")]
-            let message = &renamed(message);
             let publish = self.channel.basic_publish(
                 EVENTS.into(),
                 events::routing_key(&message.event_type).into(),
@@ -193,66 +228,52 @@ impl Open {
             );
             match timeout_at(deadline, publish).await {
                 Ok(Ok(confirm)) => sent.push(Some(confirm)),
-                // The link is gone or stuck: what follows would not get through either.
+                // The connection is lost or stuck: later messages would not get through either.
                 Ok(Err(_)) | Err(_) => break,
             }
         }
         sent
     }
 
-    /// Waits for all answers of a batch, and only then decides.
-    async fn collect(
+    /// Waits for all confirms of a batch, and only then decides.
+    async fn await_confirms(
         &self,
         batch: &[Outgoing],
         sent: Vec<Option<PublisherConfirm>>,
         mut deadline: Instant,
-    ) -> Vec<Outcome> {
+    ) -> Vec<PublishOutcome> {
         let mut answers = Vec::with_capacity(batch.len());
         for confirm in sent {
             let Some(confirm) = confirm else {
-                answers.push(Answer::TooLarge);
+                answers.push(Confirm::TooLarge);
                 continue;
             };
             let mut confirm = pin!(confirm);
-            let heard = loop {
-                let look = deadline.min(Instant::now() + LOOK_FOR_ALARMS);
-                let waited = timeout_at(look, &mut confirm).await;
-                if waited.is_err() && look < deadline {
+            let answer = loop {
+                let until = deadline.min(Instant::now() + ALARM_CHECK_INTERVAL);
+                let answer = timeout_at(until, &mut confirm).await;
+                if answer.is_err() && until < deadline {
                     if !self.connection.status().blocked() {
                         continue;
                     }
-                    deadline = look;
+                    deadline = until;
                 }
-                break waited;
+                break answer;
             };
-            answers.push(match heard {
-                Ok(Ok(Confirmation::Ack(message))) => Answer::Ack { returned: id_of(message) },
-                Ok(Ok(Confirmation::Nack(message))) => Answer::Nack { returned: id_of(message) },
-                Ok(Ok(Confirmation::NotRequested)) if faults::sabotaged(Sabotage::ConfirmsOff) => {
-                    Answer::Ack { returned: None }
-                }
-                Ok(Ok(Confirmation::NotRequested) | Err(_)) | Err(_) => Answer::Silence,
+            answers.push(match answer {
+                Ok(Ok(Confirmation::Ack(message))) => Confirm::Ack { returned: id_of(message) },
+                Ok(Ok(Confirmation::Nack(message))) => Confirm::Nack { returned: id_of(message) },
+                Ok(Ok(Confirmation::NotRequested) | Err(_)) | Err(_) => Confirm::Silence,
             });
         }
-        answers::decide(batch, &answers)
+        confirms::decide(batch, &answers)
     }
 }
 
-/// The id of a message that came back along with a confirm.
+/// The id of a message that was returned with a confirm.
 fn id_of(returned: Option<BasicReturnMessage>) -> Option<Uuid> {
     let returned = returned?;
     Uuid::parse_str(returned.delivery.properties.message_id().as_ref()?.as_str()).ok()
-}
-
-/// The same event under a new name, if that is the sabotage of the day.
-#[cfg(feature = "drill")]
-fn renamed(message: &Outgoing) -> Outgoing {
-    if !faults::sabotaged(Sabotage::NewIdPerAttempt) {
-        return message.clone();
-    }
-    let id = Uuid::now_v7();
-    let body = String::from_utf8_lossy(&message.body).replace(&message.id.to_string(), &id.to_string());
-    Outgoing { id, body: body.into_bytes(), ..message.clone() }
 }
 
 fn properties(message: &Outgoing, app: &str) -> BasicProperties {

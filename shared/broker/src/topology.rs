@@ -1,26 +1,25 @@
 //! The exchanges and queues of the system.
 //!
-//! Everyone who connects declares all of it. Declaring is idempotent, and it removes the first-start trap: an exchange
-//! drops what no queue is bound for, so an event published before its consumer's first start would be gone.
+//! Every client declares all of them. Declaring is idempotent, and it solves the problem of the first start: an exchange
+//! drops messages that no queue is bound for, so an event published before its consumer's first start would be lost.
 //!
-//! A guest, that is, a consumer outside of the house, brings its queue along (`Endpoint::with_queue`). Nobody else declares
-//! that one: a queue that everyone makes and no one reads would grow for ever. The price is the trap: what was published
-//! before a guest's first start is not in its queue.
+//! An external consumer, such as the mailer in `examples`, brings its own queue (`Endpoint::with_queue`). No other client
+//! declares that one: a queue that all clients declare and none reads would grow for ever. The price: events that were
+//! published before an external consumer's first start are not in its queue.
 //!
 //! There is deliberately no alternate exchange. It would turn "no queue is bound for this" into an ordinary confirm,
-//! and the relay would mark an event as published that no service got. Without it a `mandatory` message comes back,
-//! stays in the outbox, and is delivered as soon as the binding is there again.
+//! and the relay would mark an event as published that no service received. Without it a `mandatory` message is returned,
+//! stays in the outbox, and is delivered as soon as the binding exists again.
 
 use std::collections::BTreeSet;
 
-use faults::Sabotage;
 use lapin::{
     Channel, ExchangeKind,
     options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
 
-use crate::connect::{Error, PATIENCE, within};
+use crate::error::{Error, REQUEST_DEADLINE, within};
 
 /// Where events are published: a topic exchange, with routing keys such as `order.created`.
 pub const EVENTS: &str = "shop.events";
@@ -28,7 +27,7 @@ pub const EVENTS: &str = "shop.events";
 /// Where messages go that no consumer could apply; the routing key is the queue that they came from.
 pub const DEAD: &str = "shop.dead";
 
-/// The order service's queue: what the others answer.
+/// The order service's queue: the answers of inventory and billing.
 pub const ORDERS: &str = "orders.events";
 
 /// The inventory service's queue.
@@ -37,17 +36,16 @@ pub const INVENTORY: &str = "inventory.events";
 /// The billing service's queue.
 pub const BILLING: &str = "billing.events";
 
-/// A queue, and what goes into it.
+/// A queue and its bindings.
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
-    /// Its name, such as `inventory.events`.
     pub name: &'static str,
     /// The routing keys that are bound to it, such as `order.created`.
     pub keys: &'static [&'static str],
 }
 
-/// The queues of the house: what everyone declares, the publishers first of all.
-pub const HOUSE: [Queue; 3] = [
+/// The queues of the three services, which every client declares.
+pub const SHOP_QUEUES: [Queue; 3] = [
     Queue {
         name: ORDERS,
         keys: &[
@@ -60,14 +58,14 @@ pub const HOUSE: [Queue; 3] = [
         ],
     },
     Queue { name: INVENTORY, keys: &["order.created", "order.cancelled"] },
-    // Confirmations are for guests, such as the mailer in `examples`. But guests come and go, and an event that no queue
-    // wants comes back, and would be parked: billing takes them too, and lets them pass.
+    // `OrderConfirmed` is for external consumers. But none may be running, and an event that no queue is bound for is
+    // returned and would be parked: so billing subscribes to it too, and ignores it.
     Queue { name: BILLING, keys: &["order.created", "order.cancelled", "order.confirmed"] },
 ];
 
-/// How often a message may come back undelivered before the broker sets it aside. Only a message that kills its
-/// consumer gets that far, since handlers that fail do not give messages back. The number is explicit because the
-/// default differs: none before RabbitMQ 4, 20 since.
+/// How often a message may be redelivered before the broker dead-letters it. Only a message that crashes its consumer
+/// gets that far, since a handler that fails does not return messages to the queue. Explicit, because the default
+/// differs: none before RabbitMQ 4, 20 since.
 const DELIVERY_LIMIT: i32 = 20;
 
 /// The dead-letter queue of a queue.
@@ -75,22 +73,22 @@ pub fn dead_letter_queue(queue: &str) -> String {
     format!("{queue}.dead")
 }
 
-/// Declares everything: what the house has, and a guest's own queue. Does nothing where it exists already.
-pub(crate) async fn declare(channel: &Channel, own: Option<Queue>) -> Result<(), Error> {
+/// Declares the exchanges, the services' queues and the client's own queue, if it has one.
+pub(crate) async fn declare(channel: &Channel, own_queue: Option<Queue>) -> Result<(), Error> {
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
     for (exchange, kind) in [(EVENTS, ExchangeKind::Topic), (DEAD, ExchangeKind::Direct)] {
         let declared = channel.exchange_declare(exchange.into(), kind, durable, FieldTable::default());
-        within(PATIENCE, "exchange.declare", declared).await?;
+        within(REQUEST_DEADLINE, "exchange.declare", declared).await?;
     }
-    let queues: Vec<_> = HOUSE.into_iter().chain(own).collect();
+    let queues: Vec<_> = SHOP_QUEUES.into_iter().chain(own_queue).collect();
     for Queue { name, .. } in &queues {
         let dead = dead_letter_queue(name);
-        declare_queue(channel, &dead, kept_for_good()).await?;
+        declare_queue(channel, &dead, dead_letter_arguments()).await?;
         bind(channel, &dead, DEAD, name).await?;
         declare_queue(channel, name, arguments(name)).await?;
     }
-    // Key by key and not queue by queue. Where all bindings are lost and somebody publishes while they are made again, an
-    // event reaches the queues that are bound already, and only those: the shorter that moment, the better.
+    // Key by key and not queue by queue. If all bindings were lost, an event that is published while they are restored
+    // reaches only the queues that are bound already: the shorter that moment, the better.
     let keys: BTreeSet<_> = queues.iter().flat_map(|queue| queue.keys).collect();
     for key in keys {
         for queue in queues.iter().filter(|queue| queue.keys.contains(key)) {
@@ -100,18 +98,18 @@ pub(crate) async fn declare(channel: &Channel, own: Option<Queue>) -> Result<(),
     Ok(())
 }
 
-/// Binds a guest's queue again. The bindings of the house are declared again by every relay, every few seconds; these are
-/// known to nobody but the guest.
-pub(crate) async fn bind_again(channel: &Channel, own: Queue) -> Result<(), Error> {
+/// Binds an external consumer's queue again. Every relay restores the bindings of the services' queues every few seconds,
+/// but only the external consumer knows these.
+pub(crate) async fn bind_queue(channel: &Channel, own: Queue) -> Result<(), Error> {
     for key in own.keys {
         bind(channel, own.name, EVENTS, key).await?;
     }
     Ok(())
 }
 
-/// A dead letter is never given up, however often its collector dies. RabbitMQ 4 would do that after 20 deliveries, and
-/// behind this queue there is no other to catch it. The largest number rather than -1, which RabbitMQ 3 refuses.
-fn kept_for_good() -> FieldTable {
+/// A dead letter is never dropped, however often its collector crashes. RabbitMQ 4 would drop it after 20 deliveries,
+/// because this queue has no dead-letter queue itself. The largest number rather than -1, which RabbitMQ 3 refuses.
+fn dead_letter_arguments() -> FieldTable {
     let mut arguments = FieldTable::default();
     arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(i32::MAX));
     arguments
@@ -121,16 +119,13 @@ fn arguments(queue: &str) -> FieldTable {
     let mut arguments = FieldTable::default();
     let mut set = |key: &str, value: AMQPValue| _ = arguments.insert(ShortString::from(key), value);
     set("x-delivery-limit", AMQPValue::LongInt(DELIVERY_LIMIT));
-    if faults::sabotaged(Sabotage::CrashLoopWithoutDeadLetters) {
-        return arguments;
-    }
     set("x-dead-letter-exchange", AMQPValue::LongString(DEAD.into()));
     set("x-dead-letter-routing-key", AMQPValue::LongString(queue.into()));
-    // The default is at-most-once: a message on its way to the dead letters could be lost in a crash. This strategy
-    // demands that the queue refuses, rather than drops, what does not fit.
+    // The default is at-most-once: a message could be lost by a crash while it is dead-lettered. This strategy requires
+    // that a full queue refuses messages instead of dropping them.
     set("x-dead-letter-strategy", AMQPValue::LongString("at-least-once".into()));
     set("x-overflow", AMQPValue::LongString("reject-publish".into()));
-    // One instance consumes, the others stand by: competing consumers would apply an order's events out of order.
+    // One instance consumes, the others wait: competing consumers would apply an order's events out of order.
     set("x-single-active-consumer", AMQPValue::Boolean(true));
     arguments
 }
@@ -140,7 +135,7 @@ async fn declare_queue(channel: &Channel, queue: &str, mut arguments: FieldTable
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
     let durable = QueueDeclareOptions { durable: true, ..Default::default() };
     let declared = channel.queue_declare(queue.into(), durable, arguments);
-    within(PATIENCE, "queue.declare", declared).await?;
+    within(REQUEST_DEADLINE, "queue.declare", declared).await?;
     Ok(())
 }
 
@@ -152,5 +147,5 @@ async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Resu
         QueueBindOptions::default(),
         FieldTable::default(),
     );
-    within(PATIENCE, "queue.bind", bound).await
+    within(REQUEST_DEADLINE, "queue.bind", bound).await
 }

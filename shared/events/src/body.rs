@@ -2,45 +2,35 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
-/// One version of one event's body: what a type has to say about itself to be written, read and promised to others.
+/// The body of one event in one version: its name, its version and its consistency rules.
 pub trait Data: Serialize + DeserializeOwned + JsonSchema {
-    /// The name under which it travels.
+    /// The event's name: the envelope's `type`.
     const TYPE: &'static str;
     /// The version of this body's schema.
     const VERSION: i16 = 1;
 
-    /// What a reader must check before it acts: a body can be well-formed JSON and still be nonsense.
+    /// Checks what a JSON Schema cannot express: a body can be well-formed and still contradict itself.
     ///
     /// # Errors
-    /// What contradicts what, in words.
+    /// A sentence that names the contradiction.
     fn check(&self, subject: Uuid) -> Result<(), String>;
 }
 
-/// The bodies that are known here, each in its newest version: what arrives in an older one is brought up to it while it
-/// is read, so that no handler ever sees two.
+/// A decoded body. A body in an older version is converted to the newest while it is read, so that handlers see only one.
 #[derive(Debug, Clone)]
 pub enum Body {
-    /// An order was accepted.
     OrderCreated(crate::OrderCreated),
-    /// An order has its stock and its money.
     OrderConfirmed(crate::OrderConfirmed),
-    /// An order is off.
     OrderCancelled(crate::OrderCancelled),
-    /// Inventory has put an order's goods aside.
     StockReserved(crate::StockReserved),
-    /// Inventory has too little of something.
     StockRejected(crate::StockRejected),
-    /// Inventory has put an order's goods back.
     StockReleased(crate::StockReleased),
-    /// Billing has an order's money.
     PaymentCaptured(crate::PaymentCaptured),
-    /// Billing did not get it.
     PaymentDeclined(crate::PaymentDeclined),
-    /// Billing has given it back.
     PaymentRefunded(crate::PaymentRefunded),
 }
 
-/// That the id in the body and the envelope's `subject` are the same.
-pub(crate) fn same(name: &str, id: Uuid, subject: Uuid) -> Result<(), String> {
+/// Checks that the id in the body is the envelope's `subject`.
+pub(crate) fn check_subject(name: &str, id: Uuid, subject: Uuid) -> Result<(), String> {
     if id == subject { Ok(()) } else { Err(format!("{name} {id} is not the subject {subject}")) }
 }

@@ -5,55 +5,47 @@ use uuid::Uuid;
 use crate::{
     Body, Data, Envelope, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated, PaymentCaptured,
     PaymentDeclined, PaymentRefunded, StockRejected, StockReleased, StockReserved, TraceContext,
-    envelope::schema_name, transport::Incoming,
+    envelope::schema_name,
 };
 
-/// An event that arrived and can be acted upon.
+/// An event that was received, decoded and checked.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Its identity.
     pub id: Uuid,
-    /// Its type, such as `OrderCreated`.
     pub event_type: &'static str,
-    /// The aggregate that it happened to.
+    /// The aggregate that the event is about: the envelope's `subject`.
     pub aggregate_id: Uuid,
-    /// The aggregate's version after it.
+    /// The aggregate's version after the event: the envelope's `sequence`.
     pub aggregate_version: i32,
     /// When it happened, by the writer's clock.
     pub time: OffsetDateTime,
     /// The trace of the request that caused it; a new one if the message carried none that is valid.
     pub trace: TraceContext,
-    /// What happened.
     pub body: Body,
 }
 
-/// Why a message can never be acted upon. Trying again would not help: it goes to the dead letters, with this reason.
+/// Why a message can never be applied. A retry would not help: the message becomes a dead letter with this reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// The body is not an envelope: not JSON, truncated, too deep, an attribute missing or of the wrong type.
     #[error("malformed: {0}")]
     Malformed(String),
-    /// The message's `message_id` is missing or is not the envelope's `id`: one of the two would dedupe wrongly.
+    /// The message's `message_id` is missing or is not the envelope's `id`. One of the two would deduplicate wrongly.
     #[error("message_id {message_id:?} is not the event's id {id}")]
-    IdMismatch {
-        /// The AMQP property.
-        message_id: Option<String>,
-        /// The envelope's attribute.
-        id: Uuid,
-    },
-    /// No reader here knows this type of event.
+    IdMismatch { message_id: Option<String>, id: Uuid },
+    /// This build knows no event of this type.
     #[error("unknown event type {0:?}")]
     UnknownType(String),
-    /// The type is known, this version of it is not: probably a newer writer. Set aside, never dropped.
+    /// The type is known and this version is not: the writer is probably newer. Set aside, never dropped.
     #[error("unknown schema {0:?}")]
     UnknownSchema(String),
-    /// Well-formed, but it contradicts itself.
+    /// Well-formed, but the body contradicts itself.
     #[error("inconsistent: {0}")]
     Inconsistent(String),
 }
 
 impl Rejection {
-    /// A short, stable name: for metrics and for the dead letter's header.
+    /// A short, stable name for metrics and for the dead letter's header.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed",
@@ -65,21 +57,23 @@ impl Rejection {
     }
 }
 
-/// From the bytes of a message to an event. A message is input from outside: nothing about it is taken for granted.
+/// Decodes a message's body into an event. A message is input from outside: every part of it is checked.
+///
+/// `message_id` and `traceparent` are the message's property and header, outside the body.
 ///
 /// # Errors
-/// A [`Rejection`] says why the message can never be acted upon.
-pub fn decode(message: &Incoming) -> Result<Event, Rejection> {
+/// A [`Rejection`] says why the message can never be applied.
+pub fn decode(body: &[u8], message_id: Option<&str>, traceparent: Option<&str>) -> Result<Event, Rejection> {
     let envelope: Envelope<&RawValue> =
-        serde_json::from_slice(&message.body).map_err(|error| Rejection::Malformed(error.to_string()))?;
+        serde_json::from_slice(body).map_err(|error| Rejection::Malformed(error.to_string()))?;
     if envelope.specversion != "1.0" {
         return Err(Rejection::Malformed(format!("specversion {:?} is not 1.0", envelope.specversion)));
     }
     if envelope.id.is_nil() || envelope.sequence < 1 {
         return Err(Rejection::Malformed("id is nil or sequence is below 1".into()));
     }
-    if message.message_id.as_deref() != Some(envelope.id.to_string().as_str()) {
-        return Err(Rejection::IdMismatch { message_id: message.message_id.clone(), id: envelope.id });
+    if message_id != Some(envelope.id.to_string().as_str()) {
+        return Err(Rejection::IdMismatch { message_id: message_id.map(str::to_owned), id: envelope.id });
     }
     let (event_type, body) = match envelope.event_type.as_str() {
         OrderCreated::TYPE => read(&envelope, Body::OrderCreated)?,
@@ -96,7 +90,7 @@ pub fn decode(message: &Incoming) -> Result<Event, Rejection> {
         PaymentRefunded::TYPE => read(&envelope, Body::PaymentRefunded)?,
         other => return Err(Rejection::UnknownType(other.chars().take(100).collect())),
     };
-    let traceparent = message.traceparent.as_deref().or(envelope.traceparent.as_deref());
+    let traceparent = traceparent.or(envelope.traceparent.as_deref());
     Ok(Event {
         id: envelope.id,
         event_type,
@@ -108,12 +102,12 @@ pub fn decode(message: &Incoming) -> Result<Event, Rejection> {
     })
 }
 
-/// Whether the body is of this type in this version.
+/// Whether the envelope holds this body, in this version.
 fn is<D: Data>(envelope: &Envelope<&RawValue>) -> bool {
     envelope.event_type == D::TYPE && envelope.dataschema == schema_name(D::TYPE, D::VERSION)
 }
 
-/// Reads `data`, if it is of the version that is known here.
+/// Reads and checks `data`, if it has the version that this build knows.
 fn read<D: Data>(
     envelope: &Envelope<&RawValue>,
     into: impl FnOnce(D) -> Body,

@@ -3,9 +3,9 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Data, TraceContext, lane};
+use crate::{Data, TraceContext};
 
-/// One event as it travels: CloudEvents 1.0 attribute names in JSON ("structured mode").
+/// An event as it is sent: CloudEvents 1.0 attributes in JSON ("structured mode").
 ///
 /// <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -13,23 +13,23 @@ pub struct Envelope<Data> {
     /// Always `1.0`.
     #[schemars(extend("const" = "1.0"))]
     pub specversion: String,
-    /// The event's identity, the same at every attempt to publish: what consumers recognise a duplicate by.
+    /// The event's id, the same at every attempt to publish. Consumers recognise duplicates by it.
     pub id: Uuid,
-    /// Which service says so, such as `/orders`.
+    /// The service that wrote the event, such as `/orders`.
     pub source: String,
-    /// What happened, such as `OrderCreated`.
+    /// The event's name, such as `OrderCreated`.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The aggregate that it happened to.
+    /// The id of the aggregate that the event is about.
     pub subject: Uuid,
-    /// When, by the writer's clock. For people: nothing here orders or expires by it.
+    /// When the event happened, by the writer's clock. For people: nothing may be ordered or expired by it.
     #[serde(with = "time::serde::rfc3339")]
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub time: OffsetDateTime,
     /// Always `application/json`.
     #[schemars(extend("const" = "application/json"))]
     pub datacontenttype: String,
-    /// The schema of `data`, ending with its version: `urn:shop:OrderCreated:1`.
+    /// The schema of `data` and its version, such as `urn:shop:OrderCreated:1`.
     pub dataschema: String,
     /// The aggregate's version after this event: 1, 2, 3 … without gaps.
     #[schemars(range(min = 1))]
@@ -37,46 +37,42 @@ pub struct Envelope<Data> {
     /// W3C Trace Context of the request that caused the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// The body.
+    /// The event's body.
     pub data: Data,
 }
 
-/// What `dataschema` says of one version of one event.
+/// The `dataschema` of one version of one event.
 pub(crate) fn schema_name(event_type: &str, version: i16) -> String {
     format!("urn:shop:{event_type}:{version}")
 }
 
-/// An event about to be written: the columns of an outbox row.
+/// An event that is about to be written: the columns of an outbox row.
 ///
-/// The body is rendered here, once, when the event happens. What is published later are these bytes: the relay never
-/// looks at the business tables, which may have moved on by then.
+/// The body is rendered here, once, when the event happens. The relay publishes these bytes later and never reads the
+/// business tables, which may have changed by then.
 #[derive(Debug, Clone)]
-pub struct Draft {
-    /// Identity of the event: UUIDv7.
+pub struct NewEvent {
+    /// A UUIDv7.
     pub event_id: Uuid,
-    /// Kind of aggregate, such as `order`.
+    /// The kind of aggregate, such as `order`.
     pub aggregate_type: &'static str,
-    /// Which one.
     pub aggregate_id: Uuid,
-    /// Its version after this event.
+    /// The aggregate's version after this event.
     pub aggregate_version: i32,
-    /// Name of the event.
     pub event_type: &'static str,
-    /// Version of the body's schema.
+    /// The version of the body's schema.
     pub schema_version: i16,
-    /// The whole envelope as JSON text.
+    /// The whole envelope, as JSON text.
     pub payload: String,
-    /// Message headers as a JSON object.
+    /// The message's headers, as a JSON object.
     pub headers: serde_json::Value,
-    /// The aggregate's lane.
-    pub lane: i16,
 }
 
-impl Draft {
-    /// Renders one of our bodies: its type says its name and version.
+impl NewEvent {
+    /// Renders a body whose type defines its name and version.
     ///
     /// # Errors
-    /// When `data` cannot be written as JSON, which none of our bodies can bring about.
+    /// When `data` cannot be serialised as JSON. That is impossible for the bodies of this crate.
     pub fn of<D: Data>(
         source: &str,
         aggregate: (&'static str, Uuid, i32),
@@ -86,10 +82,10 @@ impl Draft {
         Self::new(source, aggregate, (D::TYPE, D::VERSION), trace, data)
     }
 
-    /// Renders `data` into an envelope and the row that will hold it.
+    /// Renders `data` into an envelope and its outbox row.
     ///
     /// # Errors
-    /// When `data` cannot be written as JSON.
+    /// When `data` cannot be serialised as JSON.
     pub fn new(
         source: &str,
         aggregate: (&'static str, Uuid, i32),
@@ -123,12 +119,11 @@ impl Draft {
             schema_version,
             payload: serde_json::to_string(&envelope)?,
             headers: serde_json::json!({ "traceparent": traceparent }),
-            lane: lane(aggregate_id),
         })
     }
 }
 
-/// The topic under which an event type is published: `OrderCreated` becomes `order.created`.
+/// The routing key under which an event type is published: `OrderCreated` becomes `order.created`.
 pub fn routing_key(event_type: &str) -> String {
     let mut key = String::with_capacity(event_type.len() + 2);
     for letter in event_type.chars() {
@@ -145,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_type_names_its_topic() {
+    fn routing_key_is_the_event_type_in_dotted_lower_case() {
         assert_eq!(routing_key("OrderCreated"), "order.created");
         assert_eq!(routing_key("StockReleased"), "stock.released");
     }

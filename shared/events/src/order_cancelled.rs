@@ -2,42 +2,41 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::body::{Data, same};
+use crate::body::{Data, check_subject};
 
-/// `OrderCancelled`, version 2: an order that had been accepted is off. What was done for it is undone by whoever did
-/// it: the event says that, not how.
+/// `OrderCancelled`, version 2: an accepted order was cancelled. Each service undoes what it did for the order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrderCancelled {
     /// The order; the same as the envelope's `subject`.
     pub order_id: Uuid,
-    /// Why, for programs: `customer`, `outOfStock`, `paymentDeclined` or `timedOut`. More may follow, and a reader takes
-    /// what it does not know for some other cause: a cancellation is a cancellation.
+    /// Why, for programs: `customer`, `outOfStock`, `paymentDeclined` or `timedOut`. More may be added: a reader treats
+    /// an unknown cause as some other cause, and the order as cancelled.
     #[schemars(with = "String", extend("examples" = ["customer", "outOfStock", "paymentDeclined", "timedOut"]))]
     pub cause: Cause,
     /// Why, for people.
     pub detail: String,
 }
 
-/// Why an order is off.
+/// Why an order was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cause {
-    /// Whoever ordered has changed their mind.
+    /// The customer cancelled the order.
     Customer,
-    /// There was too little of something.
+    /// Inventory had too little of a product.
     OutOfStock,
-    /// There was no money.
+    /// The customer could not be charged.
     PaymentDeclined,
     /// Inventory or billing did not answer in time.
     TimedOut,
-    /// One that a newer writer knows.
+    /// A cause that only newer writers know.
     #[serde(other)]
     Other,
 }
 
 impl Cause {
-    /// What it is called in the event, for tables and for answers.
+    /// The cause's name in events, tables and HTTP answers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Customer => "customer",
@@ -54,17 +53,17 @@ impl Data for OrderCancelled {
     const VERSION: i16 = 2;
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("orderId", self.order_id, subject)
+        check_subject("orderId", self.order_id, subject)
     }
 }
 
-/// `OrderCancelled`, version 1: nobody writes it any more, and whoever replays history still reads it.
+/// `OrderCancelled`, version 1: no longer written. Still read, because old events may be replayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrderCancelledV1 {
     /// The order; the same as the envelope's `subject`.
     pub order_id: Uuid,
-    /// Why, for people: readers do the same whatever it says.
+    /// Why, for people. Readers do not decide by it.
     pub reason: String,
 }
 
@@ -72,12 +71,12 @@ impl Data for OrderCancelledV1 {
     const TYPE: &'static str = OrderCancelled::TYPE;
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("orderId", self.order_id, subject)
+        check_subject("orderId", self.order_id, subject)
     }
 }
 
 impl From<OrderCancelledV1> for OrderCancelled {
-    /// In the days of version 1 only customers could take an order back.
+    /// While version 1 was written, only customers could cancel an order.
     fn from(old: OrderCancelledV1) -> Self {
         Self { order_id: old.order_id, cause: Cause::Customer, detail: old.reason }
     }
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_called_the_same_in_an_event_and_in_a_table() {
+    fn cause_has_the_same_name_in_events_and_in_tables() {
         for cause in
             [Cause::Customer, Cause::OutOfStock, Cause::PaymentDeclined, Cause::TimedOut, Cause::Other]
         {

@@ -2,9 +2,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::body::{Data, same};
+use crate::body::{Data, check_subject};
 
-/// `OrderConfirmed`, version 1: the goods are put aside and the money is there. The order is going to be sent.
+/// `OrderConfirmed`, version 1: the stock is reserved and the customer is charged. The order will be shipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrderConfirmed {
@@ -16,6 +16,6 @@ impl Data for OrderConfirmed {
     const TYPE: &'static str = "OrderConfirmed";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("orderId", self.order_id, subject)
+        check_subject("orderId", self.order_id, subject)
     }
 }

@@ -1,43 +1,40 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::body::{Data, same};
+use crate::body::{Data, check_subject};
 
-/// `OrderCreated`, version 1: an order was accepted. A complete snapshot, so that no reader has to ask back.
+/// `OrderCreated`, version 1: an order was accepted. A complete snapshot, so that a reader needs no further request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrderCreated {
     /// The order; the same as the envelope's `subject`.
     pub order_id: Uuid,
-    /// Who ordered.
+    /// The customer who placed the order.
     pub customer_id: Uuid,
-    /// What was ordered, in the order in which it was asked for. Never empty.
+    /// The lines of the order, as they were in the request. Never empty.
     #[schemars(length(min = 1))]
     pub lines: Vec<Line>,
-    /// The sum over all lines of quantity times unit price.
+    /// The sum of quantity times unit price over all lines.
     pub total: Money,
 }
 
 /// One line of an order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
-    /// Stock keeping unit: which product.
+    /// The product's stock keeping unit.
     pub sku: String,
     /// How many pieces; at least one.
     #[schemars(range(min = 1))]
-    #[schema(minimum = 1)]
     pub quantity: i32,
-    /// Price of one piece at the moment of ordering, in minor units (cents) of the total's currency.
+    /// The price of one piece when the order was placed, in minor units (cents) of the total's currency.
     #[schemars(range(min = 1))]
-    #[schema(minimum = 1)]
     pub unit_price: i64,
 }
 
 /// An amount of money: an integer in minor units, and its ISO 4217 currency. Never a float.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Money {
     /// In minor units: 1250 is 12.50.
     pub amount: i64,
@@ -58,7 +55,7 @@ impl Data for OrderCreated {
     const TYPE: &'static str = "OrderCreated";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("orderId", self.order_id, subject)?;
+        check_subject("orderId", self.order_id, subject)?;
         if self.lines.is_empty() {
             return Err("an order has at least one line".into());
         }

@@ -1,5 +1,5 @@
-//! What billing answers. A payment is an aggregate of its own: its id is the `subject`, its versions are the `sequence`,
-//! and the order that it is for stands in the body.
+//! The events of billing. A payment is an aggregate of its own: its id is the `subject`, its versions are the
+//! `sequence`, and the body names the order.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,20 +7,20 @@ use uuid::Uuid;
 
 use crate::{
     Money,
-    body::{Data, same},
+    body::{Data, check_subject},
 };
 
-/// `PaymentCaptured`, version 1: the customer has been charged.
+/// `PaymentCaptured`, version 1: the customer was charged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PaymentCaptured {
     /// The payment; the same as the envelope's `subject`.
     pub payment_id: Uuid,
-    /// The order that it is for.
+    /// The order that the payment is for.
     pub order_id: Uuid,
-    /// How much.
+    /// The charged amount.
     pub amount: Money,
-    /// What the payment provider calls it.
+    /// The payment provider's id of the charge.
     pub charge_id: Uuid,
 }
 
@@ -28,25 +28,25 @@ pub struct PaymentCaptured {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PaymentDeclined {
-    /// The payment that did not come about; the same as the envelope's `subject`.
+    /// The declined payment; the same as the envelope's `subject`.
     pub payment_id: Uuid,
-    /// The order that it would have been for.
+    /// The order that the payment would have been for.
     pub order_id: Uuid,
     /// Why, for people.
     pub reason: String,
 }
 
-/// `PaymentRefunded`, version 1: the customer has got the money back, because the order is off.
+/// `PaymentRefunded`, version 1: the customer was refunded, because the order was cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PaymentRefunded {
     /// The payment; the same as the envelope's `subject`.
     pub payment_id: Uuid,
-    /// The order that it was for.
+    /// The order that the payment was for.
     pub order_id: Uuid,
-    /// How much: all of it.
+    /// The refunded amount: always the whole payment.
     pub amount: Money,
-    /// What the payment provider calls it.
+    /// The payment provider's id of the refund.
     pub refund_id: Uuid,
 }
 
@@ -54,8 +54,8 @@ impl Data for PaymentCaptured {
     const TYPE: &'static str = "PaymentCaptured";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("paymentId", self.payment_id, subject)?;
-        positive(&self.amount)
+        check_subject("paymentId", self.payment_id, subject)?;
+        check_positive(&self.amount)
     }
 }
 
@@ -63,7 +63,7 @@ impl Data for PaymentDeclined {
     const TYPE: &'static str = "PaymentDeclined";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("paymentId", self.payment_id, subject)
+        check_subject("paymentId", self.payment_id, subject)
     }
 }
 
@@ -71,11 +71,11 @@ impl Data for PaymentRefunded {
     const TYPE: &'static str = "PaymentRefunded";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("paymentId", self.payment_id, subject)?;
-        positive(&self.amount)
+        check_subject("paymentId", self.payment_id, subject)?;
+        check_positive(&self.amount)
     }
 }
 
-fn positive(amount: &Money) -> Result<(), String> {
-    if amount.amount > 0 { Ok(()) } else { Err(format!("an amount of {}", amount.amount)) }
+fn check_positive(amount: &Money) -> Result<(), String> {
+    if amount.amount > 0 { Ok(()) } else { Err(format!("the amount {} is not positive", amount.amount)) }
 }

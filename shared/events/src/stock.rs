@@ -1,47 +1,47 @@
-//! What inventory answers. A reservation is an aggregate of its own: its id is the `subject`, its versions are the
-//! `sequence`, and the order that it is for stands in the body.
+//! The events of inventory. A reservation is an aggregate of its own: its id is the `subject`, its versions are the
+//! `sequence`, and the body names the order.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::body::{Data, same};
+use crate::body::{Data, check_subject};
 
-/// `StockReserved`, version 1: all that was ordered is put aside.
+/// `StockReserved`, version 1: the stock for all lines of an order was reserved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StockReserved {
     /// The reservation; the same as the envelope's `subject`.
     pub reservation_id: Uuid,
-    /// The order that it is for.
+    /// The order that the reservation is for.
     pub order_id: Uuid,
 }
 
-/// `StockRejected`, version 1: there is too little of something, and nothing is put aside.
+/// `StockRejected`, version 1: inventory has too little of a product. Nothing was reserved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StockRejected {
-    /// The reservation that did not come about; the same as the envelope's `subject`.
+    /// The rejected reservation; the same as the envelope's `subject`.
     pub reservation_id: Uuid,
-    /// The order that it would have been for.
+    /// The order that the reservation would have been for.
     pub order_id: Uuid,
-    /// The first product of which there is too little.
+    /// The first product with too little stock.
     pub sku: String,
-    /// How many pieces were asked for.
+    /// How many pieces were ordered.
     #[schemars(range(min = 1))]
     pub wanted: i64,
-    /// How many there were, at that moment.
+    /// How many pieces were available at that moment.
     #[schemars(range(min = 0))]
     pub available: i64,
 }
 
-/// `StockReleased`, version 1: what was put aside is back, because the order is off.
+/// `StockReleased`, version 1: the reserved stock was released, because the order was cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StockReleased {
     /// The reservation; the same as the envelope's `subject`.
     pub reservation_id: Uuid,
-    /// The order that it was for.
+    /// The order that the reservation was for.
     pub order_id: Uuid,
 }
 
@@ -49,7 +49,7 @@ impl Data for StockReserved {
     const TYPE: &'static str = "StockReserved";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("reservationId", self.reservation_id, subject)
+        check_subject("reservationId", self.reservation_id, subject)
     }
 }
 
@@ -57,11 +57,11 @@ impl Data for StockRejected {
     const TYPE: &'static str = "StockRejected";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("reservationId", self.reservation_id, subject)?;
+        check_subject("reservationId", self.reservation_id, subject)?;
         if self.wanted > self.available {
             Ok(())
         } else {
-            Err(format!("{} of {} were wanted, and {} are there", self.wanted, self.sku, self.available))
+            Err(format!("{} of {} were ordered, and {} are available", self.wanted, self.sku, self.available))
         }
     }
 }
@@ -70,6 +70,6 @@ impl Data for StockReleased {
     const TYPE: &'static str = "StockReleased";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        same("reservationId", self.reservation_id, subject)
+        check_subject("reservationId", self.reservation_id, subject)
     }
 }

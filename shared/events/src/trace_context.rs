@@ -16,19 +16,19 @@ impl TraceContext {
         Self { trace_id: fastrand::u128(1..), parent_id: fastrand::u64(1..), flags: 1 }
     }
 
-    /// The same trace, one step further: a new span whose parent is this one.
+    /// The same trace with a new span, whose parent is this one.
     pub fn child(&self) -> Self {
         Self { parent_id: fastrand::u64(1..), ..*self }
     }
 
-    /// Reads a `traceparent`. `None` for anything that the standard calls invalid: a bad header must not become an
-    /// error of the request that carries it, so the caller starts a new trace.
+    /// Parses a `traceparent`. `None` for everything that the standard calls invalid: a bad header must not fail the
+    /// request that carries it, so the caller starts a new trace.
     pub fn parse(header: &str) -> Option<Self> {
         let mut parts = header.split('-');
         let (version, trace_id, parent_id, flags) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let version = hex(version, 2)?;
-        // A later version may carry more parts behind these four; version 00 may not, and ff is forbidden.
+        // A later version may have more than these four parts; version 00 may not, and ff is forbidden.
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return None;
         }
@@ -38,13 +38,13 @@ impl TraceContext {
         Some(Self { trace_id, parent_id: u64::try_from(parent_id).ok()?, flags: u8::try_from(flags).ok()? })
     }
 
-    /// The trace's id as 32 hexadecimal digits, as it stands in the logs.
+    /// The trace's id as 32 hexadecimal digits, as in the logs.
     pub fn trace_id(&self) -> String {
         format!("{:032x}", self.trace_id)
     }
 }
 
-/// Exactly `digits` lower-case hexadecimal digits: the standard allows no others.
+/// Parses exactly `digits` lower-case hexadecimal digits: the standard allows no others.
 fn hex(text: &str, digits: usize) -> Option<u128> {
     let valid = text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     valid.then(|| u128::from_str_radix(text, 16).ok()).flatten()
@@ -61,13 +61,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_valid_header_survives_the_round_trip() {
+    fn valid_header_survives_a_round_trip() {
         let header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         assert_eq!(TraceContext::parse(header).unwrap().to_string(), header);
     }
 
     #[test]
-    fn a_child_stays_in_the_trace_and_has_a_span_of_its_own() {
+    fn child_keeps_the_trace_and_gets_a_new_span() {
         let parent = TraceContext::root();
         let child = parent.child();
         assert_eq!(parent.trace_id(), child.trace_id());
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_standard_calls_invalid_is_no_context() {
+    fn invalid_headers_are_not_parsed() {
         for header in [
             "",
             "00",

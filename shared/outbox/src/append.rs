@@ -1,24 +1,25 @@
-use events::Draft;
+use events::NewEvent;
+use messaging::lane;
 use sqlx::PgConnection;
 
-/// Writes events in the caller's transaction: they become visible, and due, when and only when that commits.
+/// Inserts events in the caller's transaction: they become visible to the relay when and only when that commits.
 ///
-/// The caller has changed the aggregates in the same transaction, and so holds their row locks: that is what makes the
-/// outbox's order, `seq`, follow the order of commits within an aggregate. Wake the relay after the commit, never
-/// before: it would look, see nothing, and go back to sleep.
+/// The caller has changed the aggregates in the same transaction and so holds their row locks. That is why `seq`, the
+/// order of publishing, follows the order of commits within an aggregate. Wake the relay after the commit, never
+/// before: it would scan, find nothing, and sleep again.
 ///
-/// A service whose whole change is one statement writes the row in that statement instead (see `place_order` in the
-/// order service): one round trip, and no `BEGIN` that a cancelled request could leave behind.
+/// A service whose whole change is one statement inserts the row in that statement instead (see `place_order` in the
+/// order service): one round trip, and no `BEGIN` that a cancelled request could leave open.
 ///
 /// # Errors
-/// When the database refuses, for one because an aggregate already has an event with this version. The transaction
-/// is then lost as a whole, which is the point.
-pub async fn append(transaction: &mut PgConnection, events: &[Draft]) -> Result<(), sqlx::Error> {
+/// When the database refuses, for example because an aggregate already has an event with this version. The whole
+/// transaction fails with it, which is intended.
+pub async fn append(transaction: &mut PgConnection, events: &[NewEvent]) -> Result<(), sqlx::Error> {
     if events.is_empty() {
         return Ok(());
     }
     let column =
-        |text: fn(&Draft) -> &str| events.iter().map(|event| text(event).to_owned()).collect::<Vec<_>>();
+        |text: fn(&NewEvent) -> &str| events.iter().map(|event| text(event).to_owned()).collect::<Vec<_>>();
     sqlx::query!(
         "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
                              payload, headers, lane)
@@ -37,7 +38,7 @@ pub async fn append(transaction: &mut PgConnection, events: &[Draft]) -> Result<
         &events.iter().map(|event| event.schema_version).collect::<Vec<_>>(),
         &column(|event| &event.payload),
         &events.iter().map(|event| event.headers.clone()).collect::<Vec<_>>(),
-        &events.iter().map(|event| event.lane).collect::<Vec<_>>(),
+        &events.iter().map(|event| lane(event.aggregate_id)).collect::<Vec<_>>(),
     )
     .execute(transaction)
     .await?;

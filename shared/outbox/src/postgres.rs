@@ -1,133 +1,105 @@
-//! The outbox in PostgreSQL: the lanes are rows, and the right to them is a row lock.
+//! The outbox in PostgreSQL: a lane is a row, and a relay holds a lane by its row lock.
 
 use std::time::Duration;
 
-use events::{LANES, transport::Refusal};
-#[cfg(feature = "drill")]
-use faults::Sabotage;
+use messaging::Refusal;
 use sqlx::{PgPool, Postgres, Transaction};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::{
-    Error, claim, failed,
-    floor::Floor,
-    mark,
-    store::{Claimed, Hold, Reach, Store},
+    Error, claim, failed, mark,
+    scan_watermark::{Scan, ScanWatermark},
+    store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
 };
 
-/// How long the database may take for one answer. Its own limit for a statement is shorter: past this one, nobody is
-/// there any more, and a link that has gone silent would keep the relay waiting for ever.
-const PATIENCE: Duration = Duration::from_secs(12);
+/// How long one statement may take, seen from here. The server's own limit is shorter; this one ends the wait for a
+/// server that has gone silent.
+const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
 
-async fn within<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+async fn within_deadline<T>(statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let silent = |late| Error::new("the database does not answer", late);
-    timeout(PATIENCE, answer).await.map_err(silent)?
+    timeout(STATEMENT_DEADLINE, statement).await.map_err(silent)?
 }
 
 /// The outbox in the pool's schema.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pool: PgPool,
-    floor: Floor,
+    watermark: ScanWatermark,
 }
 
 impl PostgresStore {
-    /// Connects to nothing yet. `full_look` is how often it looks at everything that is owed, and not only at what
-    /// lies ahead of what it has published: the longest that an event which was committed very late has to wait.
-    pub fn new(pool: PgPool, full_look: Duration) -> Self {
-        Self { pool, floor: Floor::new(full_look) }
+    /// `full_scan` is how often each lane is read from its beginning, and not only after its watermark: the longest that
+    /// an event which was committed very late has to wait.
+    pub fn new(pool: PgPool, full_scan: Duration) -> Self {
+        Self { pool, watermark: ScanWatermark::new(full_scan) }
     }
 }
 
 /// An open transaction that has some lanes locked.
 ///
-/// While it is open nobody else can touch these aggregates. If this process or its link dies, PostgreSQL rolls back and
-/// the lanes are free at once; a process that is frozen instead is cut off by `idle_in_transaction_session_timeout`,
-/// and its late marks fail with its session.
+/// While it is open no other relay can publish events of these lanes. If this process or its connection dies, PostgreSQL
+/// rolls back and the lanes are free at once. A process that is frozen instead is cut off by
+/// `idle_in_transaction_session_timeout`, and its late marks fail with its session.
 #[derive(Debug)]
-pub struct LockedLanes<'store> {
+pub struct PostgresTransaction<'store> {
     transaction: Transaction<'static, Postgres>,
-    floor: &'store mut Floor,
-    /// From where on this step looks, lane by lane: the same for both of its statements.
-    behind: [i64; LANES as usize],
-    /// Lane and `seq` of what was read, and what of it was confirmed: only the commit makes it count.
-    claimed: Vec<(i16, i64)>,
-    confirmed: Vec<i64>,
+    scan: Scan<'store>,
 }
 
 impl Store for PostgresStore {
-    type Hold<'store> = LockedLanes<'store>;
+    type Transaction<'store> = PostgresTransaction<'store>;
 
-    async fn reach(&mut self, start: i16, share: u8) -> Result<Reach<LockedLanes<'_>>, Error> {
-        let behind = self.floor.next_look();
-        let begin = async { self.pool.begin().await.map_err(failed("cannot begin a transaction")) };
-        let mut transaction = within(begin).await?;
-        #[cfg(feature = "drill")]
-        if faults::sabotaged(Sabotage::SkipLockedOnRows) {
-            let due = claim::something_is_due(&mut transaction, &behind).await?;
-            let hold = LockedLanes::new(transaction, &mut self.floor, behind);
-            return Ok(if due { Reach::Lanes(vec![0], hold) } else { Reach::Idle });
-        }
-        let asked = Instant::now();
-        let lanes = within(claim::lock_lanes(&mut transaction, start, share.into(), &behind)).await;
-        // With fewer lanes than were asked for, all others had nothing, or are in the hands of another relay: then what is
-        // far below there is found by its full look, or by our next one.
-        let seen =
-            lanes.as_ref().map_or(&[][..], |lanes| if lanes.len() < share.into() { &[] } else { lanes });
-        self.floor.looked(seen, asked.elapsed());
-        let lanes = lanes?;
+    async fn claim_lanes(
+        &mut self,
+        first_lane: i16,
+        max_lanes: u8,
+    ) -> Result<ClaimResult<PostgresTransaction<'_>>, Error> {
+        let mut scan = self.watermark.start_scan();
+        let begin = async { self.pool.begin().await.map_err(failed("failed to begin a transaction")) };
+        let mut transaction = within_deadline(begin).await?;
+        let from = scan.from();
+        let locking = claim::lock_lanes(&mut transaction, first_lane, max_lanes.into(), &from);
+        let lanes = scan
+            .time(within_deadline(locking), |lanes| {
+                // Fewer lanes than asked for: the statement has read all of them.
+                if lanes.len() < max_lanes.into() { vec![] } else { lanes.clone() }
+            })
+            .await?;
         if lanes.is_empty() {
-            let asked = Instant::now();
-            let due = within(claim::something_is_due(&mut transaction, &behind)).await;
-            self.floor.looked(&[], asked.elapsed());
-            let due = due?;
-            return Ok(if due { Reach::Busy } else { Reach::Idle });
+            let looking = claim::any_claimable(&mut transaction, &from);
+            let claimable = scan.time(within_deadline(looking), |_| vec![]).await?;
+            return Ok(if claimable { ClaimResult::Busy } else { ClaimResult::Idle });
         }
-        Ok(Reach::Lanes(lanes, LockedLanes::new(transaction, &mut self.floor, behind)))
+        Ok(ClaimResult::Lanes(lanes, PostgresTransaction { transaction, scan }))
     }
 }
 
-impl<'store> LockedLanes<'store> {
-    fn new(
-        transaction: Transaction<'static, Postgres>,
-        floor: &'store mut Floor,
-        behind: [i64; LANES as usize],
-    ) -> Self {
-        Self { transaction, floor, behind, claimed: Vec::new(), confirmed: Vec::new() }
-    }
-}
-
-impl Hold for LockedLanes<'_> {
-    async fn due(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<Claimed>, Error> {
-        #[cfg(feature = "drill")]
-        if faults::sabotaged(Sabotage::SkipLockedOnRows) {
-            return crate::sabotage::read_free_rows(&mut self.transaction).await;
-        } else if faults::sabotaged(Sabotage::CursorOverSeq) {
-            return crate::sabotage::read_behind_cursor(&mut self.transaction, lanes).await;
-        }
-        let asked = Instant::now();
-        let due = within(claim::read_due(&mut self.transaction, lanes, per_lane, &self.behind)).await;
-        self.floor.looked(lanes, asked.elapsed());
-        let due = due?;
-        self.claimed.extend(due.iter().map(|event| (event.lane, event.seq)));
-        Ok(due)
+impl OutboxTransaction for PostgresTransaction<'_> {
+    async fn claimable(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<ClaimedEvent>, Error> {
+        let Self { transaction, scan } = self;
+        let from = scan.from();
+        let reading = claim::read_claimable(transaction, lanes, per_lane, &from);
+        let claimed = scan.time(within_deadline(reading), |_| lanes.to_vec()).await?;
+        scan.claimed(&claimed);
+        Ok(claimed)
     }
 
-    async fn published(&mut self, confirmed: &[Claimed]) -> Result<(), Error> {
-        self.confirmed.extend(confirmed.iter().map(|event| event.seq));
-        within(mark::published(&mut self.transaction, confirmed)).await
+    async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
+        self.scan.published(confirmed);
+        within_deadline(mark::mark_published(&mut self.transaction, confirmed)).await
     }
 
-    async fn refused(&mut self, event: &Claimed, refusal: Refusal) -> Result<(), Error> {
-        self.floor.look_everywhere_next();
-        within(mark::refused(&mut self.transaction, event, refusal)).await
+    async fn mark_refused(&mut self, event: &ClaimedEvent, refusal: Refusal) -> Result<(), Error> {
+        self.scan.refused();
+        within_deadline(mark::mark_refused(&mut self.transaction, event, refusal)).await
     }
 
     async fn commit(self) -> Result<(), Error> {
-        let Self { transaction, floor, claimed, confirmed, .. } = self;
-        let commit = async { transaction.commit().await.map_err(failed("cannot commit what was published")) };
-        within(commit).await?;
-        floor.committed(&claimed, &confirmed);
+        let Self { transaction, scan } = self;
+        let commit = async { transaction.commit().await.map_err(failed("failed to commit the marks")) };
+        within_deadline(commit).await?;
+        scan.committed();
         Ok(())
     }
 }

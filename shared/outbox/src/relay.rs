@@ -1,10 +1,7 @@
 use std::{collections::HashSet, time::Duration};
 
-use events::{
-    Backoff, LANES,
-    transport::{Outcome, Publisher},
-};
-use faults::{Point, Sabotage};
+use crash_points::crash_point;
+use messaging::{Backoff, LANES, PublishOutcome, Publisher};
 use sqlx::PgPool;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -12,178 +9,156 @@ use uuid::Uuid;
 
 use crate::{
     Error, PostgresStore, Wake,
-    store::{Claimed, Hold, Reach, Store},
+    store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
 };
 
-/// How much a relay takes in hand, and how long it waits.
+/// How much a relay claims, and how long it sleeps.
 #[derive(Debug, Clone)]
 pub struct RelayOptions {
-    /// The most events that one step publishes, 1 to 10,000. Confirms are pipelined within a step: from 100 on a
-    /// quorum queue gives most of its throughput, and past 1,000 only memory and the harm of a crash grow.
+    /// The most events that one step publishes, 1 to 10,000. Confirms are pipelined within a step: from 100 on a quorum
+    /// queue gives most of its throughput, and past 1,000 only memory and the duplicates after a crash grow.
     pub batch: u16,
-    /// How long to sleep at most when nothing wakes the relay. This is the safety net: with every wake-up lost, it is
-    /// the price, and nothing else changes.
+    /// The longest sleep when nothing wakes the relay. This is the safety net: if every wake-up is lost, events are
+    /// published this much later, and nothing else changes.
     pub poll: Duration,
-    /// The most lanes that one step locks, 1 to 16: fewer leave more for other relays.
+    /// The most lanes that one step locks, 1 to 16. Fewer leave more for other relays.
     pub lanes: u8,
-    /// How often a relay looks at everything that is owed, and not only ahead of what it has published: the longest
-    /// that an event whose transaction committed very late has to wait, unless full looks take long. See `floor.rs`.
-    pub full_look: Duration,
+    /// How often a relay scans all pending events, and not only those after its watermark: see `scan_watermark.rs`.
+    pub full_scan: Duration,
 }
 
 impl Default for RelayOptions {
     fn default() -> Self {
-        Self { batch: 500, poll: Duration::from_secs(1), lanes: 8, full_look: Duration::from_secs(3) }
+        Self { batch: 500, poll: Duration::from_secs(1), lanes: 8, full_scan: Duration::from_secs(3) }
     }
 }
 
-/// What one step of the relay came to.
+/// The outcome of one step of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// So many events were published and marked. There may be more.
     Published(usize),
     /// Events were claimed, and the broker confirmed none of them.
-    Stuck,
-    /// Nothing is due.
+    NoneConfirmed,
+    /// No event is claimable.
     Idle,
-    /// Something is, or was just now, in the hands of another relay.
+    /// Events are, or were a moment ago, held by another relay.
     Busy,
-    /// The broker is away. Nothing was claimed; no attempt was burnt.
-    BrokerAway,
+    /// The broker is unavailable. Nothing was claimed, and no attempt was counted.
+    BrokerUnavailable,
 }
 
-/// When lanes with work were locked by another relay: how soon to look again. Its step takes milliseconds, as a rule; if
-/// it is frozen, or its broker is slow, asking ever less often keeps the others from asking a thousand times a second.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
-const LOOK_AGAIN_AT_LEAST: Duration = Duration::from_millis(100);
+/// How soon a relay scans again after it found lanes locked by another. A step takes milliseconds; if the other relay is
+/// frozen, or its broker is slow, the growing pause keeps this one from scanning a thousand times a second.
+const FIRST_BUSY_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// When no further wave of a batch is begun. The relay's transaction idles while a wave is published, and PostgreSQL ends
-/// it after 30 s; a wave takes up to the confirm deadline, which is 20 s at most. Without this limit a broker that
-/// takes a few seconds for each wave would have every long batch cut off before its marks, again and again, and the
-/// same events published for ever. With it, what was confirmed is marked, and the rest is claimed anew.
-const LAST_WAVE: Duration = Duration::from_secs(4);
+/// The age of a step after which it begins no further wave. The transaction idles while a wave is published; a wave takes
+/// up to the confirm deadline (20 s at most), and PostgreSQL ends an idle transaction after 30 s. Without this limit a
+/// broker that takes seconds for each wave would have every long batch cut off before its marks, and the same events
+/// published again for ever. With it, what was confirmed is marked, and the rest is claimed anew.
+const LAST_WAVE_AGE: Duration = Duration::from_secs(4);
 
-/// Back-off while the broker or the database is away: short enough that a broker that is back is used within seconds,
-/// long enough that it is not hammered while it starts.
-const AWAY_FIRST: Duration = Duration::from_millis(100);
-const AWAY_LONGEST: Duration = Duration::from_secs(2);
+/// Back-off while the broker or the database is unavailable: short enough to use a recovered broker within seconds, long
+/// enough not to disturb its start.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(2);
 
-/// Publishes what an outbox owes. Any number of them may work on one outbox, in one process or many.
+/// Publishes the pending events of an outbox. Any number of relays may work on one outbox, in one process or many.
 pub struct Relay<P, S = PostgresStore> {
     store: S,
     publisher: P,
     options: RelayOptions,
-    /// The lane at which the next search begins.
-    start: i16,
+    /// The lane at which the next claim begins its search.
+    first_lane: i16,
 }
 
 impl<P: Publisher> Relay<P> {
     /// A relay over the outbox in the pool's schema.
     pub fn new(pool: PgPool, publisher: P, options: RelayOptions) -> Self {
-        Self::over(PostgresStore::new(pool, options.full_look), publisher, options)
+        Self::over(PostgresStore::new(pool, options.full_scan), publisher, options)
     }
 }
 
 impl<P: Publisher, S: Store> Relay<P, S> {
     /// A relay over any outbox.
     pub fn over(store: S, publisher: P, options: RelayOptions) -> Self {
-        Self { store, publisher, options, start: fastrand::i16(0..LANES) }
+        Self { store, publisher, options, first_lane: fastrand::i16(0..LANES) }
     }
 
-    /// One short transaction: lock lanes, read what is due in them, publish it, mark what was confirmed, commit.
+    /// One short transaction: lock lanes, read their claimable events, publish them, mark what was confirmed, commit.
     ///
-    /// The order of these is the whole point. *Publish, then mark*: a crash in between publishes again, and consumers
-    /// drop the copy; the other way round it would lose the event. *The lock outlives the publishing*: while this
-    /// transaction is open nobody else can touch these aggregates, whatever becomes of this process. A frozen one is
-    /// cut off by the database after a while; the confirm deadline has to be, and is, shorter than that.
+    /// The order matters. *Publish, then mark*: a crash in between publishes again and consumers drop the duplicate; the
+    /// other way round a crash would lose the event. *The lock outlives the publishing*: while this transaction is open,
+    /// no other relay publishes events of these aggregates. A frozen process is cut off by the database after a while;
+    /// the confirm deadline is shorter than that.
     ///
     /// # Errors
-    /// When the database fails. Nothing is lost then: what was published but not marked is published again.
+    /// When the database fails. Nothing is lost: events that were published but not marked are published again.
     pub async fn step(&mut self) -> Result<Step, Error> {
         if self.publisher.ready().await.is_err() {
-            return Ok(Step::BrokerAway);
+            return Ok(Step::BrokerUnavailable);
         }
-        let (lanes, mut hold) = match self.store.reach(self.start, self.options.lanes).await? {
-            Reach::Lanes(lanes, hold) => (lanes, hold),
-            Reach::Busy => return Ok(Step::Busy),
-            Reach::Idle => return Ok(Step::Idle),
-        };
-        // Take turns: the next search begins behind the last lane of this one.
-        self.start = lanes.last().map_or(0, |lane| (lane + 1) % LANES);
+        let (lanes, mut transaction) =
+            match self.store.claim_lanes(self.first_lane, self.options.lanes).await? {
+                ClaimResult::Lanes(lanes, transaction) => (lanes, transaction),
+                ClaimResult::Busy => return Ok(Step::Busy),
+                ClaimResult::Idle => return Ok(Step::Idle),
+            };
+        // Lanes take turns: the next search begins after the last lane of this one.
+        self.first_lane = lanes.last().map_or(0, |lane| (lane + 1) % LANES);
 
         let began = Instant::now();
-        let lanes_held = i64::try_from(lanes.len()).unwrap_or(1);
-        let per_lane = (i64::from(self.options.batch) / lanes_held).max(1);
-        let claimed = hold.due(&lanes, per_lane).await?;
+        let lane_count = i64::try_from(lanes.len()).unwrap_or(1);
+        let per_lane = (i64::from(self.options.batch) / lane_count).max(1);
+        let claimed = transaction.claimable(&lanes, per_lane).await?;
         if claimed.is_empty() {
-            // Another relay published these between our look and our lock, and is done with the lanes.
+            // Another relay published these between our scan and our lock.
             return Ok(Step::Busy);
         }
-        faults::reach(Point::RelayClaimed);
-        #[cfg(feature = "drill")]
-        if faults::sabotaged(Sabotage::MarkBeforeConfirm) {
-            hold.published(&claimed).await?;
-            hold.commit().await?;
-            faults::reach(Point::RelayCommitted);
-            let messages: Vec<_> = claimed.into_iter().map(|event| event.message).collect();
-            self.publisher.publish(&messages).await;
-            return Ok(Step::Published(messages.len()));
-        }
-        let confirmed = publish(&mut self.publisher, &mut hold, claimed, began).await?;
-        faults::reach(Point::RelayConfirmed);
+        crash_point("relay-claimed");
+        let confirmed = publish(&mut self.publisher, &mut transaction, claimed, began).await?;
+        crash_point("relay-confirmed");
         if !confirmed.is_empty() {
-            hold.published(&confirmed).await?;
+            transaction.mark_published(&confirmed).await?;
         }
-        faults::reach(Point::RelayMarked);
-        hold.commit().await?;
-        faults::reach(Point::RelayCommitted);
+        crash_point("relay-marked");
+        transaction.commit().await?;
+        crash_point("relay-committed");
         metrics::histogram!("outbox_batch_seconds").record(began.elapsed().as_secs_f64());
-        Ok(if confirmed.is_empty() { Step::Stuck } else { Step::Published(confirmed.len()) })
+        Ok(if confirmed.is_empty() { Step::NoneConfirmed } else { Step::Published(confirmed.len()) })
     }
 
     /// Steps until `stop`, sleeping when there is nothing to do. A step that has begun is finished first.
     pub async fn run(mut self, wake: Wake, stop: CancellationToken) {
-        let mut away = Backoff::new(AWAY_FIRST, AWAY_LONGEST);
+        let mut retry = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
+        let mut busy_pause = FIRST_BUSY_PAUSE;
         let mut database_answers = true;
-        let mut busy = LOOK_AGAIN;
         while !stop.is_cancelled() {
             let step = self.step().await;
-            match &step {
-                Ok(_) if !database_answers => {
-                    database_answers = true;
-                    tracing::info!("the relay's database answers again");
-                }
-                // Once per change of state, not once per attempt.
-                Err(error) if database_answers => {
-                    database_answers = false;
-                    tracing::warn!(error = error as &dyn std::error::Error, "the relay's step failed");
-                }
-                _ => {}
-            }
+            log_change(&mut database_answers, &step);
             let wait = match step {
-                Ok(Step::Published(_)) => {
-                    away.reset();
-                    busy = LOOK_AGAIN;
+                Ok(Step::BrokerUnavailable | Step::NoneConfirmed) | Err(_) => {
+                    // Wake-ups do not end this wait: each new order would otherwise be one more attempt to connect.
+                    stop.run_until_cancelled(sleep(retry.next_wait())).await;
                     continue;
                 }
                 Ok(Step::Busy) => {
-                    busy = (busy * 2).min(LOOK_AGAIN_AT_LEAST);
-                    busy / 2
+                    retry.reset();
+                    let wait = busy_pause;
+                    busy_pause = (busy_pause * 2).min(LONGEST_BUSY_PAUSE);
+                    wait
                 }
-                Ok(Step::Idle) if faults::sabotaged(Sabotage::WokenOnly) => Duration::MAX,
-                // A wake-up for an event that only a full look can find has been spent by now.
-                Ok(Step::Idle) => self.options.poll.min(self.options.full_look),
-                Ok(Step::Stuck | Step::BrokerAway) | Err(_) => {
-                    // Not cut short by wake-ups: each new order would otherwise be one more attempt to connect.
-                    let pause = away.next_wait();
-                    stop.run_until_cancelled(sleep(pause)).await;
-                    continue;
+                Ok(Step::Published(_) | Step::Idle) => {
+                    retry.reset();
+                    busy_pause = FIRST_BUSY_PAUSE;
+                    if matches!(step, Ok(Step::Published(_))) {
+                        continue;
+                    }
+                    // An event that only a full scan finds may have used up its wake-up already.
+                    self.options.poll.min(self.options.full_scan)
                 }
             };
-            away.reset();
-            if !matches!(step, Ok(Step::Busy)) {
-                busy = LOOK_AGAIN;
-            }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
@@ -194,32 +169,44 @@ impl<P: Publisher, S: Store> Relay<P, S> {
     }
 }
 
-/// Publishes what was claimed, writes down what was refused, and returns what was confirmed.
+/// Logs once when the database stops answering, and once when it answers again.
+fn log_change(database_answers: &mut bool, step: &Result<Step, Error>) {
+    match step {
+        Ok(_) if !*database_answers => tracing::info!("the relay's database answers again"),
+        Err(error) if *database_answers => {
+            tracing::warn!(error = error as &dyn std::error::Error, "relay step failed");
+        }
+        _ => {}
+    }
+    *database_answers = step.is_ok();
+}
+
+/// Publishes claimed events, records those that were refused, and returns those that were confirmed.
 ///
-/// An aggregate's second event is not handed over before its first is confirmed. Pipelined behind each other, the
-/// second could be accepted and the first refused, and the order of events would be broken for good. So each wave holds
-/// one event per aggregate; nearly always there is only one wave.
+/// An aggregate's second event is not sent before its first is confirmed: pipelined behind each other, the second could
+/// be accepted and the first refused, which would break their order for good. So each wave holds one event per
+/// aggregate. Nearly always there is only one wave.
 async fn publish(
     publisher: &mut impl Publisher,
-    hold: &mut impl Hold,
-    mut claimed: Vec<Claimed>,
+    transaction: &mut impl OutboxTransaction,
+    mut claimed: Vec<ClaimedEvent>,
     began: Instant,
-) -> Result<Vec<Claimed>, Error> {
+) -> Result<Vec<ClaimedEvent>, Error> {
     let mut confirmed = Vec::with_capacity(claimed.len());
     let mut held_back = HashSet::new();
     let mut first_wave = true;
-    while !claimed.is_empty() && (first_wave || began.elapsed() < LAST_WAVE) {
+    while !claimed.is_empty() && (first_wave || began.elapsed() < LAST_WAVE_AGE) {
         first_wave = false;
         let (wave, rest) = next_wave(claimed, &held_back);
         let messages: Vec<_> = wave.iter().map(|event| event.message.clone()).collect();
         let outcomes = publisher.publish(&messages).await;
         for (event, outcome) in wave.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::Confirmed => confirmed.push(event),
-                Outcome::Unknown => _ = held_back.insert(event.aggregate_id),
-                Outcome::Refused(refusal) => {
+                PublishOutcome::Confirmed => confirmed.push(event),
+                PublishOutcome::Unknown => _ = held_back.insert(event.aggregate_id),
+                PublishOutcome::Refused(refusal) => {
                     held_back.insert(event.aggregate_id);
-                    hold.refused(&event, refusal).await?;
+                    transaction.mark_refused(&event, refusal).await?;
                 }
             }
         }
@@ -228,9 +215,11 @@ async fn publish(
     Ok(confirmed)
 }
 
-/// Splits off the first waiting event of each aggregate, in order. Aggregates that are held back lose their turn: what
-/// is left of them stays in the outbox.
-fn next_wave(claimed: Vec<Claimed>, held_back: &HashSet<Uuid>) -> (Vec<Claimed>, Vec<Claimed>) {
+/// Splits off the first event of each aggregate, in order. Events of aggregates that are held back stay in the outbox.
+fn next_wave(
+    claimed: Vec<ClaimedEvent>,
+    held_back: &HashSet<Uuid>,
+) -> (Vec<ClaimedEvent>, Vec<ClaimedEvent>) {
     let mut seen = HashSet::new();
     claimed
         .into_iter()

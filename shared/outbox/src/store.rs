@@ -1,74 +1,72 @@
-//! What a relay needs of an outbox. There are two: PostgreSQL, and the simulation's memory, in which a thousand
-//! crashes take a second.
+//! What a relay needs of an outbox. PostgreSQL implements it, and so does the simulation's memory.
 
 use std::future::Future;
 
-use events::transport::{Outgoing, Refusal};
+use messaging::{Outgoing, Refusal};
 use uuid::Uuid;
 
 use crate::Error;
 
-/// An event in a relay's hands, for as long as its [`Hold`] lives.
+/// An event that a relay may publish while its [`OutboxTransaction`] is open.
 #[derive(Debug, Clone)]
-pub struct Claimed {
-    /// Its place in the outbox: the order of publishing within an aggregate.
+pub struct ClaimedEvent {
+    /// The order of publishing within an aggregate.
     pub seq: i64,
-    /// Its lane.
     pub lane: i16,
-    /// Whose history it belongs to: the unit of ordering.
+    /// The unit of ordering.
     pub aggregate_id: Uuid,
-    /// What is to be published.
     pub message: Outgoing,
 }
 
-/// What came of reaching for lanes.
+/// What a claim found.
 #[derive(Debug)]
-pub enum Reach<H> {
-    /// These lanes are ours while the hold lives, and something was due in each of them.
-    Lanes(Vec<i16>, H),
-    /// Something is due, in lanes that others hold.
+pub enum ClaimResult<T> {
+    /// These lanes are locked while the transaction lives, and each had a claimable event.
+    Lanes(Vec<i16>, T),
+    /// Events are claimable, in lanes that other relays hold.
     Busy,
-    /// Nothing is due.
+    /// No event is claimable.
     Idle,
 }
 
-/// Where events wait to be published.
+/// An outbox, as a relay sees it.
 pub trait Store: Send {
-    /// The right to a few lanes.
-    type Hold<'store>: Hold + 'store
+    type Transaction<'store>: OutboxTransaction + 'store
     where
         Self: 'store;
 
-    /// Reaches for up to `share` lanes in which something is due, beginning the search at lane `start`, without
-    /// waiting for any that is taken.
-    fn reach(
+    /// Locks up to `max_lanes` lanes that have claimable events, beginning the search at `first_lane`. Does not wait for
+    /// lanes that are locked by others.
+    fn claim_lanes(
         &mut self,
-        start: i16,
-        share: u8,
-    ) -> impl Future<Output = Result<Reach<Self::Hold<'_>>, Error>> + Send;
+        first_lane: i16,
+        max_lanes: u8,
+    ) -> impl Future<Output = Result<ClaimResult<Self::Transaction<'_>>, Error>> + Send;
 }
 
-/// The right to publish what is in some lanes, and to write down what became of it. Everything written is there after
-/// [`commit`](Self::commit), or, if the hold is dropped or its owner dies, nothing is; the lanes are free either way.
-pub trait Hold: Send {
-    /// What is due in the lanes held, at most `per_lane` events from each, in order. An event is not due while an older
-    /// one of its aggregate waits for another attempt, or is parked.
-    fn due(
+/// An open transaction that holds lanes. Its marks become true together at [`commit`](Self::commit). If it is dropped or
+/// its owner dies, none does, and the lanes are free either way.
+pub trait OutboxTransaction: Send {
+    /// Reads the claimable events of the lanes held, at most `per_lane` from each, in order. An event is not claimable
+    /// while an older one of its aggregate backs off or is parked.
+    fn claimable(
         &mut self,
         lanes: &[i16],
         per_lane: i64,
-    ) -> impl Future<Output = Result<Vec<Claimed>, Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<ClaimedEvent>, Error>> + Send;
 
-    /// Writes down that the broker has confirmed these.
-    fn published(&mut self, confirmed: &[Claimed]) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Writes down that the broker has refused this one: when to try again, or that it is parked.
-    fn refused(
+    /// Marks events that the broker has confirmed.
+    fn mark_published(
         &mut self,
-        event: &Claimed,
+        confirmed: &[ClaimedEvent],
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Records that the broker has refused an event: when to try again, or that it is parked.
+    fn mark_refused(
+        &mut self,
+        event: &ClaimedEvent,
         refusal: Refusal,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Makes it all true at once.
     fn commit(self) -> impl Future<Output = Result<(), Error>> + Send;
 }

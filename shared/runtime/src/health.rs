@@ -4,12 +4,12 @@ use axum::{Json, http::StatusCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Whether a service can do its work without something.
+/// Whether a service needs a part to be ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needed {
     /// Not ready without it.
     Yes,
-    /// Ready without it, and worse off: orders are accepted while the broker is away.
+    /// Ready without it: orders are accepted while the broker is unavailable.
     No,
 }
 
@@ -18,9 +18,9 @@ type Probe = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 /// Whether a service can do its work, and the state of each part.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Readiness {
-    /// Whether all that is needed is up.
+    /// Whether every needed part is up.
     ready: bool,
-    /// Everything that was looked at, by name.
+    /// The state of each part, by name.
     #[schema(value_type = BTreeMap<String, Part>)]
     parts: BTreeMap<&'static str, Part>,
 }
@@ -35,20 +35,19 @@ pub(crate) struct Part {
     reason: Option<String>,
 }
 
-/// What a service's health is made of. A probe is asked whenever somebody asks for the health, so the answer is as old
-/// as what the probe knows: none here is older than five seconds.
+/// The parts of a service's health. Each request to `/readyz` calls every probe, so the answer is as old as the probes'
+/// knowledge: at most five seconds.
 #[derive(Default)]
 pub struct Health {
     probes: Vec<(&'static str, Needed, Probe)>,
 }
 
 impl Health {
-    /// Nothing is needed yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds something that health depends on. `probe` tells what it knows, at once: `Err` says why it is down.
+    /// Adds a part. `probe` returns its last known state without waiting: `Err` says why the part is down.
     #[must_use]
     pub fn with(
         mut self,
@@ -60,7 +59,7 @@ impl Health {
         self
     }
 
-    /// The answer to `/readyz`: 200 when all that is needed is up, else 503; either way with the state of each part.
+    /// The answer to `/readyz`: 200 when every needed part is up, else 503; always with the state of each part.
     pub(crate) fn ready(&self) -> (StatusCode, Json<Readiness>) {
         let mut ready = true;
         let mut parts = BTreeMap::new();
@@ -81,9 +80,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_needed_decides_and_every_part_is_told() {
+    fn only_needed_parts_decide_readiness_and_all_parts_are_shown() {
         let health = |database: bool, broker: bool| {
-            let state = |up: bool| move || if up { Ok(()) } else { Err("away".to_owned()) };
+            let state = |up: bool| move || if up { Ok(()) } else { Err("unavailable".to_owned()) };
             let health = Health::new().with("database", Needed::Yes, state(database)).with(
                 "broker",
                 Needed::No,
@@ -94,7 +93,7 @@ mod tests {
         };
         assert_eq!(health(true, true).0, 200);
         let (status, body) = health(true, false);
-        assert_eq!((status, &body["parts"]["broker"]["reason"]), (200, &json!("away")));
+        assert_eq!((status, &body["parts"]["broker"]["reason"]), (200, &json!("unavailable")));
         assert_eq!(health(false, true).0, 503);
     }
 }

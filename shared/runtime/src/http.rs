@@ -1,4 +1,4 @@
-//! An HTTP server whose waits are bounded, and the three routes that every service has.
+//! An HTTP server with bounded waits, and the three routes that every service has.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -21,24 +21,25 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{Health, health::Readiness, settings};
 
-/// How long a client may take over a request's head, and how long a connection may be idle. A client that sends one
-/// byte a minute would otherwise hold its connection for ever.
+/// How long a client may take to send a request's head, and how long a connection may be idle. A client that sends one
+/// byte a minute would otherwise keep its connection open for ever.
 const HEAD_DEADLINE: Duration = Duration::from_secs(15);
 
-/// How long requests that are under way may take to end after the stop.
+/// How long requests in progress may take to finish after the stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(6);
 
 /// The largest request head, in bytes: a longer path or more headers are answered with 414 or 431.
-const LARGEST_HEAD: usize = 16 * 1024;
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// Takes the port. A port that is in use is a wrong setting.
+/// Listens on the address. A port that is in use is an invalid setting and ends the process.
 pub fn bind(variable: &str, address: SocketAddr) -> TcpListener {
     let bound = TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
-    bound
-        .unwrap_or_else(|error| settings::refuse(&format!("{variable}: cannot listen on {address}: {error}")))
+    bound.unwrap_or_else(|error| {
+        settings::exit_invalid_config(&format!("{variable}: failed to listen on {address}: {error}"))
+    })
 }
 
 /// `/livez`, `/readyz` and `/metrics`.
@@ -46,7 +47,7 @@ pub fn observability(health: Health, metrics: PrometheusHandle) -> Router {
     observed().with_state(Observed { health: Arc::new(health), metrics }).into()
 }
 
-/// What these three promise, for the document of a service's whole API.
+/// The same three routes, for the OpenAPI document of a service.
 pub fn observability_document() -> OpenApi {
     observed().into_openapi()
 }
@@ -61,40 +62,40 @@ fn observed() -> OpenApiRouter<Observed> {
     OpenApiRouter::new().routes(routes!(livez)).routes(routes!(readyz)).routes(routes!(metrics))
 }
 
-/// The type of what Prometheus reads.
+/// The content type of the Prometheus text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Whether the process is alive. Answering at all is the answer: a process with a dead task has ended.
+/// Whether the process is alive. Answering is enough: a process with a dead task ends.
 #[utoipa::path(
     get, path = "/livez", tag = "observability",
-    responses((status = 200, description = "It is.", body = String, content_type = "text/plain; charset=utf-8")),
+    responses((status = 200, description = "The process is alive.", body = String, content_type = "text/plain; charset=utf-8")),
 )]
 async fn livez() -> &'static str {
     "alive\n"
 }
 
-/// Whether the service can do its work. Always with the state of each part.
+/// Whether the service can do its work, with the state of each part.
 #[utoipa::path(
     get, path = "/readyz", tag = "observability",
     responses(
-        (status = 200, description = "All that is needed is up.", body = Readiness),
-        (status = 503, description = "Something that is needed is down. Not a problem document.", body = Readiness),
+        (status = 200, description = "Every needed part is up.", body = Readiness),
+        (status = 503, description = "A needed part is down. Not a problem document.", body = Readiness),
     ),
 )]
 async fn readyz(State(observed): State<Observed>) -> (StatusCode, Json<Readiness>) {
     observed.health.ready()
 }
 
-/// Metrics, as Prometheus reads them.
+/// Metrics in the Prometheus text format.
 #[utoipa::path(
     get, path = "/metrics", tag = "observability",
-    responses((status = 200, description = "All of them.", body = String, content_type = EXPOSITION)),
+    responses((status = 200, description = "All metrics.", body = String, content_type = EXPOSITION)),
 )]
 async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, EXPOSITION)], observed.metrics.render())
 }
 
-/// Serves until `stop`, then lets requests that are under way finish, up to a deadline.
+/// Serves until `stop`, then lets requests in progress finish, up to a deadline.
 ///
 /// # Errors
 /// When the listener fails.
@@ -107,8 +108,8 @@ pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) 
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
-        .max_buf_size(LARGEST_HEAD);
-    // With the peer's address: the log says from where an operator came.
+        .max_buf_size(MAX_HEAD_BYTES);
+    // With the peer's address, because the admin API logs it.
     let serving = server.serve(app.into_make_service_with_connect_info::<SocketAddr>());
     tokio::pin!(serving);
     tokio::select! {

@@ -1,15 +1,12 @@
-//! What every service stands on. Nothing here knows what an order is.
+//! What every service process needs, whatever its business.
 //!
-//! - [`settings`]: environment variables into one documented struct; a wrong one ends the start with one line.
+//! - [`settings`]: environment variables into one documented struct; an invalid one ends the start with one line.
 //! - [`telemetry`]: structured logs and Prometheus metrics.
-//! - [`database`]: a pool that cannot pass on a forgotten transaction; waiting and migrating at start.
-//! - [`Health`]: what `/livez` and `/readyz` say, and why.
-//! - [`http`]: a server with bounded waits and an orderly end.
-//! - [`admin`]: the operators' door, apart from the public one; [`problem`]: what they are told when it is refused.
-//! - [`Supervisor`]: no task dies silently, and all stop within a deadline.
+//! - [`Health`]: what `/livez` and `/readyz` answer.
+//! - [`http`]: a server with bounded waits and an orderly stop. [`body`]: bounds what a client sends. [`problem`]: errors.
+//! - [`Supervisor`]: runs the tasks of the process; if one ends early, the process ends.
 
-pub mod admin;
-pub mod database;
+pub mod body;
 mod health;
 pub mod http;
 pub mod problem;

@@ -1,6 +1,7 @@
-//! What an operator is told when something is refused: RFC 9457 problem details, as the public API has them.
-//!
-//! The order service's own problems, with all that can be wrong about an order, are in `services/orders`.
+//! Errors over HTTP: RFC 9457 problem details with a stable `type`. The client gets a short sentence; the cause, with its
+//! whole chain, goes to the log, once.
+
+use std::fmt::{self, Display};
 
 use axum::{
     BoxError, Json,
@@ -8,94 +9,137 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use database::{is_locked, is_unavailable};
 use serde::{Serialize, de::DeserializeOwned};
 use tower::load_shed;
+use utoipa::ToSchema;
 
-use crate::database;
-
-/// What a request is answered with that a layer has refused: 503 where there are too many, 504 where it took too long.
-pub async fn overloaded_or_late(error: BoxError) -> StatusCode {
-    if error.is::<load_shed::error::Overloaded>() {
-        StatusCode::SERVICE_UNAVAILABLE
-    } else {
-        StatusCode::GATEWAY_TIMEOUT
-    }
-}
-
-/// Gives an error that has no problem of its own, from a layer or from the router, the one of its status.
-pub fn complete<P: IntoResponse>(response: Response, of: impl FnOnce(StatusCode) -> P) -> Response {
-    let status = response.status();
-    let is_error = status.is_client_error() || status.is_server_error();
-    let content_type = response.headers().get(header::CONTENT_TYPE);
-    if !is_error || content_type.is_some_and(|kind| kind == "application/problem+json") {
-        return response;
-    }
-    let mut problem = of(status).into_response();
-    if let Some(allow) = response.headers().get(header::ALLOW) {
-        problem.headers_mut().insert(header::ALLOW, allow.clone());
-    }
-    problem
-}
-
-/// What went wrong, as a client is told.
-#[derive(Debug, Serialize)]
+/// What went wrong: problem details (RFC 9457).
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Problem {
-    /// A name that stays the same: programs decide by it, people read `title`.
+    /// A stable name: programs decide by it, people read `title`.
     #[serde(rename = "type")]
-    kind: String,
-    title: &'static str,
-    status: u16,
+    pub kind: String,
+    /// For people: the kind of problem.
+    pub title: &'static str,
+    /// The HTTP status of the answer.
+    #[schema(minimum = 400, maximum = 599)]
+    pub status: u16,
+    /// For people: what is wrong with this request.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 300)]
     detail: Option<String>,
+    /// For people: what would be right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    hint: Option<&'static str>,
 }
+
+/// The prefix of every `type`. `docs/http.md` lists them all.
+pub const TYPE_PREFIX: &str = "urn:shop:problem:";
+
+/// How long a client should wait before it retries, in seconds.
+pub const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+/// The longest `detail`, in characters. Details quote what the client sent: an error stays smaller than its cause.
+const MAX_DETAIL: usize = 300;
 
 impl Problem {
-    /// `kind` is what stands behind `urn:shop:problem:`.
+    /// `kind` is the part after [`TYPE_PREFIX`].
     pub fn new(status: StatusCode, kind: &str, title: &'static str) -> Self {
-        Self { kind: format!("urn:shop:problem:{kind}"), title, status: status.as_u16(), detail: None }
+        let kind = format!("{TYPE_PREFIX}{kind}");
+        Self { kind, title, status: status.as_u16(), detail: None, hint: None }
     }
 
-    /// With a sentence. Details may quote what the client sent: bounded, so that no error is larger than its cause.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
-        self.detail = Some(detail.into().chars().take(300).collect());
+        self.detail = Some(detail.into().chars().take(MAX_DETAIL).collect());
         self
     }
 
-    /// 404.
-    pub fn no_such(detail: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not-found", "There is no such thing").detail(detail)
+    #[must_use]
+    pub fn hint(mut self, hint: &'static str) -> Self {
+        self.hint = Some(hint);
+        self
     }
 
-    /// 400.
     pub fn bad_request(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad-request", "The request cannot be understood").detail(detail)
+        Self::new(StatusCode::BAD_REQUEST, "bad-request", "Bad request").detail(detail)
     }
 
-    /// 401.
-    pub(crate) fn unauthorized() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", "This needs the operator's token")
-            .detail("send Authorization: Bearer, and the token that the service was started with")
+    pub fn malformed_json(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "malformed-json", "Malformed JSON").detail(detail)
     }
 
-    /// For answers that were made by a layer and not by a handler: no body of its own, or a plain one.
-    pub(crate) fn from_status(status: StatusCode) -> Self {
+    pub fn unreadable_body(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "unreadable-body", "The body could not be read").detail(detail)
+    }
+
+    pub fn unauthorized(detail: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", "Unauthorized").detail(detail)
+    }
+
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", "Not found").detail(detail)
+    }
+
+    /// Another request holds or keeps changing the same thing.
+    pub fn contended() -> Self {
+        Self::new(StatusCode::CONFLICT, "contended", "Conflicting change")
+            .detail("another request is changing it; retry")
+    }
+
+    pub fn too_large() -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Payload too large").detail("at most 64 KiB")
+    }
+
+    pub fn unsupported_media_type(detail: &str) -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", "Unsupported media type")
+            .detail(detail)
+            .hint("send plain JSON: curl --json '{…}' sets the content type; curl -d does not")
+    }
+
+    pub fn unavailable(detail: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Service temporarily unavailable")
+            .detail(detail)
+    }
+
+    pub fn timeout(detail: &str) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", "The request timed out").detail(detail)
+    }
+
+    /// A fault of the service. Logs the cause; the client learns only that there was a fault.
+    pub fn internal(cause: impl Display) -> Self {
+        tracing::error!(%cause, "request failed");
+        Self::internal_error()
+    }
+
+    /// The problem that [`internal`](Self::internal) answers with, without a log line.
+    pub fn internal_error() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal server error")
+    }
+
+    /// The problem of a status that a layer or the router has answered with, and not a handler.
+    pub fn from_status(status: StatusCode) -> Self {
         match status {
-            StatusCode::NOT_FOUND => Self::new(status, "not-found", "There is nothing at this path"),
+            StatusCode::NOT_FOUND => Self::not_found("there is nothing at this path"),
             StatusCode::METHOD_NOT_ALLOWED => {
-                Self::new(status, "method-not-allowed", "Not with this method; see the Allow header")
+                Self::new(status, "method-not-allowed", "Method not allowed").detail("see the Allow header")
             }
-            StatusCode::SERVICE_UNAVAILABLE => {
-                Self::new(status, "unavailable", "Not at the moment").detail("other operators are at work")
+            StatusCode::PAYLOAD_TOO_LARGE => Self::too_large(),
+            StatusCode::GATEWAY_TIMEOUT => {
+                Self::timeout("how much of it was done is unknown: check before you retry")
             }
-            StatusCode::GATEWAY_TIMEOUT => Self::new(status, "timeout", "It took too long")
-                .detail("how much of it was done is unknown: list again before you repeat it"),
-            StatusCode::INTERNAL_SERVER_ERROR => {
-                tracing::error!("a handler of the operator's panicked");
-                Self::new(status, "internal", "Something went wrong on our side")
-            }
-            _ => Self::new(status, "bad-request", "The request was refused"),
+            StatusCode::SERVICE_UNAVAILABLE => Self::unavailable("too many requests at the same time"),
+            StatusCode::INTERNAL_SERVER_ERROR => Self::internal("a handler panicked"),
+            _ => Self::new(status, "http", "The request was refused"),
         }
+    }
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.title, self.detail.as_deref().unwrap_or_default())
     }
 }
 
@@ -105,52 +149,74 @@ impl IntoResponse for Problem {
         let mut response = (status, Json(self)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        match status {
-            StatusCode::UNAUTHORIZED => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"admin\""));
-            }
-            StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            _ => {}
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }
 }
 
+/// Maps database errors to answers, for all routes of all services.
 impl From<sqlx::Error> for Problem {
     fn from(error: sqlx::Error) -> Self {
-        if database::is_locked(&error) {
-            return Self::new(StatusCode::CONFLICT, "contended", "Somebody else has it in hand; try again");
+        if is_locked(&error) {
+            Self::contended()
+        } else if is_unavailable(&error) {
+            tracing::warn!(cause = %error, "request failed: the database is unavailable");
+            Self::unavailable("the database is busy or unavailable; nothing is known to have been written")
+        } else {
+            Self::internal(error)
         }
-        if database::is_away(&error) {
-            tracing::warn!(cause = %error, "an operator's request failed for want of the database");
-            return Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Not at the moment")
-                .detail("the database is busy or away; nothing is known to have been written");
-        }
-        tracing::error!(cause = %error, "an operator's request failed");
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Something went wrong on our side")
     }
 }
 
-/// `axum::Json` for requests, with problems for rejections.
-pub struct Body<T>(pub T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        match Json::<T>::from_request(request, state).await {
-            Ok(Json(body)) => Ok(Self(body)),
-            Err(JsonRejection::MissingJsonContentType(_)) => Err(Problem::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported-media-type",
-                "The body must be plain JSON",
-            )),
-            Err(other) if other.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-                Err(Problem::new(other.status(), "too-large", "The body is too large"))
-            }
-            Err(other) => Err(Problem::bad_request(other.body_text())),
-        }
+/// Reads a JSON body. `invalid` is the problem of a body that is JSON and does not fit `T`.
+///
+/// # Errors
+/// The problem to answer with.
+pub async fn read_json<T: DeserializeOwned>(
+    request: Request,
+    invalid: impl FnOnce(String) -> Problem,
+) -> Result<T, Problem> {
+    let encoding = request.headers().get(header::CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| encoding != "identity") {
+        return Err(Problem::unsupported_media_type("Content-Encoding is not supported"));
     }
+    match Json::<T>::from_request(request, &()).await {
+        Ok(Json(body)) => Ok(body),
+        Err(JsonRejection::JsonDataError(error)) => Err(invalid(error.body_text())),
+        Err(JsonRejection::JsonSyntaxError(error)) => Err(Problem::malformed_json(error.body_text())),
+        Err(JsonRejection::MissingJsonContentType(_)) => {
+            Err(Problem::unsupported_media_type("Content-Type is not application/json"))
+        }
+        Err(other) if other.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(Problem::too_large()),
+        Err(other) => Err(Problem::unreadable_body(other.body_text())),
+    }
+}
+
+/// Maps the errors of the limiting layers to a status: 503 for too many requests, 504 for one that took too long.
+pub async fn limit_error(error: BoxError) -> StatusCode {
+    if error.is::<load_shed::error::Overloaded>() {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::GATEWAY_TIMEOUT
+    }
+}
+
+/// Replaces an error response that is not a problem yet, from a layer or from the router, by the problem of its status.
+pub fn complete(response: Response, of_status: impl FnOnce(StatusCode) -> Problem) -> Response {
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    if !is_error || content_type.is_some_and(|kind| kind == "application/problem+json") {
+        return response;
+    }
+    let mut problem = of_status(status).into_response();
+    if let Some(allow) = response.headers().get(header::ALLOW) {
+        problem.headers_mut().insert(header::ALLOW, allow.clone());
+    }
+    problem
 }

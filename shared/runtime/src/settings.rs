@@ -1,4 +1,4 @@
-//! Settings come from environment variables, are read once, and are right or end the start.
+//! Settings: environment variables that are read once. An invalid one ends the process at start.
 
 use std::{
     error::Error,
@@ -13,31 +13,32 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-/// `EX_CONFIG` of `sysexits.h`: whoever supervises this process should not try again before somebody has changed
-/// something.
-const WRONG_SETTING: i32 = 78;
+/// `EX_CONFIG` of `sysexits.h`: a supervisor should not restart this process before a setting has changed.
+const INVALID_CONFIG: i32 = 78;
 
-/// Reads a service's settings: each from the variable that is called `prefix` and the name of the field in capitals. A
-/// wrong, missing or unknown variable ends the process with one line and exit code 78.
+/// Reads a service's settings, each from the variable named by `prefix` and the field in capitals. An invalid or missing
+/// variable ends the process with one line and exit code 78.
 ///
-/// Unknown ones too, if they begin with `prefix`: a misspelt variable would otherwise be a setting that silently has
-/// its default.
+/// So does an unknown one that begins with `prefix`: a misspelt variable would otherwise silently leave a default in
+/// force.
 pub fn load<Settings: Parser>(prefix: &str) -> Settings {
     let command = command::<Settings>(prefix);
-    if let Err(problem) = no_strangers(&command, prefix, std::env::vars_os().map(|(name, _)| name)) {
-        refuse(&problem);
+    if let Err(problem) =
+        reject_unknown_variables(&command, prefix, std::env::vars_os().map(|(name, _)| name))
+    {
+        exit_invalid_config(&problem);
     }
     match parse(&command, std::env::args_os()) {
         Ok(settings) => settings,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             error.exit()
         }
-        Err(error) => refuse(&explain(&command, &error)),
+        Err(error) => exit_invalid_config(&explain(&command, &error)),
     }
 }
 
-/// The command line with its variables. They get their names here and not in the attributes, so that services can share
-/// groups of settings under prefixes of their own.
+/// The command line with its variables. They are named here and not in attributes, so that services can share groups of
+/// settings under their own prefixes.
 fn command<Settings: CommandFactory>(prefix: &str) -> Command {
     Settings::command().mut_args(|argument| match argument.get_long() {
         Some(long) => {
@@ -55,14 +56,14 @@ fn parse<Settings: FromArgMatches>(
     Settings::from_arg_matches(&command.clone().try_get_matches_from(arguments)?)
 }
 
-/// Ends the process because of a setting: one line on standard error, and exit code 78. Never shows a secret: callers
-/// name the variable and what is wrong with it, not its value.
-pub fn refuse(problem: &str) -> ! {
-    let _ = writeln!(std::io::stderr(), "wrong setting: {problem}");
-    std::process::exit(WRONG_SETTING);
+/// Ends the process because of a setting, with one line on standard error and exit code 78. Callers name the variable and
+/// what is wrong with it, never its value: it may be a secret.
+pub fn exit_invalid_config(problem: &str) -> ! {
+    let _ = writeln!(std::io::stderr(), "invalid setting: {problem}");
+    std::process::exit(INVALID_CONFIG);
 }
 
-fn no_strangers(
+fn reject_unknown_variables(
     command: &Command,
     prefix: &str,
     names: impl Iterator<Item = OsString>,
@@ -83,17 +84,17 @@ fn no_strangers(
     Ok(())
 }
 
-/// One line out of what clap would say in several, naming the variable instead of the flag, without the value.
+/// Turns clap's error into one line that names the variable instead of the flag, without the value.
 fn explain(command: &Command, error: &clap::Error) -> String {
     let flag = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) => flag.clone(),
         Some(ContextValue::Strings(flags)) => flags.first().cloned().unwrap_or_default(),
         _ => {
-            return error.to_string().lines().next().unwrap_or("wrong arguments").to_owned();
+            return error.to_string().lines().next().unwrap_or("invalid arguments").to_owned();
         }
     };
     let mut command = command.clone();
-    // Before that an argument cannot say how it is written.
+    // Needed before an argument can be displayed.
     command.build();
     let argument = command.get_arguments().find(|argument| argument.to_string() == flag);
     let variable = argument.and_then(clap::Arg::get_env).map(|name| name.to_string_lossy().into_owned());
@@ -111,34 +112,34 @@ fn explain(command: &Command, error: &clap::Error) -> String {
     }
 }
 
-/// For `value_parser`: a length of time with its unit, such as `500ms` or `2s`, above zero and at most an hour.
+/// For `value_parser`: a duration with its unit, such as `500ms` or `2s`, above zero and at most an hour.
 ///
 /// # Errors
-/// Says what is right.
+/// A sentence that says what is valid.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a length of time between 1ms and 1h, such as 500ms or 2s");
-    let duration = humantime::parse_duration(text).map_err(|_| wrong())?;
-    let sane = Duration::from_millis(1)..=Duration::from_secs(3600);
-    if sane.contains(&duration) { Ok(duration) } else { Err(wrong()) }
+    let invalid = || format!("{text:?} is not a duration between 1ms and 1h, such as 500ms or 2s");
+    let duration = humantime::parse_duration(text).map_err(|_| invalid())?;
+    let allowed = Duration::from_millis(1)..=Duration::from_secs(3600);
+    if allowed.contains(&duration) { Ok(duration) } else { Err(invalid()) }
 }
 
 /// For `value_parser`: an age with its unit, such as `7days` or `12h`, between a minute and ten years.
 ///
 /// # Errors
-/// Says what is right.
+/// A sentence that says what is valid.
 pub fn age(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not an age between 1min and 3650days, such as 7days or 12h");
-    let age = humantime::parse_duration(text).map_err(|_| wrong())?;
-    let sane = Duration::from_secs(60)..=Duration::from_secs(3650 * 24 * 3600);
-    if sane.contains(&age) { Ok(age) } else { Err(wrong()) }
+    let invalid = || format!("{text:?} is not an age between 1min and 3650days, such as 7days or 12h");
+    let age = humantime::parse_duration(text).map_err(|_| invalid())?;
+    let allowed = Duration::from_secs(60)..=Duration::from_secs(3650 * 24 * 3600);
+    if allowed.contains(&age) { Ok(age) } else { Err(invalid()) }
 }
 
-/// Asks the service of this container whether it is ready, and ends with 0 or 1: a health check where there is no
-/// `curl`. The address stands in `variable`, or is the `usual` one; one that stands for "all" is asked on loopback.
-pub fn healthcheck(variable: &str, usual: SocketAddr) -> ! {
+/// Requests `/readyz` of the service in this container and exits with 0 or 1: a health check for images without `curl`.
+/// The address is the value of `variable`, or `default`. For an unspecified address the request goes to loopback.
+pub fn healthcheck(variable: &str, default: SocketAddr) -> ! {
     let ready = || -> std::io::Result<bool> {
         let set = std::env::var(variable).ok().and_then(|address| address.parse().ok());
-        let mut address: SocketAddr = set.unwrap_or(usual);
+        let mut address: SocketAddr = set.unwrap_or(default);
         if address.ip().is_unspecified() {
             address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
@@ -185,18 +186,18 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_variable_is_named_with_what_it_is_for() {
+    fn missing_variable_is_reported_with_its_description() {
         assert_eq!(explained(&[]), "TOY_DATABASE_URL is missing: Where the database is");
     }
 
     #[test]
-    fn a_wrong_value_names_the_variable_and_never_shows_a_secret() {
+    fn invalid_value_is_reported_by_variable_without_the_value() {
         let line = explained(&["--database-url", "mysql://root:hunter2@db/shop"]);
         assert_eq!(line, "TOY_DATABASE_URL: it begins with postgres://");
     }
 
     #[test]
-    fn values_out_of_range_and_unknown_units_are_refused() {
+    fn values_out_of_range_and_unknown_units_are_rejected() {
         for (flag, value) in [
             ("--batch", "0"),
             ("--batch", "70000"),
@@ -213,20 +214,25 @@ mod tests {
     }
 
     #[test]
-    fn an_age_has_a_unit_and_is_neither_a_moment_nor_an_era() {
+    fn age_needs_a_unit_and_lies_between_a_minute_and_ten_years() {
         assert_eq!(age("7days"), Ok(Duration::from_secs(7 * 24 * 3600)));
         assert_eq!(age("12h"), Ok(Duration::from_secs(12 * 3600)));
-        for wrong in ["", "7", "0days", "59s", "3651days", "-7days", "1 fortnight", "584942417355years"] {
-            assert!(age(wrong).is_err(), "{wrong}");
+        for invalid in ["", "7", "0days", "59s", "3651days", "-7days", "1 fortnight", "584942417355years"] {
+            assert!(age(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn a_misspelt_variable_is_refused_with_the_one_that_was_meant() {
+    fn misspelt_variable_is_rejected_with_the_closest_known_one() {
         let problem =
-            no_strangers(&command::<Toy>("TOY_"), "TOY_", ["TOY_BACTH".into()].into_iter()).unwrap_err();
+            reject_unknown_variables(&command::<Toy>("TOY_"), "TOY_", ["TOY_BACTH".into()].into_iter())
+                .unwrap_err();
         assert!(problem.contains("is TOY_BATCH meant?"), "{problem}");
-        no_strangers(&command::<Toy>("TOY_"), "TOY_", ["TOY_BATCH".into(), "HOME".into()].into_iter())
-            .unwrap();
+        reject_unknown_variables(
+            &command::<Toy>("TOY_"),
+            "TOY_",
+            ["TOY_BATCH".into(), "HOME".into()].into_iter(),
+        )
+        .unwrap();
     }
 }

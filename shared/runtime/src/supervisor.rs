@@ -7,13 +7,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long a stop may take. `docker stop` kills after ten seconds; this leaves time to say what was unfinished.
+/// How long a stop may take. `docker stop` kills after ten seconds; this leaves time to log what was unfinished.
 const STOP_DEADLINE: Duration = Duration::from_secs(9);
 
-/// Holds the tasks of a process: if one ends before the stop, in whatever way, the process ends, with an error.
+/// Runs the tasks of a process. If one ends before the stop, in whatever way, the process ends with an error.
 ///
-/// A service that goes on without its relay would look healthy and publish nothing. A process that is gone is started
-/// again by whoever watches it.
+/// A service that runs on without its relay would look healthy and publish nothing. A process that has ended is started
+/// again by its supervisor (systemd, Compose, Kubernetes).
 pub struct Supervisor {
     tasks: JoinSet<anyhow::Result<()>>,
     names: HashMap<Id, &'static str>,
@@ -22,17 +22,17 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// With no tasks yet. `stop` is what tells them to end; SIGTERM and SIGINT cancel it.
+    /// `stop` tells the tasks to end; SIGTERM and SIGINT cancel it.
     pub fn new(stop: CancellationToken) -> Self {
-        let asked = stop.clone();
+        let requested = stop.clone();
         tokio::spawn(async move {
             stop_signal().await;
-            asked.cancel();
+            requested.cancel();
         });
         Self { tasks: JoinSet::new(), names: HashMap::new(), stop, orderly: true }
     }
 
-    /// Starts a task that is to run until the stop.
+    /// Starts a task that runs until the stop.
     pub fn spawn(
         &mut self,
         name: &'static str,
@@ -50,17 +50,17 @@ impl Supervisor {
         });
     }
 
-    /// Runs what has to come first while the tasks so far are watched. `None` when a stop, or a task that ended, came
-    /// in between: then only [`run`](Self::run) is left to call.
-    pub async fn first<T>(&mut self, start: impl Future<Output = T>) -> Option<T> {
+    /// Waits for `start` while watching the tasks. `None` if the stop, or the end of a task, came first: then the caller
+    /// calls [`run`](Self::run).
+    pub async fn run_until_stop<T>(&mut self, start: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             started = start => Some(started),
             () = self.end() => None,
         }
     }
 
-    /// Waits for the stop, or for a task that ends too early; then stops everything, up to the deadline. Exit code 0
-    /// means that the stop was asked for and everything ended in order.
+    /// Waits for the stop, or for a task that ends too early. Then stops all tasks, up to the deadline. Exit code 0 means
+    /// that the stop was requested and every task ended without an error.
     pub async fn run(mut self) -> ExitCode {
         self.end().await;
         tracing::info!("stopping");
@@ -71,16 +71,19 @@ impl Supervisor {
         });
         if drained.await.is_err() {
             let unfinished: Vec<_> = self.names.values().collect();
-            tracing::error!(?unfinished, "stopping by force: what is unfinished is safe where it is");
+            tracing::error!(
+                ?unfinished,
+                "stopping by force; unfinished work is safe in the database and the broker"
+            );
             return ExitCode::FAILURE;
         }
         tracing::info!("stopped");
         if self.orderly { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    /// Returns when it is time to stop, whatever the reason.
+    /// Returns at the stop, or when a task has ended too early.
     async fn end(&mut self) {
-        // In this order: once the stop has been called, tasks end because of it, and that is not too early.
+        // `biased`: after the stop, tasks end because of it, which is not too early.
         let early = tokio::select! {
             biased;
             () = self.stop.cancelled() => None,
@@ -93,7 +96,7 @@ impl Supervisor {
         }
     }
 
-    /// Says how a task ended. Returns whether that is fine.
+    /// Logs how a task ended. Returns whether it ended as it should.
     fn report(&mut self, ended: Result<(Id, anyhow::Result<()>), JoinError>, early: bool) -> bool {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let task = self.names.remove(&id).unwrap_or("unnamed");
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_panics_ends_the_process_with_an_error() {
+    async fn panicking_task_ends_the_process_with_an_error() {
         let stop = CancellationToken::new();
         let mut supervisor = Supervisor::new(stop.clone());
         supervisor.spawn("bad", async { panic!("on purpose") });
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_ends_too_early_stops_the_others_in_order() {
+    async fn task_that_ends_too_early_stops_the_others_and_fails() {
         let stop = CancellationToken::new();
         let mut supervisor = Supervisor::new(stop.clone());
         supervisor.spawn_infallible("short", async {});
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stop_that_was_asked_for_is_a_success_however_quick_the_tasks_are() {
+    async fn requested_stop_succeeds_however_soon_the_tasks_end() {
         for _ in 0..50 {
             let stop = CancellationToken::new();
             let mut supervisor = Supervisor::new(stop.clone());

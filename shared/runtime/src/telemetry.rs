@@ -6,23 +6,23 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// How a log line looks.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// One JSON object a line: for machines.
+    /// One JSON object per line, for machines.
     Json,
-    /// For people.
+    /// Plain text, for people.
     Text,
 }
 
-/// Upper bounds of the histograms' buckets, in seconds: from a commit that is published at once to an outage.
+/// Upper bounds of the histograms' buckets, in seconds: from a commit that is published at once to a long outage.
 const BUCKETS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// For `value_parser`: a log filter such as `info` or `warn,outbox=debug`.
 ///
 /// # Errors
-/// Says what is right.
+/// A sentence that says what is valid.
 pub fn filter(text: &str) -> Result<String, String> {
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -30,7 +30,7 @@ pub fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// Starts logs and metrics for this process. What it returns renders `/metrics`.
+/// Starts logs and metrics for this process. The handle renders `/metrics`.
 ///
 /// # Errors
 /// When called twice.
@@ -46,7 +46,7 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<PrometheusHandle
     Ok(PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?)
 }
 
-/// Folds recorded values into the histograms, until `stop`. Without it they would pile up between two scrapes.
+/// Aggregates recorded values into the histograms, until `stop`. Without it they would use memory until the next scrape.
 pub async fn upkeep(metrics: PrometheusHandle, stop: CancellationToken) {
     while stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(5))).await.is_some() {
         metrics.run_upkeep();

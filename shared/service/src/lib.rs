@@ -1,15 +1,17 @@
-//! What every service here is wired from, and nothing that only one of them does.
+//! What every service is assembled from. The story of start and stop is in [`Process`].
 //!
-//! - [`Relays`]: what the service has written into its outbox is published; with what wakes, watches and clears up.
-//! - [`Intake`]: what others have published is applied, once; with the dead letters, and the memory of what was applied.
-//! - [`settings`]: what these have to be told, the same for each service under its own prefix.
+//! - [`RelayTasks`]: publish what the service has written into its outbox.
+//! - [`ConsumerTasks`]: apply what other services have published, once.
+//! - [`settings`]: their settings, the same for each service under its own prefix.
 //!
-//! A service brings its name, its handler and its tables. The walls stay where they are: `outbox` and `inbox` know no
-//! broker, `broker` knows no database, and this crate is where they meet.
+//! A service brings its name, its tables, its handler and its routes. `outbox` and `inbox` do not know the broker, and
+//! `broker` does not know the database; they meet here.
 
-mod intake;
-mod relays;
+mod consumer_tasks;
+mod process;
+mod relay_tasks;
 pub mod settings;
 
-pub use intake::{Intake, Subscription};
-pub use relays::Relays;
+pub use consumer_tasks::{ConsumerTasks, Subscription};
+pub use process::{Process, Service, load};
+pub use relay_tasks::RelayTasks;

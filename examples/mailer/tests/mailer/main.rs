@@ -1,9 +1,9 @@
-//! The mailer, against a real PostgreSQL and a real RabbitMQ: one mail, whatever happens.
+//! The mailer, with PostgreSQL and RabbitMQ: each end of an order is one mail, whatever fails meanwhile.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
 
 mod at_least_once;
-mod beside_the_shop;
-mod events_that_arrive;
+mod handler;
 mod process;
-mod room;
+mod support;
+mod with_the_services;

@@ -1,4 +1,4 @@
-//! The limit that the relay is held against: the same messages, from memory, to the same queues.
+//! The limit that the relay is compared with: the same messages, from memory, to the same queues.
 
 use std::{
     collections::VecDeque,
@@ -13,16 +13,16 @@ use lapin::{
 };
 use tokio::time::timeout;
 
-/// What the services declare. Named again here, because a benchmark meets the system from outside.
+/// What the services declare. Named again here, because a benchmark uses the system only from outside.
 const EXCHANGE: &str = "shop.events";
 const QUEUES: [&str; 2] = ["inventory.events", "billing.events"];
 const ROUTING_KEY: &str = "order.created";
 
-/// As many publishes wait for their confirm at once. Past this the rate hardly grows, and the relay's batch is as large.
+/// At most this many messages are unconfirmed. With more the rate hardly grows, and the relay's batch is as large.
 pub(crate) const IN_FLIGHT: usize = 500;
 
-/// lapin bounds nothing by itself: connecting to a silent server, or publishing during an alarm, waits for ever.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the broker may take for one answer. lapin itself waits without a limit, for a silent server as for an alarm.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A connection with one channel in confirm mode, used by one task.
 pub(crate) struct BarePublisher {
@@ -30,7 +30,7 @@ pub(crate) struct BarePublisher {
     channel: Channel,
 }
 
-/// One message as the relay would send it.
+/// One message as the relay would publish it.
 pub(crate) struct Message {
     /// The event's id.
     pub(crate) id: String,
@@ -38,48 +38,51 @@ pub(crate) struct Message {
     pub(crate) body: Vec<u8>,
 }
 
-async fn within<T>(what: &str, answer: impl Future<Output = lapin::Result<T>>) -> anyhow::Result<T> {
-    timeout(PATIENCE, answer)
+/// Awaits an answer of the broker. `what` completes "failed to …".
+pub(crate) async fn answered<T>(
+    what: &str,
+    answer: impl Future<Output = lapin::Result<T>>,
+) -> anyhow::Result<T> {
+    timeout(ANSWER_DEADLINE, answer)
         .await
-        .with_context(|| format!("{what}: no answer within {PATIENCE:?}"))?
-        .with_context(|| what.to_owned())
+        .with_context(|| format!("failed to {what}: no answer within {ANSWER_DEADLINE:?}"))?
+        .with_context(|| format!("failed to {what}"))
 }
 
 impl BarePublisher {
-    /// Connects. The exchange and the queues must exist: the services declare them.
-    ///
-    /// # Errors
-    /// When the broker refuses or does not answer.
+    /// Connects to the broker. The exchange and the queues must exist: the services declare them.
     pub(crate) async fn connect(amqp_url: &str) -> anyhow::Result<Self> {
         let properties = ConnectionProperties::default().with_connection_name("load-tests".into());
-        let connection = within("connect to the broker", Connection::connect(amqp_url, properties)).await?;
-        let channel = within("open a channel", connection.create_channel()).await?;
-        within("confirm.select", channel.confirm_select(ConfirmSelectOptions::default())).await?;
+        let connection = answered("connect to the broker", Connection::connect(amqp_url, properties)).await?;
+        let channel = answered("open a channel", connection.create_channel()).await?;
+        let confirms = channel.confirm_select(ConfirmSelectOptions::default());
+        answered("select confirms", confirms).await?;
         Ok(Self { connection, channel })
     }
 
-    /// Empties both queues, so that every round begins with the same ones. Returns how many messages were in each.
+    /// Empties both queues, so that every round begins alike, and returns how many messages were in each.
     ///
     /// # Errors
-    /// When a queue does not exist, or somebody consumes from it: then this would not be the same work.
+    /// When a queue does not exist, or has a consumer: the broker then does other work than in the other turns.
     pub(crate) async fn empty_queues(&self) -> anyhow::Result<[u32; 2]> {
         let mut removed = [0; 2];
         for (queue, removed) in QUEUES.into_iter().zip(&mut removed) {
             let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
             let declared = self.channel.queue_declare(queue.into(), passive, FieldTable::default());
-            let consumers = within("look at a queue", declared).await?.consumer_count();
-            ensure!(consumers == 0, "{queue} has {consumers} consumers");
+            let consumers = answered("inspect a queue", declared).await?.consumer_count();
+            ensure!(consumers == 0, "failed to empty {queue}: it has {consumers} consumers");
             let purged = self.channel.queue_purge(queue.into(), QueuePurgeOptions::default());
-            *removed = within("empty a queue", purged).await?;
+            *removed = answered("empty a queue", purged).await?;
         }
         Ok(removed)
     }
 
-    /// Publishes all messages with as much confirmed as the relay demands: persistent, mandatory, each one confirmed.
+    /// Publishes all messages as the relay does: persistent, mandatory, each one confirmed.
+    ///
     /// Returns how long that took, from the first publish to the last confirm.
     ///
     /// # Errors
-    /// When a message is not confirmed, or comes back: there is no figure then.
+    /// When a message is not confirmed, or is returned.
     pub(crate) async fn publish(&self, messages: &[Message]) -> anyhow::Result<Duration> {
         let mut waiting = VecDeque::with_capacity(IN_FLIGHT);
         let start = Instant::now();
@@ -97,10 +100,7 @@ impl BarePublisher {
         Ok(start.elapsed())
     }
 
-    /// Publishes one message and waits for its confirm: the least that any publisher adds to a commit.
-    ///
-    /// # Errors
-    /// When it is not confirmed.
+    /// Publishes one message and returns how long its confirm took: the least that any publisher adds to a commit.
     pub(crate) async fn publish_one(&self, message: &Message) -> anyhow::Result<Duration> {
         let start = Instant::now();
         confirmed(self.send(message).await?).await?;
@@ -121,21 +121,18 @@ impl BarePublisher {
             &message.body,
             properties,
         );
-        within("publish", published).await
+        answered("publish a message", published).await
     }
 
-    /// Says goodbye, so that the broker does not log a connection that broke.
-    ///
-    /// # Errors
-    /// When the broker does not answer.
+    /// Closes the connection, so that the broker does not log it as broken.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        within("close the connection", self.connection.close(200, "done".into())).await
+        answered("close the connection", self.connection.close(200, "done".into())).await
     }
 }
 
 async fn confirmed(confirm: PublisherConfirm) -> anyhow::Result<()> {
-    match within("wait for a confirm", confirm).await? {
+    match answered("receive a confirm", confirm).await? {
         Confirmation::Ack(None) => Ok(()),
-        other => bail!("a message was not accepted: {other:?}"),
+        other => bail!("failed to publish a message: the broker answered {other:?}"),
     }
 }

@@ -1,25 +1,23 @@
-//! A PostgreSQL of one's own with the services' tables, and no services: for what only the database decides.
+//! A private PostgreSQL with the services' tables and without services, for what only the database decides.
 
 use anyhow::{Context as _, Result};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{DatabaseUrls, Home, Passwords, Postgres};
 
-use crate::{conditions::Conditions, other_work};
+use crate::{conditions::Conditions, other_work, setup::Setup};
 
-/// Gone when it is dropped.
+/// The server, stopped when the value is dropped.
 pub(crate) struct BenchDatabase {
     postgres: Postgres,
     urls: DatabaseUrls,
     home: Home,
+    setup: Setup,
     busy_before: Option<f64>,
 }
 
 impl BenchDatabase {
-    /// Starts it, and applies the migrations.
-    ///
-    /// # Errors
-    /// When something is missing or does not start; says what.
-    pub(crate) async fn start() -> Result<Self> {
+    /// Starts the server and applies the migrations.
+    pub(crate) async fn start(setup: &Setup) -> Result<Self> {
         eprintln!("starting PostgreSQL");
         let home = Home::choose().await?;
         let postgres = Postgres::private_in(home).await?;
@@ -30,41 +28,33 @@ impl BenchDatabase {
         testbed::bootstrap(&admin_url, &passwords).await?;
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
         testbed::migrate(&urls).await?;
-        let busy_before = other_work::share().await;
-        Ok(Self { postgres, urls, home, busy_before })
+        let busy_before = other_work::share(setup).await;
+        Ok(Self { postgres, urls, home, setup: setup.clone(), busy_before })
     }
 
-    /// The database, as the order service knows it.
+    /// Returns the database's URL with the order service's login.
     pub(crate) fn url(&self) -> &str {
         &self.urls.orders
     }
 
-    /// A session as the order service has them.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Opens a session with the order service's login and its planner settings.
     pub(crate) async fn connect(&self) -> Result<PgConnection> {
-        let mut session = PgConnection::connect(&self.urls.orders).await.context("cannot connect")?;
+        let session = PgConnection::connect(&self.urls.orders).await;
+        let mut session = session.context("failed to connect to the database")?;
         sqlx::query("set jit = off").execute(&mut session).await?;
         Ok(session)
     }
 
-    /// Puts everything on disk, so that what was written before is not paid for while something is measured.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Writes everything to disk, so that no measurement pays for what was written before it.
     pub(crate) async fn checkpoint(&self) -> Result<()> {
         let mut admin = PgConnection::connect(&self.postgres.admin_url("shop")).await?;
-        sqlx::query("checkpoint").execute(&mut admin).await?;
-        admin.close().await.context("cannot say goodbye to the database")
+        sqlx::query("checkpoint").execute(&mut admin).await.context("failed to write a checkpoint")?;
+        admin.close().await.context("failed to close a connection to the database")
     }
 
-    /// What is in force.
-    ///
-    /// # Errors
-    /// When the database does not say.
+    /// Reads the conditions in force.
     pub(crate) async fn conditions(&self) -> Result<Conditions> {
-        let busy = [self.busy_before, other_work::share().await];
+        let busy = [self.busy_before, other_work::share(&self.setup).await];
         Conditions::read(&mut self.connect().await?, None, self.home, busy).await
     }
 }

@@ -1,68 +1,39 @@
-//! The relay's own statements, as `shared/outbox/src/claim.rs` has them, with the parameters of a relay that looks at all
-//! lanes. A benchmark meets the system from outside, so they stand here once more.
+//! The relay's claim statements, with the parameters of a full scan of all lanes.
 
-/// What every look asks of an event: due, and not behind an older one of its aggregate that waits, or that is owed below
-/// `floor`, where this look begins.
-fn due(floor: &str) -> String {
-    format!(
-        "event.seq > {floor} and event.published_at is null and event.parked_at is null
-         and (event.attempts = 0 or event.available_at <= statement_timestamp())
-         and not exists (
-             select from outbox older
-             where older.aggregate_id = event.aggregate_id and older.seq < event.seq
-               and older.published_at is null and older.attempts > 0
-               and (older.parked_at is not null or older.available_at > statement_timestamp()) offset 0)
-         and (event.aggregate_version = 1 or not exists (
-             select from outbox unseen
-             where unseen.aggregate_id = event.aggregate_id
-               and unseen.aggregate_version < event.aggregate_version
-               and unseen.seq <= {floor} and unseen.published_at is null))"
-    )
+use anyhow::Result;
+
+use crate::product_sql::ProductSql;
+
+/// For each lane the `seq` after which the relay scans. With zeros it scans everything that is pending.
+const FULL_SCAN: (&str, &str) = ("Int8Array", "array_fill(0::bigint, array[16])");
+
+/// Returns the three statements of one step of the relay, by name: lock lanes, see whether any event is due in lanes that
+/// another relay may hold, and read the due events of the locked lanes.
+///
+/// # Errors
+/// When the product has no such statement, or one with other parameters.
+pub(crate) fn statements(product: &ProductSql) -> Result<[(&'static str, String); 3]> {
+    let lock = product.find(&["from outbox_lanes", "for update skip locked"])?;
+    let any = product.find(&["select exists", "with ordinality as"])?;
+    let read = product.find(&["as locked (lane)"])?;
+    // The relay's defaults: 8 of 16 lanes, and its batch of 500 divided by 8.
+    let lanes = ("Int2Array", "array[0, 1, 2, 3, 4, 5, 6, 7]");
+    Ok([
+        ("lock lanes", lock.bind(&[("Int2", "0"), ("Int8", "8"), ("Int2", "16"), FULL_SCAN])?),
+        ("is anything due", any.bind(&[FULL_SCAN])?),
+        ("read what is due", read.bind(&[lanes, ("Int8", "62"), FULL_SCAN])?),
+    ])
 }
 
-/// The three statements of a step: lock lanes, see whether anything is due at all, read what is due. `behind` is the
-/// floor that the relay keeps for each lane; 0 is a full look.
-pub(crate) fn statements(behind: i64) -> [(&'static str, String); 3] {
-    let behind = format!("(array_fill({behind}::bigint, array[16]))");
-    let [of_lane, of_place, of_locked] = [
-        format!("{behind}[outbox_lanes.lane + 1]"),
-        "floor.seq".to_owned(),
-        format!("{behind}[locked.lane + 1]"),
-    ]
-    .map(|floor| due(&floor));
-    [
-        (
-            "lock lanes",
-            format!(
-                "select lane from outbox_lanes
-                 where exists (select from outbox event
-                               where event.lane = outbox_lanes.lane and {of_lane} offset 0)
-                 order by (lane + 16) % 16 limit 8 for update skip locked"
-            ),
-        ),
-        (
-            "is anything due",
-            format!(
-                "select exists (
-                     select from unnest({behind}) with ordinality as floor (seq, place)
-                     cross join lateral (
-                         select from outbox event
-                         where event.lane = floor.place - 1 and {of_place} limit 1) due)"
-            ),
-        ),
-        (
-            "read what is due",
-            format!(
-                "select due.seq, due.event_id, due.aggregate_id, due.event_type, due.payload, due.traceparent
-                 from unnest(array[0,1,2,3,4,5,6,7]::smallint[]) as locked (lane)
-                 cross join lateral (
-                     select event.seq, event.event_id, event.aggregate_id, event.event_type,
-                            event.payload::text as payload, event.headers ->> 'traceparent' as traceparent
-                     from outbox event
-                     where event.lane = locked.lane and {of_locked}
-                     order by event.seq limit 62) due
-                 order by due.seq"
-            ),
-        ),
-    ]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_products_claim_statements_are_found_and_bound() {
+        for (name, statement) in statements(&ProductSql::read().unwrap()).unwrap() {
+            assert!(!statement.contains('$'), "{name}: a parameter is left: {statement}");
+            assert!(statement.contains(FULL_SCAN.1), "{name}: {statement}");
+        }
+    }
 }

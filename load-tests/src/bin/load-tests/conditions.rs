@@ -1,4 +1,4 @@
-//! What was in force while something was measured. A rate without its durability is an advertisement.
+//! The conditions that a benchmark ran under. A rate means little without the durability settings behind it.
 
 use std::fmt;
 
@@ -9,24 +9,23 @@ use testbed::Home;
 
 use crate::pgbench::cores;
 
-/// Read from the machine and the servers, never assumed.
-#[derive(Debug, Clone, Serialize)]
+/// Read from the machine and from the servers, never assumed.
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Conditions {
     cores: u32,
-    /// Others' share of the cores while ours was idle: before the first turn, and after the last.
+    /// The other processes' share of the cores while the system was idle: before the first turn, and after the last.
     other_work: [Option<f64>; 2],
     /// In containers, or as plain processes.
     servers: &'static str,
-    /// PostgreSQL's version, and its settings that decide what a commit means.
     postgres: String,
     fsync: String,
     synchronous_commit: String,
     full_page_writes: String,
     shared_buffers: String,
-    /// RabbitMQ's version, or why it is not there.
+    /// RabbitMQ's version, or `stopped`.
     rabbitmq: String,
-    /// The type of each queue that events go to, as the broker tells it.
+    /// The type of each queue that takes events, as the broker reports it.
     queues: String,
     /// What counts as published.
     confirms: &'static str,
@@ -35,10 +34,7 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// Asks the database and, if there is one, the broker's management API (`http://user:password@host:port`).
-    ///
-    /// # Errors
-    /// When the database does not answer, or the broker's API contradicts itself.
+    /// Asks the database and, if it runs, the broker's management API (`http://user:password@host:port`).
     pub(crate) async fn read(
         database: &mut PgConnection,
         broker_api: Option<&str>,
@@ -52,7 +48,7 @@ impl Conditions {
         )
         .fetch_one(database)
         .await
-        .context("cannot read the database's settings")?;
+        .context("failed to read the database's settings")?;
         let (rabbitmq, queues) = match broker_api {
             Some(api) => (version(api).await?, queues(api).await?),
             None => ("stopped".to_owned(), "none".to_owned()),
@@ -76,7 +72,7 @@ impl Conditions {
         })
     }
 
-    /// With what the services were told.
+    /// Adds the settings that the services were given.
     pub(crate) fn with_settings(mut self, settings: &[(String, String)]) -> Self {
         self.settings = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         self
@@ -86,17 +82,19 @@ impl Conditions {
 async fn get(url: &str) -> anyhow::Result<serde_json::Value> {
     let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5)).no_proxy().build()?;
     let answer = client.get(url).send().await.and_then(reqwest::Response::error_for_status);
-    // Without the URL: it has a password in it.
-    Ok(answer.map_err(reqwest::Error::without_url)?.json().await?)
+    // Without the URL: it contains a password.
+    let answer = answer.map_err(reqwest::Error::without_url).context("failed to ask the broker's API")?;
+    Ok(answer.json().await?)
 }
 
 async fn version(api: &str) -> anyhow::Result<String> {
-    let overview = get(&format!("{api}/api/overview")).await.context("the broker's API")?;
-    Ok(overview["rabbitmq_version"].as_str().context("the broker's API names no version")?.to_owned())
+    let overview = get(&format!("{api}/api/overview")).await?;
+    let version = overview["rabbitmq_version"].as_str();
+    Ok(version.context("failed to read the broker's version: its API names none")?.to_owned())
 }
 
 async fn queues(api: &str) -> anyhow::Result<String> {
-    let all = get(&format!("{api}/api/queues")).await.context("the broker's API")?;
+    let all = get(&format!("{api}/api/queues")).await?;
     let mut types: Vec<String> = all
         .as_array()
         .into_iter()
@@ -111,20 +109,24 @@ async fn queues(api: &str) -> anyhow::Result<String> {
 impl fmt::Display for Conditions {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Conditions { cores, servers, postgres, fsync, synchronous_commit, .. } = self;
-        let Conditions { full_page_writes, shared_buffers, rabbitmq, queues, confirms, .. } = self;
+        let Conditions { full_page_writes, shared_buffers, rabbitmq, queues, confirms, settings, .. } = self;
         let [before, after] = self.other_work.map(|share| match share {
             Some(share) => format!("{:.0} %", share * 100.0),
             None => "?".to_owned(),
         });
         writeln!(
             to,
-            "  {cores} cores for everything; busy while ours was idle: {before} before, {after} after"
+            "  {cores} cores for everything; busy while the system was idle: {before} before, {after} after"
         )?;
         writeln!(
             to,
             "  PostgreSQL {postgres}: fsync={fsync}, synchronous_commit={synchronous_commit}, \
              full_page_writes={full_page_writes}, shared_buffers={shared_buffers}"
         )?;
-        writeln!(to, "  RabbitMQ {rabbitmq}; queues: {queues}; confirms: {confirms}; servers as {servers}")
+        writeln!(to, "  RabbitMQ {rabbitmq}; queues: {queues}; confirms: {confirms}; servers as {servers}")?;
+        if !settings.is_empty() {
+            writeln!(to, "  settings of the services: {}", settings.join(" "))?;
+        }
+        Ok(())
     }
 }

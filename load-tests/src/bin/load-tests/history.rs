@@ -1,19 +1,16 @@
-//! An outbox with a past: small events that were published long ago, written as fast as the database takes them.
+//! Events that were published long ago, written as fast as the database takes them.
 
 use anyhow::{Context as _, Result};
 use sqlx::PgConnection;
 
-/// Written in one go; more at once would be one very long transaction.
-const AT_ONCE: i64 = 500_000;
+/// One transaction writes at most this many events; more would make it very long.
+const EVENTS_PER_TRANSACTION: i64 = 500_000;
 
-/// Adds so many events that were published `age` ago (as PostgreSQL writes an interval), and the statistics of them.
-///
-/// # Errors
-/// When the database fails.
+/// Adds `events` small events that were published `age` ago (a PostgreSQL interval), and updates the statistics.
 pub(crate) async fn write(database: &mut PgConnection, events: i64, age: &str) -> Result<()> {
     let mut left = events;
     while left > 0 {
-        let now = left.min(AT_ONCE);
+        let now = left.min(EVENTS_PER_TRANSACTION);
         let fill = sqlx::query(
             "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
                                  schema_version, payload, lane, created_at, published_at)
@@ -21,7 +18,8 @@ pub(crate) async fn write(database: &mut PgConnection, events: i64, age: &str) -
                     clock_timestamp() - $2::text::interval, clock_timestamp() - $2::text::interval
              from generate_series(1, $1) as number",
         );
-        fill.bind(now).bind(age).execute(&mut *database).await.context("cannot write a history")?;
+        let filled = fill.bind(now).bind(age).execute(&mut *database).await;
+        filled.context("failed to write published events")?;
         left -= now;
     }
     sqlx::query("vacuum analyze outbox").execute(&mut *database).await?;

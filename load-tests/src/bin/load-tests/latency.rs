@@ -1,4 +1,4 @@
-//! How long an event is on its way: from the commit of its order to the broker, and to the effects in both services.
+//! The time from the commit of an order to the publication of its event, and to its effects in both services.
 
 use std::time::Duration;
 
@@ -10,29 +10,43 @@ use crate::{
     bare_publisher::BarePublisher,
     report::{Figure, Goal, Report},
     rig::{Login, Rig},
+    setup::Setup,
 };
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// Orders per second, at constant intervals. May be given several times.
+    /// Orders per second, at constant intervals. May be repeated.
     #[arg(long, default_values_t = [100])]
-    pub(crate) rate: Vec<u32>,
-    /// How long orders are placed at each rate.
-    #[arg(long, default_value_t = 20)]
-    pub(crate) seconds: u64,
+    rate: Vec<u32>,
+    /// How many seconds orders are placed at each rate.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Orders that warm up the system. Their events are also what the bare publisher sends.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    warm_up: u32,
 }
 
-/// After the last order. A backlog of seconds at this point is a result too, and shows in the percentiles.
-const APPLIED_WITHIN: Duration = Duration::from_secs(60);
+impl Options {
+    pub(crate) fn smoke(self) -> Self {
+        Self { rate: vec![50], seconds: 1, warm_up: self.warm_up.min(50) }
+    }
+}
 
-pub(crate) async fn run(options: &Options, settings: &[(String, String)]) -> anyhow::Result<Report> {
-    let rig = Rig::start(settings.to_vec()).await?;
-    // First connections, first plans, first pages: nobody's latency.
+/// For the warm-up and for the bare publisher.
+const WARM_UP_PER_SECOND: u32 = 100;
+
+/// Begins after the last order. A backlog of seconds at this point is a result too: it is in the percentiles.
+const APPLIED_DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+    let rig = Rig::start(setup).await?;
+    // The first connections, plans and pages are no customer's latency.
     eprintln!("warming up");
-    run_load(Load::new(rig.orders_url(), 100, Duration::from_secs(2)), |_| ()).await?;
-    rig.everything_applied(APPLIED_WITHIN).await?;
+    let duration = Duration::from_secs(1) * options.warm_up / WARM_UP_PER_SECOND;
+    run_load(Load::new(rig.orders_url(), WARM_UP_PER_SECOND, duration), |_| ()).await?;
+    rig.everything_applied(APPLIED_DEADLINE).await?;
 
-    let mut figures = bare_confirms(&rig).await?;
+    let mut figures = bare_confirms(&rig, options.warm_up).await?;
     for &rate in &options.rate {
         eprintln!("{rate} orders a second for {} s", options.seconds);
         figures.extend(at_rate(&rig, rate, Duration::from_secs(options.seconds)).await?);
@@ -48,17 +62,18 @@ pub(crate) async fn run(options: &Options, settings: &[(String, String)]) -> any
             .into(),
         "HTTP latency is counted from when a request was due and includes up to about 1 ms of the timer's grain".into(),
     ];
-    Ok(Report { benchmark: "latency", conditions, figures, notes })
+    Ok(Report::new("latency", setup, conditions, figures, notes))
 }
 
-/// What the broker alone takes to confirm one message, in this minute, on this disk. Sends events again that were
-/// published before: the consumers drop them as duplicates.
-async fn bare_confirms(rig: &Rig) -> anyhow::Result<Vec<Figure>> {
+/// Measures how long the broker alone takes to confirm one message.
+///
+/// It publishes events again that were published before: the consumers drop them as duplicates.
+async fn bare_confirms(rig: &Rig, count: u32) -> anyhow::Result<Vec<Figure>> {
     let bare = BarePublisher::connect(&rig.amqp_url()).await?;
     let mut took = Vec::new();
-    let mut tick = tokio::time::interval(Duration::from_millis(10));
-    for message in rig.messages("published_at is not null", 200).await? {
-        // At 100 a second, as the events are: a broker that is kept busy confirms sooner.
+    // At a constant rate, as the events are published: a busy broker confirms sooner.
+    let mut tick = tokio::time::interval(Duration::from_secs(1) / WARM_UP_PER_SECOND);
+    for message in rig.messages("published_at is not null", count).await? {
         tick.tick().await;
         took.push(bare.publish_one(&message).await?.as_secs_f64() * 1e3);
     }
@@ -71,18 +86,17 @@ async fn bare_confirms(rig: &Rig) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-async fn at_rate(rig: &Rig, rate: u32, for_: Duration) -> anyhow::Result<Vec<Figure>> {
-    let mut auditor = rig.connect(Login::Auditor).await?;
-    let before: i64 =
-        sqlx::query_scalar("select coalesce(max(seq), 0) from orders.outbox").fetch_one(&mut auditor).await?;
-    let summary = run_load(Load::new(rig.orders_url(), rate, for_), |_| ()).await?;
+async fn at_rate(rig: &Rig, rate: u32, duration: Duration) -> anyhow::Result<Vec<Figure>> {
+    let before = rig.last_seq().await?;
+    let summary = run_load(Load::new(rig.orders_url(), rate, duration), |_| ()).await?;
     ensure!(
         summary.accepted == summary.sent && summary.shed == 0,
-        "{rate} a second is more than was accepted: {summary} {:?}",
+        "failed to place {rate} orders a second: {summary} {:?}",
         summary.failures
     );
-    rig.everything_applied(APPLIED_WITHIN).await?;
+    rig.everything_applied(APPLIED_DEADLINE).await?;
 
+    let mut auditor = rig.connect(Login::Auditor).await?;
     let row = sqlx::query(
         "select count(*),
                 percentile_disc(array[0.5, 0.99]) within group (order by published),
@@ -105,7 +119,7 @@ async fn at_rate(rig: &Rig, rate: u32, for_: Duration) -> anyhow::Result<Vec<Fig
         (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
     ensure!(
         u64::try_from(measured).ok() == Some(summary.accepted),
-        "{} orders were accepted, {measured} events were found in all three places",
+        "failed to measure {} accepted orders: {measured} events are in all three places",
         summary.accepted
     );
 

@@ -1,11 +1,14 @@
-//! Benchmarks that end by themselves. Each starts servers and services of its own on loopback, measures ours and a
-//! bare limit in turns in the same session, and prints both with their ratio and with the durability in force.
+//! Benchmarks that end by themselves. Each starts servers and services of its own on loopback, measures the product and a
+//! bare limit alternately, and prints both with their ratio and with the durability settings in force.
 
 mod bare_consumer;
 mod bare_publisher;
 mod bench_database;
+mod benchmark;
 mod claim;
 mod claim_sql;
+mod compare;
+mod comparison;
 mod conditions;
 mod consumer;
 mod footprint;
@@ -15,32 +18,42 @@ mod memory;
 mod orders_sql;
 mod other_work;
 mod pgbench;
+mod product_sql;
 mod relay;
 mod report;
 mod retention;
 mod retention_sql;
 mod rig;
+mod rig_database;
 mod saga;
+mod setup;
+mod table;
 mod vacuum;
 mod write;
 
-use std::{process::ExitCode, time::Duration};
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 
-use crate::report::Report;
+use crate::{benchmark::Benchmark, report::Report, setup::Setup};
 
-/// What it costs, measured beside what it could cost at least.
+/// Measures the product beside the bare limits of the same machine.
 #[derive(Debug, Parser)]
 #[command(name = "load-tests", version)]
 struct Arguments {
     #[command(subcommand)]
-    benchmark: Benchmark,
-    /// One JSON document instead of tables.
+    command: Command,
+    /// Print JSON instead of tables.
     #[arg(long, global = true)]
     json: bool,
-    /// A setting of a service other than its default, such as ORDERS_LOG=warn. May be given several times.
+    /// Run everything once with tiny counts, to see that it works. The figures mean nothing.
+    #[arg(long, global = true)]
+    smoke: bool,
+    /// Give the services a setting other than its default, such as ORDERS_LOG=warn. May be repeated.
     #[arg(long = "set", global = true, value_name = "NAME=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
 }
@@ -51,31 +64,18 @@ fn setting(text: &str) -> Result<(String, String), &'static str> {
 }
 
 #[derive(Debug, Subcommand)]
-enum Benchmark {
-    /// `POST /orders` against the same statement from pgbench; that statement with the outbox row against without.
-    Write(write::Options),
-    /// A backlog leaving through the relay, against a bare publisher with the same confirms.
-    Relay(relay::Options),
-    /// Waiting messages becoming effects, against taking them and doing nothing.
-    Consumer(consumer::Options),
-    /// From the commit to the broker, and to the effects, at a constant rate of orders.
-    Latency(latency::Options),
-    /// Orders that go all the way, as many as there can be.
-    Saga(saga::Options),
-    /// Time to start, and memory.
-    Footprint(footprint::Options),
-    /// A look into the outbox with ten thousand published events behind it, and with ten million.
-    Claim(claim::Options),
-    /// The relay while a long transaction elsewhere holds back vacuum.
-    Vacuum(vacuum::Options),
-    /// A million old events leaving: in windows, in one statement, with their partition.
-    Retention(retention::Options),
-    /// The first six, with their defaults; latency at 100 and at 600 orders a second.
+enum Command {
+    #[command(flatten)]
+    One(Benchmark),
+    /// Run all nine benchmarks with their defaults; latency at 100 and at 600 orders a second.
     All,
+    /// Compare two builds: run benchmarks of both alternately, and print the medians and their ratios.
+    Compare(compare::Options),
 }
 
-/// Every wait inside has a deadline that says more; this one is for the wait that was forgotten.
-const LONGEST: Duration = Duration::from_secs(1800);
+/// Ends a benchmark that waits for ever although every wait in it has a deadline of its own.
+const BENCHMARK_DEADLINE: Duration = Duration::from_secs(1800);
+const SMOKE_DEADLINE: Duration = Duration::from_secs(180);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -83,63 +83,52 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
-            // As the `demo` command has it: the environment failed, no promise was broken. A missed goal is a result.
+            // As in the `demo` command: the environment failed, and no promise was broken. A missed goal is a result.
             ExitCode::from(2)
         }
     }
 }
 
-async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let mut reports = Vec::new();
-    for benchmark in arguments.benchmark.each()? {
-        let measured = tokio::time::timeout(LONGEST, benchmark.run(&arguments.settings));
-        let report = measured.await.with_context(|| format!("not done after {LONGEST:?}"))??;
-        if arguments.json {
-            reports.push(report);
-        } else {
-            println!("{report}");
+async fn run(arguments: Arguments) -> Result<()> {
+    let setup = Setup { settings: arguments.settings, smoke: arguments.smoke };
+    match arguments.command {
+        Command::One(benchmark) => run_all(vec![benchmark], &setup, arguments.json).await,
+        Command::All => run_all(Benchmark::all()?, &setup, arguments.json).await,
+        Command::Compare(options) => compare::run(&options, &setup, arguments.json).await,
+    }
+}
+
+/// Runs the benchmarks one after the other. One that fails does not keep the others from running.
+async fn run_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> Result<()> {
+    if benchmarks.iter().any(Benchmark::needs_services) {
+        // Before any clock runs: a first build takes minutes.
+        testbed::build_services(true).await?;
+    }
+    let (mut reports, mut times, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    for benchmark in benchmarks {
+        let (name, start) = (benchmark.name(), Instant::now());
+        let result = measure(benchmark, setup).await;
+        times.push(format!("{name} {:.1} s", start.elapsed().as_secs_f64()));
+        match result {
+            Ok(report) if json => reports.push(report),
+            Ok(report) => println!("{report}"),
+            Err(error) => {
+                eprintln!("{name} failed: {error:#}");
+                failed.push(name);
+            }
         }
     }
-    if arguments.json {
+    if json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
     }
+    eprintln!("{}", times.join(", "));
+    anyhow::ensure!(failed.is_empty(), "{} of {} failed: {}", failed.len(), times.len(), failed.join(", "));
     Ok(())
 }
 
-impl Benchmark {
-    async fn run(&self, settings: &[(String, String)]) -> anyhow::Result<Report> {
-        match self {
-            Benchmark::Write(options) => write::run(options, settings).await,
-            Benchmark::Relay(options) => relay::run(options, settings).await,
-            Benchmark::Consumer(options) => consumer::run(options, settings).await,
-            Benchmark::Latency(options) => latency::run(options, settings).await,
-            Benchmark::Saga(options) => saga::run(options, settings).await,
-            Benchmark::Footprint(options) => footprint::run(options, settings).await,
-            Benchmark::Claim(options) => claim::run(options).await,
-            Benchmark::Vacuum(options) => vacuum::run(options, settings).await,
-            Benchmark::Retention(options) => retention::run(options).await,
-            Benchmark::All => anyhow::bail!("`all` is not one benchmark"),
-        }
-    }
-
-    fn each(self) -> Result<Vec<Self>, clap::Error> {
-        let Benchmark::All = self else {
-            return Ok(vec![self]);
-        };
-        let lines = ["write", "relay", "consumer", "latency --rate 100 --rate 600", "saga", "footprint"];
-        // Read as command lines are, so that each default stands in one place.
-        let read =
-            |line: &str| Arguments::try_parse_from(std::iter::once("load-tests").chain(line.split(' ')));
-        lines.into_iter().map(|line| Ok(read(line)?.benchmark)).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_is_the_benchmarks_of_a_few_minutes_with_their_defaults() {
-        assert_eq!(Benchmark::All.each().unwrap().len(), 6);
-    }
+async fn measure(benchmark: Benchmark, setup: &Setup) -> Result<Report> {
+    let (benchmark, deadline) =
+        if setup.smoke { (benchmark.smoke(), SMOKE_DEADLINE) } else { (benchmark, BENCHMARK_DEADLINE) };
+    let measured = tokio::time::timeout(deadline, benchmark.run(setup)).await;
+    measured.with_context(|| format!("failed to end within {deadline:?}"))?
 }

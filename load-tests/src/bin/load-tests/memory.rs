@@ -1,29 +1,20 @@
-//! How much memory a process has, as the kernel counts it.
+//! The memory of processes, as Linux counts it.
 
 use anyhow::Context as _;
 
-/// Resident memory of one process in MiB.
-///
-/// # Errors
-/// When the process has gone, or the system has no `/proc`.
+/// Returns the resident memory of one process in MiB.
 pub(crate) fn resident(pid: u32) -> anyhow::Result<f64> {
     field(pid, "status", "VmRSS:")
 }
 
-/// The most that a process ever had resident, in MiB.
-///
-/// # Errors
-/// As [`resident`].
+/// Returns the most memory that a process ever had resident, in MiB.
 pub(crate) fn peak(pid: u32) -> anyhow::Result<f64> {
     field(pid, "status", "VmHWM:")
 }
 
-/// What a process and its descendants have together, in MiB, pages that they share counted once.
+/// Returns the memory of a process and its descendants in MiB. Pages that they share are counted once.
 ///
-/// PostgreSQL is a process per connection, and each one's resident memory contains the same shared buffers.
-///
-/// # Errors
-/// As [`resident`]; and where the kernel does not let us look.
+/// PostgreSQL has a process per connection, and the resident memory of each contains the same shared buffers.
 pub(crate) fn proportional(root: u32) -> anyhow::Result<f64> {
     let mut family = vec![root];
     let mut next = 0;
@@ -45,10 +36,10 @@ pub(crate) fn proportional(root: u32) -> anyhow::Result<f64> {
 
 fn field(pid: u32, file: &str, name: &str) -> anyhow::Result<f64> {
     let path = format!("/proc/{pid}/{file}");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
-    Ok(kibibytes.with_context(|| format!("{path} has no {name}"))? / 1024.0)
+    Ok(kibibytes.with_context(|| format!("failed to read {path}: it has no {name}"))? / 1024.0)
 }
 
 #[cfg(test)]
@@ -64,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_gone_has_no_memory_rather_than_none_used() {
+    fn the_memory_of_a_process_that_has_ended_is_an_error_and_not_zero() {
         assert!(resident(u32::MAX).is_err());
     }
 }

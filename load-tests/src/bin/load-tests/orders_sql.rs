@@ -1,51 +1,68 @@
-//! SQL that the benchmarks run in place of the order service: its write, and rows for its outbox.
+//! The order service's SQL as the benchmarks run it: its order statement in pgbench, and rows for its outbox.
 
-/// A UUIDv7, as the service makes them. A random id in its place would scatter the inserts over the whole index, and
-/// pgbench would measure that instead. Costs the server a few microseconds that binding an id would not.
+use anyhow::Result;
+
+use crate::product_sql::ProductSql;
+
+/// Makes a UUIDv7, as the service does. A random id in its place would scatter the inserts over the whole index, and
+/// pgbench would measure that instead. It costs the server a few microseconds that binding an id would not.
 const UUID_V7: &str = "(lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') || '7' \
      || substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid";
 
-/// The order service's one statement (`services/orders/src/place_order.rs`) for pgbench, with the event's row or
-/// without it. The variables are those of [`variables`].
-pub(crate) fn write(with_the_event: bool) -> String {
-    let event = format!(
-        ", event as (
-             insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
-                                 schema_version, payload, headers, lane)
-             select {UUID_V7}, :aggregate_type, placed.id, :aggregate_version, :event_type,
-                    :schema_version, :payload::text::json, :headers, :lane
-             from placed
-         )"
-    );
-    format!(
-        "\\set lane random(0, 15)
-         with key as (
-             insert into idempotency_keys (key, order_id)
-             select :key, gen_random_uuid() where nullif(:key::text, '') is not null
-             on conflict do nothing
-             returning order_id
-         ), placed as (
-             insert into orders (id, customer_id, status, total_amount, currency)
-             select {UUID_V7}, gen_random_uuid(), 'pending', :total, :currency
-             where nullif(:key::text, '') is null or exists (select from key)
-             returning id, placed_at
-         ), lines as (
-             insert into order_lines (order_id, line_number, sku, quantity, unit_price)
-             select placed.id, line.number, line.sku, line.quantity, line.unit_price
-             from placed,
-                  unnest(:skus::text[], :quantities::int[], :unit_prices::bigint[]) with ordinality
-                      as line (sku, quantity, unit_price, number)
-         ){event}
-         select placed_at from placed;",
-        event = if with_the_event { &event } else { "" }
-    )
+/// The order service's one statement as two scripts for pgbench, which use the variables of [`variables`].
+pub(crate) struct OrderScripts {
+    /// The statement as the service runs it.
+    pub(crate) with_event: String,
+    /// The same without the part that writes the outbox row.
+    pub(crate) without_event: String,
 }
 
-/// What [`write()`] binds: an order of two lines, which is the mean of the generated ones, and a real event's body.
+impl OrderScripts {
+    /// Takes the statement from the product.
+    ///
+    /// # Errors
+    /// When the product has no such statement, or one with other parameters or without a separable outbox row.
+    pub(crate) fn new(product: &ProductSql) -> Result<Self> {
+        let statement = product.find(&[
+            "insert into idempotency_keys",
+            "insert into order_lines",
+            "insert into outbox",
+        ])?;
+        let script = |text: String| format!("\\set lane random(0, 15)\n{text};");
+        let without_event = statement.without_insert_into("outbox")?;
+        Ok(Self {
+            with_event: script(statement.bind(&PARAMETERS)?),
+            without_event: script(without_event.bind(&PARAMETERS)?),
+        })
+    }
+}
+
+/// What each parameter of the order statement is bound to, in order, after its type.
+const PARAMETERS: [(&str, &str); 16] = [
+    ("Uuid", UUID_V7),
+    ("Uuid", "gen_random_uuid()"),
+    ("Int8", ":total"),
+    ("Text", ":currency"),
+    ("TextArray", ":skus"),
+    ("Int4Array", ":quantities"),
+    ("Int8Array", ":unit_prices"),
+    ("Uuid", UUID_V7),
+    ("Text", ":aggregate_type"),
+    ("Int4", ":aggregate_version"),
+    ("Text", ":event_type"),
+    ("Int2", ":schema_version"),
+    ("Text", ":payload"),
+    ("Jsonb", ":headers"),
+    ("Int2", ":lane"),
+    // No idempotency key, as in the orders of `POST /orders`. pgbench has no null variable, and a literal null would let
+    // the planner leave out what the service's statement decides when it runs.
+    ("Text", "nullif(:no_key::text, 'none')"),
+];
+
+/// The variables of [`OrderScripts`]: an order of two lines, the mean of the generated orders, and a real event's body.
 pub(crate) fn variables(payload: &str, headers: &str) -> Vec<String> {
     [
-        // None, as in the orders that this is compared with.
-        ("key", ""),
+        ("no_key", "none"),
         ("total", "2700"),
         ("currency", "EUR"),
         ("skus", "{TEA-001,MUG-001}"),
@@ -66,10 +83,10 @@ pub(crate) fn variables(payload: &str, headers: &str) -> Vec<String> {
 pub(crate) const TEMPLATE_ORDER: &str = r#"{"customerId":"0b5f3a54-6a0e-4d0c-9d52-3c1f8f1f2a11",
     "lines":[{"sku":"TEA-001","quantity":2},{"sku":"MUG-001","quantity":1}]}"#;
 
-/// Adds `$2` orders like order `$1`, each with an unpublished event like its first: the envelope, with ids of their own.
-/// The orders are there because their answers look for them.
+/// Adds `$2` orders like order `$1`, each with an unpublished event like its first, with ids of their own.
 ///
-/// One event per order, so any lane is a right one. There is no order to them: only the relay is measured on these.
+/// The orders exist because the answers to the events refer to them. There is one event per order, so every lane is
+/// right and no order among them matters: only the relay is measured with these.
 pub(crate) const FILL_OUTBOX: &str = "
     with fresh as materialized (
         select number, gen_random_uuid() as event_id, gen_random_uuid() as order_id
@@ -92,3 +109,32 @@ pub(crate) const FILL_OUTBOX: &str = "
            template.headers, fresh.number % 16
     from outbox template, fresh
     where template.aggregate_id = $1 and template.aggregate_version = 1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_products_order_statement_is_bound_with_and_without_its_outbox_row() {
+        let scripts = OrderScripts::new(&ProductSql::read().unwrap()).unwrap();
+        for script in [&scripts.with_event, &scripts.without_event] {
+            assert!(!script.contains('$'), "a parameter is left: {script}");
+            assert!(script.contains("insert into orders") && script.ends_with(';'));
+            assert!(script.contains("nullif(:no_key::text, 'none')"));
+        }
+        assert!(scripts.with_event.contains("insert into outbox"));
+        assert!(!scripts.without_event.contains("outbox") && !scripts.without_event.contains(":payload"));
+    }
+
+    #[test]
+    fn every_variable_of_the_scripts_has_a_value_and_none_is_empty() {
+        let scripts = OrderScripts::new(&ProductSql::read().unwrap()).unwrap();
+        for variable in variables("{}", "{}") {
+            let (name, value) = variable.split_once('=').unwrap();
+            assert!(!value.is_empty(), "pgbench refuses an empty value: {variable}");
+            assert!(scripts.with_event.contains(&format!(":{name}")), "{name} is not used");
+        }
+        let used = scripts.with_event.matches(":lane").count();
+        assert_eq!(used, 1, "the script sets the lane itself");
+    }
+}

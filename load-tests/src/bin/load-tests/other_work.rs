@@ -1,15 +1,19 @@
-//! What else the machine was doing: the one thing that spoils a benchmark without leaving a trace in it.
+//! What other processes do on the machine meanwhile: it spoils a benchmark and leaves no trace in the figures.
 
 use std::time::Duration;
+
+use crate::setup::Setup;
 
 /// Long enough to average over the timers of idle servers.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// The share of all cores that is in use for the next second, 0 to 1. Asked while ours has nothing to do, it is
-/// somebody else's work, plus the one or two hundredths that an idle system takes. `None` where there is no `/proc`.
-pub(crate) async fn share() -> Option<f64> {
+/// Measures the share of all cores that is in use for a second, from 0 to 1.
+///
+/// While the system under test is idle, this is the work of other processes, plus the one or two hundredths that an idle
+/// system takes. `None` where there is no `/proc`.
+pub(crate) async fn share(setup: &Setup) -> Option<f64> {
     let before = Ticks::read()?;
-    tokio::time::sleep(SAMPLE).await;
+    tokio::time::sleep(setup.pause(SAMPLE)).await;
     let after = Ticks::read()?;
     let (all, idle) = (after.all.checked_sub(before.all)?, after.idle.saturating_sub(before.idle));
     (all > 0).then(|| 1.0 - idle as f64 / all as f64)
@@ -25,7 +29,7 @@ impl Ticks {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// The first line: `cpu user nice system idle iowait irq softirq steal …`; the guests that follow are in `user`.
+    /// Reads the first line: `cpu user nice system idle iowait irq softirq steal …`. `user` includes what follows.
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> =

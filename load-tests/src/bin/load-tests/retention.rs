@@ -1,157 +1,209 @@
-//! How old events leave: in small windows, in one statement, or with their partition.
+//! Ways to erase old events: in small windows, in one statement, and with their partition.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use sqlx::{PgConnection, Row as _};
+use anyhow::{Context as _, Result, ensure};
+use sqlx::PgConnection;
 
 use crate::{
     bench_database::BenchDatabase,
     history,
     pgbench::Pgbench,
+    product_sql::ProductSql,
     report::{Figure, Goal, Report},
-    retention_sql,
+    retention_sql::{self, PAUSE, Windows},
+    setup::Setup,
 };
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// Old events that are to go.
+    /// Old events to erase.
     #[arg(long, default_value_t = 1_000_000)]
-    events: i64,
-    /// For how long the writers' rate is taken, in each turn.
-    #[arg(long, default_value_t = 10)]
+    events: u32,
+    /// How many seconds the writers' rate is measured in each turn.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// How often writers are measured with and without windows going, in turns.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    /// How often writers are measured with and without windows, alternately.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
 }
 
-/// As the order service pauses between two windows.
-const PAUSE: Duration = Duration::from_millis(20);
+impl Options {
+    pub(crate) fn smoke(self) -> Self {
+        Self { events: self.events.min(5_000), seconds: 1, rounds: 1 }
+    }
+}
+
+/// The age of the old events, as PostgreSQL writes an interval: more than the seven days that events are kept.
+const OLD: &str = "8 days";
 const WRITERS: u32 = 8;
 
-/// One way to erase, done.
-struct Erased {
-    seconds: f64,
-    wal_bytes: f64,
+/// The server, the session that erases, and what all ways to erase need.
+struct Bench<'a> {
+    options: &'a Options,
+    server: BenchDatabase,
+    session: PgConnection,
+    writers: Pgbench,
+    windows: Windows,
 }
 
-pub(crate) async fn run(options: &Options) -> Result<Report> {
-    let server = BenchDatabase::start().await?;
+pub(crate) async fn run(options: &Options, setup: &Setup) -> Result<Report> {
+    let windows = Windows::new(&ProductSql::read()?)?;
+    let server = BenchDatabase::start(setup).await?;
     let mut session = server.connect().await?;
     sqlx::query("set statement_timeout = 0").execute(&mut session).await?;
-    let mut figures = Vec::new();
-
-    // Writers beside windows and without, in turns, while there is enough to erase.
     let writers = Pgbench::new(server.url().to_owned(), WRITERS, Vec::new())?;
-    let (statement, for_) = (retention_sql::write("outbox"), Duration::from_secs(options.seconds));
-    let (mut alone, mut beside, mut erased) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 1..=options.rounds.max(1) {
-        eprintln!("round {round} of {}: writers alone, and beside windows", options.rounds.max(1));
-        fill(&server, &mut session, options.events).await?;
-        alone.push(writers.run(&statement, for_, None).await?.per_second);
-        let (run, gone) =
-            tokio::join!(writers.run(&statement, for_, None), windows(&mut session, Some(for_)));
-        beside.push(run?.per_second);
-        erased.push(gone? / for_.as_secs_f64());
-    }
-    let alone = Figure::new("event writes alone", "writes/s", alone)?;
-    let beside = Figure::new("event writes beside windows", "writes/s", beside)?;
-    let ratio = Figure::ratio("writes, beside windows : alone", &beside, &alone)?.goal(Goal::AtLeast(0.9));
-    figures.extend([alone, beside, ratio]);
-    figures.push(Figure::new("events erased meanwhile", "events/s", erased)?);
-
-    // Each way by itself: time, log, and what is left of the table.
-    eprintln!("windows, one statement, and a partition, by themselves");
-    fill(&server, &mut session, options.events).await?;
-    let all = measured(&mut session, async |session| windows(session, None).await.map(drop)).await?;
-    figures.extend(of("windows with pauses", &all, options.events)?);
-    let (before, after) = sizes(&mut session).await?;
-    figures.push(Figure::new("windows: table and indexes, before vacuum", "MB", vec![before])?);
-    figures.push(Figure::new("windows: after vacuum (free for new rows)", "MB", vec![after])?);
-    fill(&server, &mut session, options.events).await?;
-    let (_, refilled) = sizes(&mut session).await?;
-    figures.push(Figure::new("windows: filled again", "MB", vec![refilled])?);
-    let once = "delete from outbox where published_at < clock_timestamp() - interval '7 days'";
-    let all = measured(&mut session, async |session| {
-        sqlx::query(once).execute(session).await.map(drop).context("delete")
-    })
-    .await?;
-    figures.extend(of("one delete", &all, options.events)?);
-    sqlx::raw_sql(retention_sql::PARTITIONED).execute(&mut session).await.context("partitions")?;
-    fill(&server, &mut session, options.events).await?;
-    sqlx::query(retention_sql::FILL_PARTITIONED).execute(&mut session).await.context("fill partitions")?;
-    server.checkpoint().await?;
-    let all = measured(&mut session, async |session| {
-        sqlx::query("drop table parted_old").execute(session).await.map(drop).context("drop")
-    })
-    .await?;
-    figures.extend(of("partition dropped", &all, options.events)?);
-
-    // What partitions cost those who write, every day.
-    let (mut plain, mut parted) = (Vec::new(), Vec::new());
-    for _ in 0..options.rounds.max(1) {
-        plain.push(writers.run(&retention_sql::write("outbox"), for_, None).await?.per_second);
-        parted.push(writers.run(&retention_sql::write("parted"), for_, None).await?.per_second);
-    }
-    let plain = Figure::new("event writes, one table", "writes/s", plain)?;
-    let parted = Figure::new("event writes, partitions", "writes/s", parted)?;
-    figures.push(Figure::ratio("writes, partitions : one table", &parted, &plain)?);
-    figures.extend([plain, parted]);
+    let mut bench = Bench { options, server, session, writers, windows };
+    let mut figures = bench.writers_beside_windows().await?;
+    figures.extend(bench.windows_alone().await?);
+    figures.extend(bench.one_delete().await?);
+    figures.extend(bench.partition().await?);
+    figures.extend(bench.writers_into_partitions().await?);
     let notes = vec![
-        format!("{} old events in each turn, {WRITERS} writers; windows of 1,000 with {PAUSE:?} between", options.events),
+        format!(
+            "{} old events in each turn, {WRITERS} writers; windows of 1,000 with {PAUSE:?} between",
+            options.events
+        ),
         "partitions: without the unique keys on event_id and (aggregate_id, aggregate_version), which they cannot have"
             .into(),
     ];
-    Ok(Report { benchmark: "retention", conditions: server.conditions().await?, figures, notes })
+    Ok(Report::new("retention", setup, bench.server.conditions().await?, figures, notes))
 }
 
-/// An outbox with so many events that are due to go, and nothing else.
-async fn fill(server: &BenchDatabase, session: &mut PgConnection, events: i64) -> Result<()> {
-    sqlx::query("delete from outbox").execute(&mut *session).await?;
-    sqlx::query("vacuum outbox").execute(&mut *session).await?;
-    history::write(session, events, "8 days").await?;
-    server.checkpoint().await
-}
-
-/// Window by window, to the end or for so long; returns how many events went.
-async fn windows(session: &mut PgConnection, for_: Option<Duration>) -> Result<f64> {
-    let start = Instant::now();
-    let (mut behind, mut erased) = (0_i64, 0_i64);
-    while for_.is_none_or(|for_| start.elapsed() < for_) {
-        let row = sqlx::query(retention_sql::WINDOW).bind(behind).fetch_one(&mut *session).await?;
-        let Some(last) = row.try_get(0)? else { break };
-        behind = last;
-        erased += row.try_get::<i64, _>(1)?;
-        tokio::time::sleep(PAUSE).await;
+impl Bench<'_> {
+    /// Measures writers alone and beside windows, alternately, while there are events to erase.
+    async fn writers_beside_windows(&mut self) -> Result<Vec<Figure>> {
+        let (script, turn) = (retention_sql::write("outbox"), Duration::from_secs(self.options.seconds));
+        let (mut alone, mut beside, mut erased) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 1..=self.options.rounds {
+            eprintln!("round {round} of {}: writers alone, and beside windows", self.options.rounds);
+            self.fill().await?;
+            alone.push(self.writers.run(&script, turn, None).await?.per_second);
+            let windows = self.windows.erase(&mut self.session, Some(turn));
+            let (run, count) = tokio::join!(self.writers.run(&script, turn, None), windows);
+            beside.push(run?.per_second);
+            erased.push(f64::from(count?) / turn.as_secs_f64());
+        }
+        let alone = Figure::new("event writes alone", "writes/s", alone)?;
+        let beside = Figure::new("event writes beside windows", "writes/s", beside)?;
+        let ratio =
+            Figure::ratio("writes, beside windows : alone", &beside, &alone)?.goal(Goal::AtLeast(0.9));
+        Ok(vec![alone, beside, ratio, Figure::new("events erased meanwhile", "events/s", erased)?])
     }
-    Ok(erased as f64)
+
+    async fn windows_alone(&mut self) -> Result<Vec<Figure>> {
+        eprintln!("erasing in windows");
+        self.fill().await?;
+        let meter = Meter::start(&mut self.session).await?;
+        let erased = self.windows.erase(&mut self.session, None).await?;
+        let cost = meter.stop(&mut self.session).await?;
+        ensure!(
+            erased == self.options.events,
+            "failed to erase {} events in windows: {erased} were erased",
+            self.options.events
+        );
+        let mut figures = Vec::from(self.figures("windows with pauses", &cost)?);
+        let (before, after) = self.sizes().await?;
+        figures.push(Figure::new("windows: table and indexes, before vacuum", "MB", vec![before])?);
+        figures.push(Figure::new("windows: after vacuum (free for new rows)", "MB", vec![after])?);
+        self.fill().await?;
+        let (_, refilled) = self.sizes().await?;
+        figures.push(Figure::new("windows: filled again", "MB", vec![refilled])?);
+        Ok(figures)
+    }
+
+    /// Erases the events that [`Bench::windows_alone`] wrote last.
+    async fn one_delete(&mut self) -> Result<[Figure; 2]> {
+        eprintln!("erasing in one statement");
+        let statement = "delete from outbox where published_at < clock_timestamp() - interval '7 days'";
+        let meter = Meter::start(&mut self.session).await?;
+        sqlx::query(statement).execute(&mut self.session).await.context("failed to delete the events")?;
+        let cost = meter.stop(&mut self.session).await?;
+        self.figures("one delete", &cost)
+    }
+
+    async fn partition(&mut self) -> Result<[Figure; 2]> {
+        eprintln!("dropping a partition");
+        let created = sqlx::raw_sql(retention_sql::PARTITIONED).execute(&mut self.session).await;
+        created.context("failed to create partitions")?;
+        self.fill().await?;
+        let filled = sqlx::query(retention_sql::FILL_PARTITIONED).execute(&mut self.session).await;
+        filled.context("failed to fill partitions")?;
+        self.server.checkpoint().await?;
+        let meter = Meter::start(&mut self.session).await?;
+        let dropped = sqlx::query("drop table parted_old").execute(&mut self.session).await;
+        dropped.context("failed to drop a partition")?;
+        let cost = meter.stop(&mut self.session).await?;
+        self.figures("partition dropped", &cost)
+    }
+
+    /// Measures what partitions cost the writers.
+    async fn writers_into_partitions(&self) -> Result<[Figure; 3]> {
+        let turn = Duration::from_secs(self.options.seconds);
+        let (mut plain, mut parted) = (Vec::new(), Vec::new());
+        for round in 1..=self.options.rounds {
+            eprintln!(
+                "round {round} of {}: writers into one table, and into partitions",
+                self.options.rounds
+            );
+            plain.push(self.writers.run(&retention_sql::write("outbox"), turn, None).await?.per_second);
+            parted.push(self.writers.run(&retention_sql::write("parted"), turn, None).await?.per_second);
+        }
+        let plain = Figure::new("event writes, one table", "writes/s", plain)?;
+        let parted = Figure::new("event writes, partitions", "writes/s", parted)?;
+        Ok([Figure::ratio("writes, partitions : one table", &parted, &plain)?, plain, parted])
+    }
+
+    /// Replaces the outbox's content by old events.
+    async fn fill(&mut self) -> Result<()> {
+        sqlx::query("delete from outbox").execute(&mut self.session).await?;
+        sqlx::query("vacuum outbox").execute(&mut self.session).await?;
+        history::write(&mut self.session, self.options.events.into(), OLD).await?;
+        self.server.checkpoint().await
+    }
+
+    /// Returns the megabytes of the table with its indexes, before and after vacuum.
+    async fn sizes(&mut self) -> Result<(f64, f64)> {
+        const SIZE: &str = "select pg_total_relation_size('outbox')::float8 / 1e6";
+        let before = sqlx::query_scalar(SIZE).fetch_one(&mut self.session).await?;
+        sqlx::query("vacuum outbox").execute(&mut self.session).await?;
+        Ok((before, sqlx::query_scalar(SIZE).fetch_one(&mut self.session).await?))
+    }
+
+    fn figures(&self, what: &str, cost: &Cost) -> Result<[Figure; 2]> {
+        let per_event = cost.log_bytes / f64::from(self.options.events);
+        Ok([
+            Figure::new(format!("{what}: time"), "s", vec![cost.seconds])?,
+            Figure::new(format!("{what}: log"), "bytes/event", vec![per_event])?,
+        ])
+    }
 }
 
-async fn measured(
-    session: &mut PgConnection,
-    work: impl AsyncFnOnce(&mut PgConnection) -> Result<()>,
-) -> Result<Erased> {
-    const LOG: &str = "select (pg_current_wal_lsn() - '0/0')::float8";
-    let before: f64 = sqlx::query_scalar(LOG).fetch_one(&mut *session).await?;
-    let start = Instant::now();
-    work(session).await?;
-    let seconds = start.elapsed().as_secs_f64();
-    let after: f64 = sqlx::query_scalar(LOG).fetch_one(session).await?;
-    Ok(Erased { seconds, wal_bytes: after - before })
+/// The time and the write-ahead log that one way to erase takes.
+struct Cost {
+    seconds: f64,
+    log_bytes: f64,
 }
 
-fn of(what: &str, erased: &Erased, events: i64) -> Result<[Figure; 2]> {
-    Ok([
-        Figure::new(format!("{what}: time"), "s", vec![erased.seconds])?,
-        Figure::new(format!("{what}: log"), "bytes/event", vec![erased.wal_bytes / events as f64])?,
-    ])
+/// Measures a [`Cost`] from its start on.
+struct Meter {
+    start: Instant,
+    log_position: f64,
 }
 
-/// The table with its indexes, before and after vacuum.
-async fn sizes(session: &mut PgConnection) -> Result<(f64, f64)> {
-    const SIZE: &str = "select pg_total_relation_size('outbox')::float8 / 1e6";
-    let before = sqlx::query_scalar(SIZE).fetch_one(&mut *session).await?;
-    sqlx::query("vacuum outbox").execute(&mut *session).await?;
-    Ok((before, sqlx::query_scalar(SIZE).fetch_one(session).await?))
+impl Meter {
+    async fn start(session: &mut PgConnection) -> Result<Self> {
+        let log_position = log_position(session).await?;
+        Ok(Self { start: Instant::now(), log_position })
+    }
+
+    async fn stop(self, session: &mut PgConnection) -> Result<Cost> {
+        let seconds = self.start.elapsed().as_secs_f64();
+        Ok(Cost { seconds, log_bytes: log_position(session).await? - self.log_position })
+    }
+}
+
+async fn log_position(session: &mut PgConnection) -> Result<f64> {
+    let position = sqlx::query_scalar("select (pg_current_wal_lsn() - '0/0')::float8").fetch_one(session);
+    position.await.context("failed to read the position of the log")
 }

@@ -1,38 +1,44 @@
-//! How many orders a second go all the way: accepted, put aside, paid for, confirmed.
+//! How many orders a second the whole system completes: accepted, reserved, paid for and confirmed.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use clap::Args;
 use load_tests::{Saturation, saturate};
 
 use crate::{
     report::{Figure, Report},
     rig::{Login, Rig},
+    setup::Setup,
 };
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// How long orders are placed, each connection sending its next when the last is answered.
-    #[arg(long, default_value_t = 10)]
-    pub(crate) seconds: u64,
-    /// Connections.
-    #[arg(long, default_value_t = 16)]
-    pub(crate) connections: u32,
-    /// How often.
-    #[arg(long, default_value_t = 3)]
-    pub(crate) rounds: usize,
+    /// How many seconds orders are placed. Each connection sends its next order when the last one is answered.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Connections to the API.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
+    /// How often it is measured.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
 }
 
-/// The way back takes as long as it takes: with ten thousand orders under way, at no less than a hundred a second.
-const ENDED_WITHIN: Duration = Duration::from_secs(300);
+impl Options {
+    pub(crate) fn smoke(self) -> Self {
+        Self { seconds: 1, connections: self.connections.min(4), rounds: 1 }
+    }
+}
 
-pub(crate) async fn run(options: &Options, settings: &[(String, String)]) -> anyhow::Result<Report> {
-    let rig = Rig::start(settings.to_vec()).await?;
+/// Enough for thirty thousand pending orders at a hundred a second.
+const CONFIRMED_DEADLINE: Duration = Duration::from_secs(300);
+
+pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+    let rig = Rig::start(setup).await?;
     let mut database = rig.connect(Login::Auditor).await?;
     let (mut accepted, mut confirmed, mut behind) = (vec![], vec![], vec![]);
-    for round in 1..=options.rounds.max(1) {
-        eprintln!("round {round} of {}", options.rounds.max(1));
+    for round in 1..=options.rounds {
+        eprintln!("round {round} of {}", options.rounds);
         let began: String =
             sqlx::query_scalar("select clock_timestamp()::text").fetch_one(&mut database).await?;
         let load = Saturation {
@@ -42,8 +48,8 @@ pub(crate) async fn run(options: &Options, settings: &[(String, String)]) -> any
             seed: fastrand::u64(..),
         };
         let summary = saturate(load, |_| ()).await?;
-        ensure!(summary.accepted > 0, "nothing was accepted: {summary}");
-        rig.everything_applied(ENDED_WITHIN).await?;
+        ensure!(summary.accepted > 0, "failed to place an order: {summary} {:?}", summary.failures);
+        rig.everything_applied(CONFIRMED_DEADLINE).await?;
         let (orders, placing, all, late): (i64, f64, f64, f64) = sqlx::query_as(
             "select count(*), extract(epoch from max(placed_at) - min(placed_at))::float8,
                     extract(epoch from max(confirmed_at) - min(placed_at))::float8,
@@ -53,9 +59,13 @@ pub(crate) async fn run(options: &Options, settings: &[(String, String)]) -> any
         .bind(&began)
         .fetch_one(&mut database)
         .await
-        .context("no order was confirmed")?;
+        .context("failed to measure the orders: none was confirmed")?;
         let orders = u32::try_from(orders)?;
-        ensure!(u64::from(orders) == summary.accepted, "{orders} of {} were confirmed", summary.accepted);
+        ensure!(
+            u64::from(orders) == summary.accepted,
+            "failed to confirm every order: {orders} of {} are confirmed",
+            summary.accepted
+        );
         accepted.push(f64::from(orders) / placing);
         confirmed.push(f64::from(orders) / all);
         behind.push(late);
@@ -67,10 +77,10 @@ pub(crate) async fn run(options: &Options, settings: &[(String, String)]) -> any
     ];
     let notes = vec![
         "an order is four events out of three outboxes, and one call to the payment provider".into(),
-        "closed loop: accepting competes with confirming for the same cores, and has nothing to wait for"
+        "closed loop: accepting and confirming share the cores, and accepting does not wait for confirming"
             .into(),
     ];
     let conditions = rig.conditions().await?;
     rig.stop().await;
-    Ok(Report { benchmark: "saga", conditions, figures, notes })
+    Ok(Report::new("saga", setup, conditions, figures, notes))
 }

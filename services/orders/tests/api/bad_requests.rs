@@ -1,15 +1,16 @@
-//! Whatever comes in: a 4xx problem with a stable type, and no row.
+//! Every invalid request gets a 4xx problem with a stable type, and writes no row.
 
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    time::timeout,
 };
 use uuid::Uuid;
 
-use crate::support::{Orders, order};
+use crate::support::{DEADLINE, Orders, order};
 
-/// What a body is answered with: the status, and the last part of the problem's type.
+/// A name, a body, and its expected answer: the status, and the last part of the problem's type.
 struct Case(&'static str, Vec<u8>, u16, &'static str);
 
 fn case(name: &'static str, body: impl Into<Vec<u8>>, status: u16, kind: &'static str) -> Case {
@@ -21,7 +22,7 @@ fn line(line: Value) -> Vec<u8> {
     with("lines", vec![line].into())
 }
 
-/// An order whose quantity is this text, which need not be JSON.
+/// An order with this text as its quantity; it need not be JSON.
 fn quantity(text: &str) -> Vec<u8> {
     let customer = Uuid::new_v4();
     format!(r#"{{"customerId":"{customer}","lines":[{{"sku":"TEA-001","quantity":{text}}}]}}"#).into()
@@ -64,7 +65,7 @@ fn bad_bodies() -> Vec<Case> {
         case("unknown field total", with("total", json!({ "amount": 1, "currency": "EUR" })), 422, invalid),
         case("unknown field id", with("id", json!(customer)), 422, invalid),
         case(
-            "a price of one's own",
+            "a price from the client",
             line(json!({ "sku": "TEA-001", "quantity": 1, "unitPrice": 1 })),
             422,
             invalid,
@@ -117,7 +118,7 @@ fn bad_bodies() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn every_bad_body_is_a_problem_and_writes_nothing() -> anyhow::Result<()> {
+async fn every_invalid_body_gets_a_problem_and_writes_nothing() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     for Case(name, body, status, kind) in bad_bodies() {
         let request =
@@ -128,16 +129,16 @@ async fn every_bad_body_is_a_problem_and_writes_nothing() -> anyhow::Result<()> 
         assert_eq!(answer.headers["content-type"], "application/problem+json", "{name}");
         assert_eq!(problem["type"], format!("urn:shop:problem:{kind}"), "{name}: {problem}");
         assert_eq!(problem["status"], status, "{name}");
-        assert!(problem.to_string().len() < 1000, "{name}: the answer grows with the question");
+        assert!(problem.to_string().len() < 1000, "{name}: the problem grows with the request");
     }
     assert_eq!(orders.rows().await?, (0, 0, 0));
-    // The same service takes a good one.
+    // The same process accepts a valid one.
     assert_eq!(orders.post(&order()).await?.0, 201);
     Ok(())
 }
 
 #[tokio::test]
-async fn wrong_methods_paths_types_and_queries_are_problems_too() -> anyhow::Result<()> {
+async fn invalid_methods_paths_types_and_queries_get_problems() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let (client, url) = (&orders.client, &orders.url);
     let post = || client.post(format!("{url}/orders")).body(order().to_string());
@@ -156,9 +157,9 @@ async fn wrong_methods_paths_types_and_queries_are_problems_too() -> anyhow::Res
             415,
             "unsupported-media-type",
         ),
-        ("wrong method", client.delete(format!("{url}/orders")), 405, "method-not-allowed"),
+        ("unsupported method", client.delete(format!("{url}/orders")), 405, "method-not-allowed"),
         (
-            "wrong method on one",
+            "unsupported method on one order",
             client.put(format!("{url}/orders/{}", Uuid::new_v4())),
             405,
             "method-not-allowed",
@@ -189,7 +190,7 @@ async fn wrong_methods_paths_types_and_queries_are_problems_too() -> anyhow::Res
 }
 
 #[tokio::test]
-async fn bad_trace_headers_never_fail_a_request() -> anyhow::Result<()> {
+async fn invalid_trace_headers_never_fail_a_request() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     for header in
         ["", "nonsense", "00-00000000000000000000000000000000-0000000000000000-00", &"f".repeat(4000)]
@@ -200,19 +201,19 @@ async fn bad_trace_headers_never_fail_a_request() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends raw bytes, closes its own half, and returns what came back.
+/// Sends raw bytes, closes the sending half, and returns the answer.
 async fn raw(orders: &Orders, request: &[u8]) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(orders.url.trim_start_matches("http://")).await?;
     stream.write_all(request).await?;
     stream.shutdown().await?;
     let mut answer = String::new();
-    // A reset is an answer too: the server had enough.
+    // The server may also reset the connection.
     let _ = stream.read_to_string(&mut answer).await;
     Ok(answer)
 }
 
 #[tokio::test]
-async fn requests_that_end_early_or_lie_about_their_length_write_nothing() -> anyhow::Result<()> {
+async fn requests_that_end_early_or_declare_a_wrong_length_write_nothing() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let head = "POST /orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     let body = order().to_string();
@@ -228,5 +229,80 @@ async fn requests_that_end_early_or_lie_about_their_length_write_nothing() -> an
         );
     }
     assert_eq!(orders.rows().await?, (0, 0, 0));
+    Ok(())
+}
+
+/// Sends raw bytes, and returns the answer while the request is still incomplete.
+async fn answer_to_incomplete(orders: &Orders, request: &[u8]) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(orders.url.trim_start_matches("http://")).await?;
+    stream.write_all(request).await?;
+    let mut answer = vec![0; 4096];
+    let length = timeout(DEADLINE, stream.read(&mut answer)).await??;
+    Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+}
+
+#[tokio::test]
+async fn body_that_is_announced_as_too_large_or_never_comes_gets_a_problem() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let head = "POST /orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    for (length, status, kind) in [("2147483648", 413, "too-large"), ("1000", 408, "slow-body")] {
+        let request = format!("{head}content-length: {length}\r\n\r\n");
+        let answer = answer_to_incomplete(&orders, request.as_bytes()).await?;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{length}: {answer}");
+        assert!(answer.contains(&format!("urn:shop:problem:{kind}")), "{length}: {answer}");
+    }
+    assert_eq!(orders.rows().await?, (0, 0, 0));
+    Ok(())
+}
+
+/// Reads from a connection until `text` has arrived.
+async fn read_until(stream: &mut TcpStream, text: &str) -> anyhow::Result<()> {
+    let (mut seen, mut buffer) = (String::new(), [0; 4096]);
+    while !seen.contains(text) {
+        let length = timeout(DEADLINE, stream.read(&mut buffer)).await??;
+        anyhow::ensure!(length > 0, "the connection was closed after {seen:?}");
+        seen += &String::from_utf8_lossy(&buffer[..length]);
+    }
+    Ok(())
+}
+
+/// A client that reuses its connection would otherwise lose the answer to the request after it.
+#[tokio::test]
+async fn connection_can_be_used_after_a_body_that_is_too_large() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let head = "POST /orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let body = "x".repeat(200 * 1024);
+    let announced = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+    let chunked = format!("{head}transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    for request in [announced, chunked] {
+        let mut stream = TcpStream::connect(orders.url.trim_start_matches("http://")).await?;
+        stream.write_all(request.as_bytes()).await?;
+        read_until(&mut stream, "urn:shop:problem:too-large").await?;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await?;
+        read_until(&mut stream, "alive").await?;
+    }
+    Ok(())
+}
+
+/// More slow bodies than the service handles requests at a time, and some slow heads.
+#[tokio::test]
+async fn clients_that_send_slowly_take_no_places_from_others() -> anyhow::Result<()> {
+    const SLOW_BODIES: usize = 600;
+    const SLOW_HEADS: usize = 100;
+    let orders = Orders::start().await?;
+    let mut slow = vec![];
+    for number in 0..SLOW_BODIES + SLOW_HEADS {
+        let mut stream = TcpStream::connect(orders.url.trim_start_matches("http://")).await?;
+        let end = if number < SLOW_BODIES { "content-length: 1000\r\n\r\n{" } else { "" };
+        let head = format!("POST /orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{end}");
+        stream.write_all(head.as_bytes()).await?;
+        slow.push(stream);
+    }
+    for _ in 0..50 {
+        let response = orders.client.post(format!("{}/orders", orders.url)).json(&order()).send().await?;
+        assert_eq!(response.status(), 201);
+    }
+    drop(slow);
+    assert_eq!(orders.rows().await?.0, 50);
     Ok(())
 }

@@ -9,7 +9,7 @@ async fn cancel(orders: &Orders, id: &str) -> anyhow::Result<(u16, Value)> {
 }
 
 #[tokio::test]
-async fn a_cancelled_order_says_so_and_has_two_events_in_order() -> anyhow::Result<()> {
+async fn cancelled_order_has_its_status_and_two_events_in_order() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let (_, placed) = orders.post(&order()).await?;
     let id = placed["id"].as_str().unwrap();
@@ -25,8 +25,7 @@ async fn a_cancelled_order_says_so_and_has_two_events_in_order() -> anyhow::Resu
 }
 
 #[tokio::test]
-async fn an_order_that_twenty_clients_cancel_at_once_is_cancelled_once_and_all_get_the_same_answer()
--> anyhow::Result<()> {
+async fn twenty_concurrent_cancellations_cancel_once_and_get_the_same_answer() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let (_, placed) = orders.post(&order()).await?;
     let id = placed["id"].as_str().unwrap().to_owned();
@@ -42,14 +41,14 @@ async fn an_order_that_twenty_clients_cancel_at_once_is_cancelled_once_and_all_g
         answers.push(answer??);
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
-    assert_eq!(cancel(&orders, &id).await?.1, answers[0], "and again later");
+    assert_eq!(cancel(&orders, &id).await?.1, answers[0], "a later cancellation gets another answer");
     let (placed, _, events) = orders.rows().await?;
     assert_eq!((placed, events), (1, 2));
     Ok(())
 }
 
 #[tokio::test]
-async fn what_is_no_order_cannot_be_cancelled() -> anyhow::Result<()> {
+async fn cancellation_of_an_unknown_order_gets_404() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     for id in [Uuid::new_v4().to_string(), Uuid::nil().to_string(), "1".into(), "%00".into()] {
         let (status, problem) = cancel(&orders, &id).await?;

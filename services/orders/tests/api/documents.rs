@@ -1,4 +1,4 @@
-//! The documents and the page over them, as the service gives them away.
+//! The API documents and the page that shows them, as the service serves them.
 
 use std::{fs, path::Path};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::Orders;
 
 #[tokio::test]
-async fn the_documents_that_are_served_are_those_that_are_committed() -> anyhow::Result<()> {
+async fn served_documents_are_the_committed_ones() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     for name in ["openapi.json", "asyncapi.json"] {
         let response = orders.client.get(format!("{}/{name}", orders.url)).send().await?;
@@ -16,23 +16,23 @@ async fn the_documents_that_are_served_are_those_that_are_committed() -> anyhow:
         assert!(response.headers().contains_key("x-request-id"));
         let committed =
             fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name))?;
-        assert!(response.text().await? == committed, "docs/{name} is not what the service says");
+        assert!(response.text().await? == committed, "docs/{name} is not what the service serves");
     }
     Ok(())
 }
 
-/// Everything between quotes behind `src=` and `href=`.
+/// The values of all `src` and `href` attributes.
 fn assets(page: &str) -> Vec<&str> {
-    let behind = |attribute| page.split(attribute).skip(1).filter_map(|rest: &str| rest.split('"').next());
-    behind("src=\"").chain(behind("href=\"")).collect()
+    let values = |attribute| page.split(attribute).skip(1).filter_map(|rest: &str| rest.split('"').next());
+    values("src=\"").chain(values("href=\"")).collect()
 }
 
 #[tokio::test]
-async fn the_page_and_all_that_it_loads_come_from_the_service_and_name_no_other_host() -> anyhow::Result<()> {
+async fn page_and_its_assets_come_from_the_service_and_name_no_other_host() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let page = orders.client.get(format!("{}/docs", orders.url)).send().await?;
     assert_eq!((page.status().as_u16(), page.url().path()), (200, "/docs/"));
-    // A browser would refuse anything else, whatever the scripts want.
+    // With this policy a browser refuses to load anything from another host.
     let policy = page.headers()["content-security-policy"].to_str()?.to_owned();
     assert!(policy.starts_with("default-src 'self';") && !policy.contains("http"), "{policy}");
     let address = page.url().clone();
@@ -59,7 +59,7 @@ async fn the_page_and_all_that_it_loads_come_from_the_service_and_name_no_other_
 }
 
 #[tokio::test]
-async fn the_page_shows_our_document_and_asks_nobody_about_it() -> anyhow::Result<()> {
+async fn page_shows_our_document_and_uses_no_external_validator() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let address = Url::parse(&orders.url)?.join("/docs/swagger-initializer.js")?;
     let script = orders.client.get(address).send().await?.text().await?;
@@ -70,7 +70,7 @@ async fn the_page_shows_our_document_and_asks_nobody_about_it() -> anyhow::Resul
 }
 
 #[tokio::test]
-async fn what_the_page_does_not_have_is_a_problem_like_any_other() -> anyhow::Result<()> {
+async fn unknown_asset_paths_get_problems() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     for path in ["/docs/nothing.js", "/docs/../openapi", "/docs/%ff", "/openapi.json/"] {
         let response = orders.client.get(format!("{}{path}", orders.url)).send().await?;

@@ -1,7 +1,7 @@
-//! The order service as its clients see it: the real binary, a real database, and no broker at all. Orders are accepted
-//! without one, so nothing here needs it; what happens with one is tested in `demo/tests`.
+//! The order service as its clients see it: the built binary, a PostgreSQL database, and no broker. Orders are accepted
+//! without a broker; `lab/demo/tests` tests the services with one.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
 
 mod admin;
 mod bad_requests;
@@ -9,7 +9,7 @@ mod cancellations;
 mod documents;
 mod hang_ups;
 mod idempotency_keys;
+mod openapi_conformance;
 mod orders;
-mod promises;
 mod settings;
 mod support;

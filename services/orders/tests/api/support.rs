@@ -1,4 +1,4 @@
-//! The service in a process of its own.
+//! Starts the order service in a process of its own.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -11,13 +11,16 @@ use sqlx::PgPool;
 use testbed::TestDatabase;
 use uuid::Uuid;
 
-/// A broker that is never there: port 1 answers nobody.
+/// A broker that is always unavailable: no process listens on port 1.
 pub(crate) const NO_BROKER: &str = "amqp://shop:shop@127.0.0.1:1/shop";
+
+/// How long a test waits for a condition, on a busy machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Orders {
     pub(crate) url: String,
     pub(crate) client: Client,
-    /// As the auditor, who sees everything and changes nothing.
+    /// Connected as the auditor, which may read everything and write nothing.
     pub(crate) auditor: PgPool,
     pub(crate) database: TestDatabase,
     process: Child,
@@ -31,7 +34,7 @@ impl Orders {
 
     pub(crate) async fn start_with(settings: &[(&str, &str)]) -> anyhow::Result<Self> {
         let database = testbed::database().await?;
-        // A port that was free a moment ago. The service cannot be asked for port 0: nobody would know which it got.
+        // A port that is free at this moment. With port 0 the test would not learn which port the process got.
         let address = format!("127.0.0.1:{}", testbed::free_port()?);
         let database_url = database.url("orders");
         let own = [
@@ -56,14 +59,14 @@ impl Orders {
     }
 
     async fn ready(&self) -> anyhow::Result<()> {
-        testbed::eventually("the service to be ready", Duration::from_secs(20), async || {
+        testbed::eventually("the service to be ready", DEADLINE, async || {
             let ready = self.client.get(format!("{}/readyz", self.url)).send().await?;
             Ok(ready.status().is_success().then_some(()))
         })
         .await
     }
 
-    /// Killed, and started again over the same database.
+    /// Kills the service and starts it again, with the same database.
     pub(crate) async fn restart(&mut self) -> anyhow::Result<()> {
         self.process.kill()?;
         self.process.wait()?;
@@ -81,7 +84,7 @@ impl Orders {
         Ok((answer.status, answer.body))
     }
 
-    /// How many orders, lines and events there are.
+    /// The numbers of orders, lines and events.
     pub(crate) async fn rows(&self) -> anyhow::Result<(i64, i64, i64)> {
         let sql = "select (select count(*) from orders.orders), (select count(*) from orders.order_lines),
                           (select count(*) from orders.outbox)";
@@ -96,7 +99,7 @@ impl Drop for Orders {
     }
 }
 
-/// The binary under test, with no settings but those that a test gives it.
+/// A command for the binary under test, without the settings of the surrounding shell.
 pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orders"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ORDERS_")) {

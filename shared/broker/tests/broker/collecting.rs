@@ -1,90 +1,99 @@
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
 };
 
-use broker::{Collector, Consumer, ConsumerOptions, Link, topology};
-use events::{
-    Event,
-    transport::{Applied, DeadLetter, Failure, Handler, Shelf},
-};
+use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, topology};
+use events::Event;
+use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions, BasicRejectOptions};
+use messaging::{Applied, DeadLetter, DeadLetterStore, Failure, Handler};
 use testbed::eventually;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::support::{Host, order_created};
+use crate::support::{DEADLINE, Running, Vhost, order_created};
 
 const QUEUE: &str = topology::INVENTORY;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 type Script = dyn Fn(&DeadLetter, usize) -> Result<(), Failure> + Send + Sync;
 
-/// A shelf that keeps letters, or fails, as the test says: it gets the letter and how many calls there were before.
+/// Saves dead letters or fails, as its script says. The script gets the dead letter and the number of earlier calls.
 #[derive(Clone)]
-struct ScriptedShelf {
+struct ScriptedStore {
     script: Arc<Script>,
-    calls: Arc<Mutex<Vec<DeadLetter>>>,
-    kept: Arc<Mutex<Vec<DeadLetter>>>,
+    calls: Arc<Mutex<usize>>,
+    saved: Arc<Mutex<Vec<DeadLetter>>>,
 }
 
-impl ScriptedShelf {
-    fn that(script: impl Fn(&DeadLetter, usize) -> Result<(), Failure> + Send + Sync + 'static) -> Self {
-        Self { script: Arc::new(script), calls: Arc::default(), kept: Arc::default() }
+impl ScriptedStore {
+    fn new(script: impl Fn(&DeadLetter, usize) -> Result<(), Failure> + Send + Sync + 'static) -> Self {
+        Self { script: Arc::new(script), calls: Arc::default(), saved: Arc::default() }
     }
 
-    async fn has(&self, count: usize) -> anyhow::Result<Vec<DeadLetter>> {
-        eventually("the letters to be kept", PATIENCE, async || {
-            let kept = self.kept.lock().unwrap().clone();
-            Ok((kept.len() >= count).then_some(kept))
+    fn that_saves() -> Self {
+        Self::new(|_, _| Ok(()))
+    }
+
+    /// Waits until `count` dead letters are saved, and returns them.
+    async fn saved(&self, count: usize) -> anyhow::Result<Vec<DeadLetter>> {
+        eventually("the dead letters to be saved", DEADLINE, async || {
+            let saved = self.saved.lock().unwrap().clone();
+            Ok((saved.len() >= count).then_some(saved))
         })
         .await
     }
 }
 
-impl Shelf for ScriptedShelf {
-    async fn keep(&self, letter: &DeadLetter) -> Result<(), Failure> {
-        let before = self.calls.lock().unwrap().len();
-        self.calls.lock().unwrap().push(letter.clone());
-        (self.script)(letter, before)?;
-        self.kept.lock().unwrap().push(letter.clone());
+impl DeadLetterStore for ScriptedStore {
+    async fn save(&self, letter: &DeadLetter) -> Result<(), Failure> {
+        let earlier_calls = {
+            let mut calls = self.calls.lock().unwrap();
+            *calls += 1;
+            *calls - 1
+        };
+        (self.script)(letter, earlier_calls)?;
+        self.saved.lock().unwrap().push(letter.clone());
         Ok(())
     }
 }
 
-struct NeverAsked;
+/// A handler for messages that cannot be decoded, so it is never called.
+struct UnreachableHandler;
 
-impl Handler for NeverAsked {
+impl Handler for UnreachableHandler {
     async fn apply(&self, _: &[Event]) -> Result<Applied, Failure> {
-        panic!("nothing here can be decoded")
+        panic!("an undecodable message reached the handler")
     }
 }
 
-fn collect(host: &Host, shelf: &ScriptedShelf) -> DropGuard {
-    let stop = CancellationToken::new();
-    tokio::spawn(Collector::new(host.endpoint(), QUEUE).run(shelf.clone(), stop.clone()));
-    stop.drop_guard()
+/// Starts a consumer that sets aside every message.
+fn consume(vhost: &Vhost) -> Running {
+    let status = ConnectionStatus::new("test");
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status);
+    Running::start(|stop| consumer.run(UnreachableHandler, stop))
 }
 
-async fn is_empty(host: &Host) -> anyhow::Result<()> {
-    let dead = topology::dead_letter_queue(QUEUE);
-    eventually("the queue of dead letters to be empty", PATIENCE, async || {
-        Ok(host.is_empty(&dead).await?.then_some(()))
-    })
-    .await
+fn collect(vhost: &Vhost, store: impl DeadLetterStore) -> Running {
+    let collector = DeadLetterCollector::new(vhost.endpoint(), QUEUE, ConnectionStatus::new("test"));
+    Running::start(|stop| collector.run(store, stop))
+}
+
+/// Stops the collector and checks that it has acknowledged every dead letter.
+async fn stop_and_check_acknowledged(collector: Running, vhost: &Vhost) -> anyhow::Result<()> {
+    collector.stop().await?;
+    let left = vhost.count_without_consumers(&topology::dead_letter_queue(QUEUE)).await?;
+    anyhow::ensure!(left == 0, "{left} dead letters were saved and not acknowledged");
+    Ok(())
 }
 
 #[tokio::test]
-async fn what_a_consumer_sets_aside_arrives_with_its_reason_its_mark_and_its_bytes() -> anyhow::Result<()> {
-    let host = Host::new().await?;
-    let stop = CancellationToken::new();
-    let consumer = Consumer::new(host.endpoint(), QUEUE, ConsumerOptions::default(), Link::new("test"));
-    tokio::spawn(consumer.run(NeverAsked, stop.clone()));
-    let _consumer = stop.drop_guard();
-    let shelf = ScriptedShelf::that(|_, _| Ok(()));
-    let _collector = collect(&host, &shelf);
-    host.put(QUEUE, "poison-1", b"\xff\x00 not json").await?;
-    host.put(QUEUE, "poison-2", b"{}").await?;
-    let letters = shelf.has(2).await?;
+async fn message_set_aside_by_a_consumer_is_saved_with_reason_id_and_bytes() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let _consumer = consume(&vhost);
+    let store = ScriptedStore::that_saves();
+    let collector = collect(&vhost, store.clone());
+    vhost.put(QUEUE, "poison-1", b"\xff\x00 not json").await?;
+    vhost.put(QUEUE, "poison-2", b"{}").await?;
+    let letters = store.saved(2).await?;
     let first = &letters[0];
     assert_eq!((first.queue, first.message_id.as_deref()), (QUEUE, Some("poison-1")));
     assert_eq!(
@@ -93,104 +102,139 @@ async fn what_a_consumer_sets_aside_arrives_with_its_reason_its_mark_and_its_byt
     );
     assert!(first.detail.starts_with("malformed: "), "{first:?}");
     assert_eq!(first.headers["reason"], "malformed");
-    assert_eq!(first.routing_key, QUEUE, "put straight into the queue");
+    assert_eq!(first.routing_key, QUEUE, "it was published straight into the queue");
     assert!(first.arrival.is_some() && first.arrival != letters[1].arrival, "{letters:?}");
-    is_empty(&host).await
+    stop_and_check_acknowledged(collector, &vhost).await
 }
 
 #[tokio::test]
-async fn what_the_broker_sets_aside_by_its_delivery_limit_says_so() -> anyhow::Result<()> {
-    let host = Host::new().await?;
+async fn message_dead_lettered_by_the_delivery_limit_is_saved_with_that_reason() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
     let event = order_created();
-    host.put_event(QUEUE, &event).await?;
-    // Whoever takes it gives it back, until the broker has had enough.
-    host.channel.basic_qos(1, BasicQosOptions::default()).await?;
+    vhost.put_event(QUEUE, &event).await?;
+    let store = ScriptedStore::that_saves();
+    let collector = collect(&vhost, store.clone());
+    // A consumer that returns the message to the queue, again and again, until the broker dead-letters it.
+    vhost.channel.basic_qos(1, BasicQosOptions::default()).await?;
     let options = BasicConsumeOptions::default();
     let mut deliveries =
-        host.channel.basic_consume(QUEUE.into(), "".into(), options, Default::default()).await?;
-    let shelf = ScriptedShelf::that(|_, _| Ok(()));
-    let _collector = collect(&host, &shelf);
+        vhost.channel.basic_consume(QUEUE.into(), "".into(), options, Default::default()).await?;
     tokio::spawn(async move {
-        use futures_util::StreamExt;
         while let Some(Ok(delivery)) = deliveries.next().await {
             let _ = delivery.reject(BasicRejectOptions { requeue: true }).await;
         }
     });
-    let letters = shelf.has(1).await?;
+    let letters = store.saved(1).await?;
     assert_eq!(letters[0].reason, "delivery-limit");
     assert_eq!(letters[0].message_id, Some(event.event_id.to_string()));
     assert_eq!(letters[0].body, event.payload.as_bytes());
     assert!(letters[0].arrival.is_some(), "{letters:?}");
-    is_empty(&host).await
+    stop_and_check_acknowledged(collector, &vhost).await
 }
 
 #[tokio::test]
-async fn while_the_shelf_is_away_the_queue_is_the_buffer_and_nothing_is_skipped() -> anyhow::Result<()> {
-    let host = Host::new().await?;
+async fn while_the_store_is_unavailable_dead_letters_wait_in_the_queue_in_order() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
     let dead = topology::dead_letter_queue(QUEUE);
     for number in 0..5 {
-        host.put(&dead, &format!("letter-{number}"), b"x").await?;
+        vhost.put(&dead, &format!("letter-{number}"), b"x").await?;
     }
-    let shelf = ScriptedShelf::that(|_, before| {
-        if before < 6 { Err(Failure::Temporary("the database is away".into())) } else { Ok(()) }
+    let store = ScriptedStore::new(|_, earlier_calls| {
+        let unavailable = || Failure::Temporary("the database is unavailable".into());
+        if earlier_calls < 6 { Err(unavailable()) } else { Ok(()) }
     });
-    let _collector = collect(&host, &shelf);
-    let letters = shelf.has(5).await?;
+    let collector = collect(&vhost, store.clone());
+    let letters = store.saved(5).await?;
     let ids: Vec<_> = letters.iter().map(|letter| letter.message_id.clone().unwrap_or_default()).collect();
     assert_eq!(ids, ["letter-0", "letter-1", "letter-2", "letter-3", "letter-4"]);
-    assert_eq!((letters[0].reason.as_str(), &letters[0].arrival), ("unknown", &None), "put there by hand");
-    is_empty(&host).await
+    assert_eq!(
+        (letters[0].reason.as_str(), &letters[0].arrival),
+        ("unknown", &None),
+        "it was published to the dead-letter queue by hand"
+    );
+    stop_and_check_acknowledged(collector, &vhost).await
 }
 
 #[tokio::test]
-async fn a_letter_that_cannot_be_kept_stays_in_its_queue_and_the_others_go_on() -> anyhow::Result<()> {
-    let host = Host::new().await?;
+async fn dead_letter_that_cannot_be_saved_stays_in_its_queue_and_others_go_on() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
     let dead = topology::dead_letter_queue(QUEUE);
     for id in ["bad", "good"] {
-        host.put(&dead, id, b"x").await?;
+        vhost.put(&dead, id, b"x").await?;
     }
-    let shelf = ScriptedShelf::that(|letter, _| match letter.message_id.as_deref() {
-        Some("bad") => Err(Failure::Permanent("too odd".into())),
+    let store = ScriptedStore::new(|letter, _| match letter.message_id.as_deref() {
+        Some("bad") => Err(Failure::Permanent("the test refuses it".into())),
         _ => Ok(()),
     });
-    let collector = collect(&host, &shelf);
-    assert_eq!(shelf.has(1).await?[0].message_id.as_deref(), Some("good"));
-    drop(collector);
-    // To be found by whoever comes next, however often it was handed over.
-    let heir = ScriptedShelf::that(|_, _| Ok(()));
-    let _collector = collect(&host, &heir);
-    assert_eq!(heir.has(1).await?[0].message_id.as_deref(), Some("bad"));
-    is_empty(&host).await
+    let collector = collect(&vhost, store.clone());
+    assert_eq!(store.saved(1).await?[0].message_id.as_deref(), Some("good"));
+    collector.stop().await?;
+    // The next collector receives it, however often it was delivered.
+    let store = ScriptedStore::that_saves();
+    let collector = collect(&vhost, store.clone());
+    assert_eq!(store.saved(1).await?[0].message_id.as_deref(), Some("bad"));
+    stop_and_check_acknowledged(collector, &vhost).await
 }
 
 #[tokio::test]
-async fn a_collector_that_dies_after_keeping_and_before_acknowledging_brings_the_same_letter_again()
--> anyhow::Result<()> {
-    let host = Host::new().await?;
-    let stop = CancellationToken::new();
-    let consumer = Consumer::new(host.endpoint(), QUEUE, ConsumerOptions::default(), Link::new("test"));
-    tokio::spawn(consumer.run(NeverAsked, stop.clone()));
-    let _consumer = stop.drop_guard();
-    host.put(QUEUE, "poison", b"x").await?;
+async fn dead_letter_saved_but_not_acknowledged_is_delivered_again_with_the_same_id() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let _consumer = consume(&vhost);
+    vhost.put(QUEUE, "poison", b"x").await?;
 
-    /// Keeps a letter, and never gets around to saying so.
-    struct Stuck(ScriptedShelf);
-    impl Shelf for Stuck {
-        async fn keep(&self, letter: &DeadLetter) -> Result<(), Failure> {
-            self.0.keep(letter).await?;
+    /// Saves a dead letter and never returns, so that the collector does not acknowledge it.
+    struct NeverReturns(ScriptedStore);
+    impl DeadLetterStore for NeverReturns {
+        async fn save(&self, letter: &DeadLetter) -> Result<(), Failure> {
+            self.0.save(letter).await?;
             std::future::pending().await
         }
     }
-    let first = ScriptedShelf::that(|_, _| Ok(()));
-    let collector = Collector::new(host.endpoint(), QUEUE);
-    let doomed = tokio::spawn(collector.run(Stuck(first.clone()), CancellationToken::new()));
-    let before = first.has(1).await?;
-    doomed.abort();
-    let heir = ScriptedShelf::that(|_, _| Ok(()));
-    let _collector = collect(&host, &heir);
-    let after = heir.has(1).await?;
-    let mark = |letter: &DeadLetter| (letter.arrival.clone(), letter.message_id.clone(), letter.body.clone());
+    let first = ScriptedStore::that_saves();
+    let collector = collect(&vhost, NeverReturns(first.clone()));
+    let before = first.saved(1).await?;
+    collector.kill();
+    let second = ScriptedStore::that_saves();
+    let collector = collect(&vhost, second.clone());
+    let after = second.saved(1).await?;
+    let identity =
+        |letter: &DeadLetter| (letter.arrival.clone(), letter.message_id.clone(), letter.body.clone());
     assert!(before[0].arrival.is_some());
-    assert_eq!(mark(&before[0]), mark(&after[0]), "by this the table knows it again");
-    is_empty(&host).await
+    assert_eq!(identity(&before[0]), identity(&after[0]), "the table recognises it by these");
+    stop_and_check_acknowledged(collector, &vhost).await
+}
+
+/// More than the collector's prefetch: they must not keep it from the others, and are saved once their cause is repaired.
+#[tokio::test]
+async fn dead_letters_that_cannot_be_saved_block_no_others_and_are_saved_after_the_repair()
+-> anyhow::Result<()> {
+    const REFUSED: usize = 20;
+    let vhost = Vhost::new().await?;
+    let dead = topology::dead_letter_queue(QUEUE);
+    for number in 0..REFUSED {
+        vhost.put(&dead, &format!("refused-{number}"), b"x").await?;
+    }
+    vhost.put(&dead, "good", b"x").await?;
+    let broken = Arc::new(AtomicBool::new(true));
+    let is_broken = broken.clone();
+    let store = ScriptedStore::new(move |letter, _| {
+        let refused = letter.message_id.as_deref().is_some_and(|id| id.starts_with("refused"));
+        if refused && is_broken.load(Ordering::SeqCst) {
+            return Err(Failure::Unexpected("permission denied for table dead_letters".into()));
+        }
+        Ok(())
+    });
+    let status = ConnectionStatus::new("test");
+    let collector = DeadLetterCollector::new(vhost.endpoint(), QUEUE, status.clone());
+    let collector = Running::start(|stop| collector.run(store.clone(), stop));
+    eventually("health to say that some cannot be saved", DEADLINE, async || {
+        Ok(status.state().is_err_and(|reason| reason.ends_with("dead letters cannot be saved")).then_some(()))
+    })
+    .await?;
+    assert_eq!(store.saved(1).await?[0].message_id.as_deref(), Some("good"));
+    assert!(status.state().is_err(), "health is good although dead letters are held");
+    broken.store(false, Ordering::SeqCst);
+    store.saved(REFUSED + 1).await?;
+    eventually("health to be good", DEADLINE, async || Ok(status.state().is_ok().then_some(()))).await?;
+    stop_and_check_acknowledged(collector, &vhost).await
 }

@@ -1,10 +1,12 @@
-//! The publisher and the consumer, against a real RabbitMQ.
+//! The publisher, the consumer and the dead-letter collector, against a real RabbitMQ.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition ends a test")]
 
 mod collecting;
 mod consuming;
 mod cut_connections;
-mod guests;
+mod external_consumers;
 mod publishing;
+mod scripted_handler;
+mod stalls;
 mod support;

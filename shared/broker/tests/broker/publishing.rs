@@ -1,28 +1,33 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use broker::{Endpoint, Error, Link, Publisher, topology};
-use events::transport::{Outcome, Publisher as _, Refusal};
+use broker::{ConnectionStatus, Endpoint, Error, Publisher, topology};
 use lapin::{
     options::{ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions},
     types::FieldTable,
 };
-use tokio::net::TcpListener;
+use messaging::{PublishOutcome, Publisher as _, Refusal};
+use testbed::eventually;
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    time::timeout,
+};
 
-use crate::support::{Host, outgoing};
+use crate::support::{DEADLINE, Vhost, outgoing, ready};
 
 #[tokio::test]
-async fn a_confirmed_message_is_in_every_queue_with_its_identity() -> anyhow::Result<()> {
-    let host = Host::new().await?;
+async fn confirmed_message_is_in_every_bound_queue_with_its_properties() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
     let message = outgoing("OrderCreated");
-    assert_eq!(host.publisher().await?.publish(std::slice::from_ref(&message)).await, [Outcome::Confirmed]);
+    let outcomes = vhost.publisher().await?.publish(std::slice::from_ref(&message)).await;
+    assert_eq!(outcomes, [PublishOutcome::Confirmed]);
     for queue in [topology::INVENTORY, topology::BILLING] {
-        let arrived = host.take(queue).await?;
-        assert_eq!(arrived.data, message.body);
-        assert_eq!(arrived.routing_key.as_str(), "order.created");
-        let properties = &arrived.properties;
+        let received = vhost.take(queue).await?;
+        assert_eq!(received.data, message.body);
+        assert_eq!(received.routing_key.as_str(), "order.created");
+        let properties = &received.properties;
         assert_eq!(properties.message_id().as_ref().unwrap().as_str(), message.id.to_string());
         assert_eq!(properties.kind().as_ref().unwrap().as_str(), "OrderCreated");
-        assert_eq!(*properties.delivery_mode(), Some(2), "it has to survive a restart of the broker");
+        assert_eq!(*properties.delivery_mode(), Some(2), "it must survive a restart of the broker");
         let headers = properties.headers().as_ref().unwrap().inner();
         let traceparent = headers["traceparent"].as_long_string().unwrap().to_string();
         assert_eq!(Some(traceparent), message.traceparent);
@@ -31,22 +36,22 @@ async fn a_confirmed_message_is_in_every_queue_with_its_identity() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn what_comes_back_unroutable_is_never_taken_for_published() -> anyhow::Result<()> {
-    // Every fifth message is one that no queue is bound for. Returns carry no delivery tag, and the client hands them
-    // to whichever confirm completes next: whoever trusts the confirm alone marks some of them as published.
-    let host = Host::new().await?;
-    let mut publisher = host.publisher().await?;
+async fn unroutable_messages_are_never_reported_as_confirmed() -> anyhow::Result<()> {
+    // No queue is bound for every fifth message. A return carries no delivery tag, and lapin hands it to the confirm
+    // that completes next: a publisher that trusts each confirm alone reports some of these messages as confirmed.
+    let vhost = Vhost::new().await?;
+    let mut publisher = vhost.publisher().await?;
     for _ in 0..5 {
         let batch: Vec<_> = (0..1000)
-            .map(|number| outgoing(if number % 5 == 0 { "NobodyWantsThis" } else { "OrderCreated" }))
+            .map(|number| outgoing(if number % 5 == 0 { "UnboundEvent" } else { "OrderCreated" }))
             .collect();
-        publisher.ready().await?;
+        ready(&mut publisher).await?;
         let outcomes = publisher.publish(&batch).await;
         assert_eq!(outcomes.len(), batch.len());
         for (message, outcome) in batch.iter().zip(outcomes) {
             let expected = match message.event_type.as_str() {
-                "OrderCreated" => Outcome::Confirmed,
-                _ => Outcome::Refused(Refusal::Unroutable),
+                "OrderCreated" => PublishOutcome::Confirmed,
+                _ => PublishOutcome::Refused(Refusal::Unroutable),
             };
             assert_eq!(outcome, expected, "{}", message.event_type);
         }
@@ -55,74 +60,133 @@ async fn what_comes_back_unroutable_is_never_taken_for_published() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn queues_that_were_deleted_are_there_again_for_the_next_attempt() -> anyhow::Result<()> {
-    let host = Host::new().await?;
-    let mut publisher = host.publisher().await?;
+async fn deleted_queues_are_declared_again_before_the_next_attempt() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let mut publisher = vhost.publisher().await?;
     for queue in [topology::INVENTORY, topology::BILLING] {
-        host.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
+        vhost.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
     }
     let message = outgoing("OrderCreated");
     let batch = std::slice::from_ref(&message);
-    assert_eq!(publisher.publish(batch).await, [Outcome::Refused(Refusal::Unroutable)]);
-    publisher.ready().await?;
-    assert_eq!(publisher.publish(batch).await, [Outcome::Confirmed]);
+    assert_eq!(publisher.publish(batch).await, [PublishOutcome::Refused(Refusal::Unroutable)]);
+    ready(&mut publisher).await?;
+    assert_eq!(publisher.publish(batch).await, [PublishOutcome::Confirmed]);
+    Ok(())
+}
+
+/// RabbitMQ 3.10 goes on refusing on a channel that was refused once, although the queue has room again.
+#[tokio::test]
+async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let status = ConnectionStatus::new("test");
+    let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), DEADLINE);
+    ready(&mut publisher).await?;
+    vhost.limit_queue(topology::BILLING, Some(5)).await?;
+    eventually("a message to be refused", DEADLINE, async || {
+        ready(&mut publisher).await?;
+        let outcomes = publisher.publish(&[outgoing("OrderCreated"), outgoing("OrderCreated")]).await;
+        Ok(outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked)).then_some(()))
+    })
+    .await?;
+    ready(&mut publisher).await?;
+    assert_eq!(status.state(), Err("a queue refuses messages".into()));
+    vhost.limit_queue(topology::BILLING, None).await?;
+    while !vhost.is_empty(topology::BILLING).await? {
+        vhost.take(topology::BILLING).await?;
+    }
+    eventually("a message to be confirmed", DEADLINE, async || {
+        ready(&mut publisher).await?;
+        let outcomes = publisher.publish(&[outgoing("OrderCreated")]).await;
+        Ok((outcomes == [PublishOutcome::Confirmed]).then_some(()))
+    })
+    .await
+}
+
+/// Events of a type that no queue is bound for are retried for minutes. They must not cost the others a connection each.
+#[tokio::test]
+async fn returned_messages_do_not_end_the_connection() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let status = ConnectionStatus::new("test");
+    let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), DEADLINE);
+    ready(&mut publisher).await?;
+    for _ in 0..20 {
+        let batch = [outgoing("UnboundEvent"), outgoing("OrderCreated")];
+        let expected = [PublishOutcome::Refused(Refusal::Unroutable), PublishOutcome::Confirmed];
+        assert_eq!(publisher.publish(&batch).await, expected);
+        assert_eq!(status.state(), Ok(()), "the connection was closed");
+        ready(&mut publisher).await?;
+    }
     Ok(())
 }
 
 #[tokio::test]
-async fn an_exchange_that_was_deleted_is_unknown_at_first_and_then_there_again() -> anyhow::Result<()> {
-    let host = Host::new().await?;
-    let mut publisher = host.publisher().await?;
-    host.channel.exchange_delete(topology::EVENTS.into(), ExchangeDeleteOptions::default()).await?;
+async fn deleted_exchange_makes_the_outcome_unknown_and_is_declared_again() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let mut publisher = vhost.publisher().await?;
+    vhost.channel.exchange_delete(topology::EVENTS.into(), ExchangeDeleteOptions::default()).await?;
     let message = outgoing("OrderCreated");
     let batch = std::slice::from_ref(&message);
-    assert_eq!(publisher.publish(batch).await, [Outcome::Unknown], "the event has to stay in the outbox");
-    publisher.ready().await?;
-    assert_eq!(publisher.publish(batch).await, [Outcome::Confirmed]);
+    assert_eq!(
+        publisher.publish(batch).await,
+        [PublishOutcome::Unknown],
+        "the event must stay in the outbox"
+    );
+    ready(&mut publisher).await?;
+    assert_eq!(publisher.publish(batch).await, [PublishOutcome::Confirmed]);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_is_refused_alone() -> anyhow::Result<()> {
-    let host = Host::new().await?;
+async fn message_above_the_size_limit_is_refused_and_others_are_confirmed() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
     let mut large = outgoing("OrderCreated");
     large.body = vec![b' '; 2 * 1024 * 1024];
     let batch = [outgoing("OrderCreated"), large, outgoing("OrderCreated")];
-    let outcomes = host.publisher().await?.publish(&batch).await;
-    assert_eq!(outcomes, [Outcome::Confirmed, Outcome::Refused(Refusal::TooLarge), Outcome::Confirmed]);
+    let outcomes = vhost.publisher().await?.publish(&batch).await;
+    let too_large = PublishOutcome::Refused(Refusal::TooLarge);
+    assert_eq!(outcomes, [PublishOutcome::Confirmed, too_large, PublishOutcome::Confirmed]);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_broker_that_accepts_and_stays_silent_is_away_within_seconds() -> anyhow::Result<()> {
+async fn silent_broker_is_unavailable_within_a_deadline() -> anyhow::Result<()> {
+    // The listener accepts connections and never answers. lapin would wait for ever.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = Endpoint::new(&format!("amqp://shop:shop@{}/shop", listener.local_addr()?), "test")?;
-    let mut publisher = Publisher::new(endpoint, Link::new("test"), Duration::from_secs(10));
-    let began = Instant::now();
-    assert!(publisher.ready().await.is_err());
-    // Not a matter of speed: without a deadline of ours this line would never be reached.
-    assert!(began.elapsed() < Duration::from_secs(30));
+    let mut publisher = Publisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
+    assert!(timeout(DEADLINE, publisher.ready()).await?.is_err());
     Ok(())
 }
 
 #[tokio::test]
-async fn settings_that_no_waiting_will_mend_are_told_apart_from_a_broker_that_is_away() -> anyhow::Result<()>
-{
-    let host = Host::new().await?;
-    let refused = async |url: &str| Endpoint::new(url, "test").unwrap().check().await;
-    let (address, _) =
-        host.url().rsplit_once('/').map(|(address, vhost)| (address.to_owned(), vhost.to_owned())).unwrap();
-    let no_vhost = format!("{address}/there-is-none");
-    assert!(matches!(refused(&no_vhost).await, Err(Error::Refused(_))), "an unknown virtual host");
-    let wrong_user = host.url().replacen("amqp://", "amqp://intruder-", 1);
-    assert!(matches!(refused(&wrong_user).await, Err(Error::Refused(_))), "an unknown user");
+async fn check_refuses_invalid_settings_and_accepts_an_unavailable_broker() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let check = async |url: &str| Endpoint::new(url, "test").unwrap().check().await;
+    let url = vhost.url();
+    let (address, _) = url.rsplit_once('/').unwrap();
+    assert!(
+        matches!(check(&format!("{address}/does-not-exist")).await, Err(Error::Refused(_))),
+        "an unknown virtual host"
+    );
+    let unknown_user = url.replacen("amqp://", "amqp://unknown-", 1);
+    assert!(matches!(check(&unknown_user).await, Err(Error::Refused(_))), "an unknown user");
 
-    host.channel.queue_delete(topology::BILLING.into(), QueueDeleteOptions::default()).await?;
+    vhost.channel.queue_delete(topology::BILLING.into(), QueueDeleteOptions::default()).await?;
     let classic = QueueDeclareOptions { durable: true, ..Default::default() };
-    host.channel.queue_declare(topology::BILLING.into(), classic, FieldTable::default()).await?;
-    assert!(matches!(refused(&host.url()).await, Err(Error::Refused(_))), "a queue with other arguments");
+    vhost.channel.queue_declare(topology::BILLING.into(), classic, FieldTable::default()).await?;
+    assert!(matches!(check(&url).await, Err(Error::Refused(_))), "a queue with other arguments");
 
-    let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
-    refused(&format!("amqp://shop:shop@{nobody}/shop")).await?;
+    // Bound without listening: connections to this port are refused while the socket exists.
+    let socket = TcpSocket::new_v4()?;
+    socket.bind("127.0.0.1:0".parse()?)?;
+    check(&format!("amqp://shop:shop@{}/shop", socket.local_addr()?)).await?;
     Ok(())
+}
+
+#[test]
+fn error_of_an_invalid_url_does_not_show_its_password() {
+    for url in ["amqp://shop:secret@broker:port/shop", "ampq://shop:secret@broker/shop", "shop:secret"] {
+        let error = Endpoint::new(url, "test").err().map(|error| error.to_string());
+        assert!(error.as_deref().is_some_and(|error| !error.contains("secret")), "{url}: {error:?}");
+    }
 }

@@ -1,64 +1,82 @@
-//! A virtual host of one's own, and a plain channel on it to look behind the scenes.
+//! A virtual host with the topology, a plain channel to inspect it, and events to send.
 
 use std::time::Duration;
 
 use anyhow::Context;
-use broker::{Endpoint, Link, Publisher};
-use events::{
-    Draft, Line, Money, OrderCreated, TraceContext,
-    transport::{Outgoing, Publisher as _},
-};
+use broker::{ConnectionStatus, Endpoint, Publisher};
+use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
 use futures_util::StreamExt;
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
     message::Delivery,
     options::{
-        BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicPublishOptions, BasicQosOptions,
-        ConfirmSelectOptions,
+        BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
+        QueueDeclareOptions,
     },
     types::FieldTable,
 };
-use testbed::TestVhost;
+use messaging::{Outgoing, Publisher as _};
+use testbed::{TestVhost, eventually};
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub(crate) struct Host {
+/// How long a test waits for any condition.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Vhost {
+    /// A plain channel in confirm mode.
     pub(crate) channel: Channel,
     connection: Connection,
-    vhost: TestVhost,
+    url: String,
+    /// `None` on a private server.
+    vhost: Option<TestVhost>,
 }
 
-impl Host {
-    /// With the topology in place.
+impl Vhost {
+    /// Creates a virtual host and declares the topology in it.
     pub(crate) async fn new() -> anyhow::Result<Self> {
         let vhost = testbed::vhost().await?;
-        Endpoint::new(&vhost.url(), "test")?.check().await?;
-        let connection = Connection::connect(&vhost.url(), ConnectionProperties::default()).await?;
-        let channel = connection.create_channel().await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(Self { channel, connection, vhost })
+        let declared = Self::at(vhost.url()).await?;
+        Ok(Self { vhost: Some(vhost), ..declared })
     }
 
-    pub(crate) fn endpoint(&self) -> Endpoint {
-        Endpoint::new(&self.vhost.url(), "test").unwrap()
+    /// Declares the topology in a virtual host that exists.
+    pub(crate) async fn at(url: String) -> anyhow::Result<Self> {
+        Endpoint::new(&url, "test")?.check().await?;
+        let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(Self { channel, connection, url, vhost: None })
+    }
+
+    /// Limits a queue to so many messages; `None` removes the limit.
+    pub(crate) async fn limit_queue(&self, queue: &str, messages: Option<u32>) -> anyhow::Result<()> {
+        self.vhost.as_ref().context("on a private server")?.limit_queue(queue, messages).await
     }
 
     pub(crate) fn url(&self) -> String {
-        self.vhost.url()
+        self.url.clone()
     }
 
-    /// One that an error may close.
-    pub(crate) async fn another_channel(&self) -> anyhow::Result<Channel> {
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint::new(&self.url, "test").unwrap()
+    }
+
+    /// Opens another channel, for requests that may fail: an error closes the channel.
+    pub(crate) async fn open_channel(&self) -> anyhow::Result<Channel> {
         Ok(self.connection.create_channel().await?)
     }
 
-    /// Connected and ready.
+    /// A publisher that is connected.
     pub(crate) async fn publisher(&self) -> anyhow::Result<Publisher> {
-        let mut publisher = Publisher::new(self.endpoint(), Link::new("test"), Duration::from_secs(10));
-        publisher.ready().await?;
+        let mut publisher =
+            Publisher::new(self.endpoint(), ConnectionStatus::new("test"), Duration::from_secs(10));
+        ready(&mut publisher).await?;
         Ok(publisher)
     }
 
-    /// Puts a message into `queue`, with whatever body and id.
+    /// Publishes a message straight into `queue`.
     pub(crate) async fn put(&self, queue: &str, id: &str, body: &[u8]) -> anyhow::Result<()> {
         let properties = BasicProperties::default().with_message_id(id.into()).with_delivery_mode(2);
         self.put_with(queue, properties, body).await
@@ -72,38 +90,93 @@ impl Host {
     ) -> anyhow::Result<()> {
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let confirm = self.channel.basic_publish("".into(), queue.into(), options, body, properties).await?;
-        anyhow::ensure!(confirm.await?.is_ack(), "the broker did not take a message");
+        anyhow::ensure!(confirm.await?.is_ack(), "the broker did not confirm a message");
         Ok(())
     }
 
-    pub(crate) async fn put_event(&self, queue: &str, event: &Draft) -> anyhow::Result<()> {
+    pub(crate) async fn put_event(&self, queue: &str, event: &NewEvent) -> anyhow::Result<()> {
         self.put(queue, &event.event_id.to_string(), event.payload.as_bytes()).await
     }
 
-    /// Takes one message out of `queue`, waiting until there is one. By consuming: a queue with a single active
-    /// consumer refuses `basic.get`.
+    /// Waits for one message of `queue`, and acknowledges it. Consumes, because a queue with a single active consumer
+    /// refuses `basic.get`.
     pub(crate) async fn take(&self, queue: &str) -> anyhow::Result<Delivery> {
-        let channel = self.connection.create_channel().await?;
+        let channel = self.open_channel().await?;
         channel.basic_qos(1, BasicQosOptions::default()).await?;
         let options = BasicConsumeOptions::default();
         let mut deliveries =
             channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await?;
-        let delivery = tokio::time::timeout(Duration::from_secs(20), deliveries.next())
+        let delivery = timeout(DEADLINE, deliveries.next())
             .await
-            .with_context(|| format!("no message came into {queue}"))?
-            .context("cancelled")??;
+            .with_context(|| format!("no message arrived in {queue}"))?
+            .context("the broker cancelled the consumer")??;
         delivery.ack(BasicAckOptions::default()).await?;
         channel.close(200, "done".into()).await?;
         Ok(delivery)
     }
 
+    /// How many messages of `queue` are ready for delivery, and how many consumers it has.
+    async fn counts(&self, queue: &str) -> anyhow::Result<(u32, u32)> {
+        let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
+        let queue = self.channel.queue_declare(queue.into(), passive, FieldTable::default()).await?;
+        Ok((queue.message_count(), queue.consumer_count()))
+    }
+
+    /// Whether no message of `queue` is ready for delivery. Messages that a consumer has not acknowledged do not count.
     pub(crate) async fn is_empty(&self, queue: &str) -> anyhow::Result<bool> {
-        Ok(self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await?.is_none())
+        Ok(self.counts(queue).await?.0 == 0)
+    }
+
+    /// Waits until `queue` has no consumer, which returns all unacknowledged messages to it. Then counts them.
+    pub(crate) async fn count_without_consumers(&self, queue: &str) -> anyhow::Result<u32> {
+        eventually("the last consumer to be gone", DEADLINE, async || {
+            let (messages, consumers) = self.counts(queue).await?;
+            Ok((consumers == 0).then_some(messages))
+        })
+        .await
+    }
+}
+
+/// Waits until the publisher is connected and ready.
+pub(crate) async fn ready(publisher: &mut Publisher) -> anyhow::Result<()> {
+    eventually("the publisher to be ready", DEADLINE, async || Ok(Some(publisher.ready().await?))).await
+}
+
+/// A consumer or a collector in a task of its own. Dropping it stops the task.
+pub(crate) struct Running {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    pub(crate) fn start<F>(run: impl FnOnce(CancellationToken) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = CancellationToken::new();
+        Self { task: tokio::spawn(run(stop.clone())), stop }
+    }
+
+    /// Stops the task and waits for its end.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.stop.cancel();
+        Ok(timeout(DEADLINE, &mut self.task).await.context("the task did not stop")??)
+    }
+
+    /// Ends the task at its next await, as a crash would.
+    pub(crate) fn kill(self) {
+        self.task.abort();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
     }
 }
 
 /// An event that every consumer can apply.
-pub(crate) fn order_created() -> Draft {
+pub(crate) fn order_created() -> NewEvent {
     let order = OrderCreated {
         order_id: Uuid::now_v7(),
         customer_id: Uuid::new_v4(),
@@ -111,9 +184,10 @@ pub(crate) fn order_created() -> Draft {
         total: Money { amount: 1250, currency: "EUR".into() },
     };
     let aggregate = ("order", order.order_id, 1);
-    Draft::of("/orders", aggregate, &TraceContext::root(), &order).unwrap()
+    NewEvent::of("/orders", aggregate, &TraceContext::root(), &order).unwrap()
 }
 
+/// The same as a message to publish, under the routing key of `event_type`.
 pub(crate) fn outgoing(event_type: &str) -> Outgoing {
     let event = order_created();
     Outgoing {

@@ -1,10 +1,9 @@
-//! The outbox and its relay, against a real PostgreSQL.
+//! The outbox and its relay, against a real PostgreSQL and a scripted broker.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition ends a test")]
 
-mod flat_claim;
-mod operator;
 mod relay_steps;
 mod retention;
+mod scans;
 mod support;
 mod wake_ups;

@@ -1,17 +1,23 @@
-//! One step of the relay at a time, against a real PostgreSQL and every answer that a broker can give.
+//! Single steps of the relay, with each outcome that a broker can return.
 
-use std::time::Duration;
-
-use crate::support::{Outbox, ScriptedBroker, event};
-use events::{
-    lane,
-    transport::{Outcome, Refusal},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
-use outbox::{RETRY_SECONDS, Relay, RelayOptions, Step};
+
+use messaging::{PublishOutcome, Refusal, lane};
+use outbox::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, Step};
 use uuid::Uuid;
 
+use crate::support::{EventState, Outbox, ScriptedBroker, aggregate_in_lane, event};
+
+const ONE_ATTEMPT: EventState = EventState { published: false, attempts: 1, parked: false };
+
 #[tokio::test]
-async fn what_was_committed_is_published_in_order_and_once() -> anyhow::Result<()> {
+async fn committed_events_are_published_once_and_in_order() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let order = Uuid::now_v7();
     let (first, second, third) =
@@ -25,19 +31,19 @@ async fn what_was_committed_is_published_in_order_and_once() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn an_event_whose_transaction_was_rolled_back_never_existed() -> anyhow::Result<()> {
+async fn events_of_open_and_rolled_back_transactions_are_not_published() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let mut transaction = outbox.pool.begin().await?;
     outbox::append(&mut transaction, &[event(Uuid::now_v7(), 1)]).await?;
     let broker = ScriptedBroker::that_confirms();
-    assert_eq!(outbox.relay(&broker).step().await?, Step::Idle, "not visible before the commit");
+    assert_eq!(outbox.relay(&broker).step().await?, Step::Idle, "published before the commit");
     transaction.rollback().await?;
-    assert_eq!(outbox.relay(&broker).step().await?, Step::Idle, "and not afterwards");
+    assert_eq!(outbox.relay(&broker).step().await?, Step::Idle, "published after the rollback");
     Ok(())
 }
 
 #[tokio::test]
-async fn an_aggregate_cannot_have_two_events_with_one_version() -> anyhow::Result<()> {
+async fn second_event_with_the_same_version_of_an_aggregate_is_rejected() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let order = Uuid::now_v7();
     outbox.append(order, 1).await?;
@@ -46,8 +52,8 @@ async fn an_aggregate_cannot_have_two_events_with_one_version() -> anyhow::Resul
 }
 
 #[tokio::test]
-async fn a_late_commit_is_not_skipped() -> anyhow::Result<()> {
-    // The transaction that drew the lower `seq` commits last: a cursor over `seq` would have gone past it.
+async fn event_committed_late_is_not_skipped() -> anyhow::Result<()> {
+    // The transaction that drew the lower `seq` commits last. A relay that used `seq` as a cursor would skip its event.
     let outbox = Outbox::new().await?;
     let late = event(Uuid::now_v7(), 1);
     let mut slow = outbox.pool.begin().await?;
@@ -63,155 +69,192 @@ async fn a_late_commit_is_not_skipped() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_broker_that_is_away_burns_nothing() -> anyhow::Result<()> {
+async fn unavailable_broker_costs_no_attempts() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let id = outbox.append(Uuid::now_v7(), 1).await?;
     let broker = ScriptedBroker::that_confirms();
-    broker.set_away(true);
+    broker.set_unavailable(true);
     let mut relay = outbox.relay(&broker);
     for _ in 0..20 {
-        assert_eq!(relay.step().await?, Step::BrokerAway);
+        assert_eq!(relay.step().await?, Step::BrokerUnavailable);
     }
-    assert_eq!(outbox.state(id).await?, (false, 0, false));
-    broker.set_away(false);
+    assert_eq!(outbox.state(id).await?, EventState::PENDING);
+    broker.set_unavailable(false);
     assert_eq!(relay.step().await?, Step::Published(1));
     Ok(())
 }
 
 #[tokio::test]
-async fn an_unknown_outcome_is_published_again_with_the_same_id_and_burns_nothing() -> anyhow::Result<()> {
+async fn unknown_outcome_is_retried_with_the_same_id_and_costs_no_attempt() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let id = outbox.append(Uuid::now_v7(), 1).await?;
-    let mut answers = vec![Outcome::Confirmed, Outcome::Unknown, Outcome::Unknown];
-    let broker = ScriptedBroker::that(move |_| answers.pop().unwrap());
+    let mut outcomes = vec![PublishOutcome::Confirmed, PublishOutcome::Unknown, PublishOutcome::Unknown];
+    let broker = ScriptedBroker::new(move |_| outcomes.pop().unwrap());
     let mut relay = outbox.relay(&broker);
-    assert_eq!(relay.step().await?, Step::Stuck);
-    assert_eq!(relay.step().await?, Step::Stuck);
-    assert_eq!(outbox.state(id).await?, (false, 0, false));
+    assert_eq!(relay.step().await?, Step::NoneConfirmed);
+    assert_eq!(relay.step().await?, Step::NoneConfirmed);
+    assert_eq!(outbox.state(id).await?, EventState::PENDING);
     assert_eq!(relay.step().await?, Step::Published(1));
     assert_eq!(broker.seen(), [id, id, id]);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_refused_event_holds_back_its_own_aggregate_and_nothing_else() -> anyhow::Result<()> {
+async fn refused_event_delays_only_its_own_aggregate() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let (bad, good) = (Uuid::now_v7(), Uuid::now_v7());
     let first = outbox.append(bad, 1).await?;
     let second = outbox.append(bad, 2).await?;
     let other = outbox.append(good, 1).await?;
-    let broker = ScriptedBroker::that(move |message| {
-        if message.id == first { Outcome::Refused(Refusal::Unroutable) } else { Outcome::Confirmed }
+    let broker = ScriptedBroker::new(move |message| {
+        if message.id == first {
+            PublishOutcome::Refused(Refusal::Unroutable)
+        } else {
+            PublishOutcome::Confirmed
+        }
     });
     let mut relay = outbox.relay(&broker);
     assert_eq!(relay.step().await?, Step::Published(1));
-    assert_eq!(outbox.state(first).await?, (false, 1, false));
-    assert_eq!(outbox.state(second).await?, (false, 0, false), "it waits for the first");
-    assert_eq!(outbox.state(other).await?, (true, 0, false));
-    assert!(!broker.seen().contains(&second), "the second event was offered before the first was confirmed");
+    assert_eq!(outbox.state(first).await?, ONE_ATTEMPT);
+    assert_eq!(outbox.state(second).await?, EventState::PENDING, "it waits for the first");
+    assert_eq!(outbox.state(other).await?, EventState { published: true, ..EventState::PENDING });
+    assert!(!broker.seen().contains(&second), "the second event was sent before the first was confirmed");
     Ok(())
 }
 
 #[tokio::test]
-async fn at_the_end_of_the_schedule_an_event_is_parked_and_others_go_on() -> anyhow::Result<()> {
+async fn event_is_parked_after_its_last_attempt_and_others_go_on() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let bad = Uuid::now_v7();
     let first = outbox.append(bad, 1).await?;
     let second = outbox.append(bad, 2).await?;
-    let broker = ScriptedBroker::that(move |message| {
-        if message.id == first { Outcome::Refused(Refusal::Nacked) } else { Outcome::Confirmed }
+    let broker = ScriptedBroker::new(move |message| {
+        if message.id == first {
+            PublishOutcome::Refused(Refusal::Unroutable)
+        } else {
+            PublishOutcome::Confirmed
+        }
     });
     let mut relay = outbox.relay(&broker);
     let mut attempts = 0;
-    while !outbox.state(first).await?.2 {
-        // The waits between attempts are the database's: skip them.
+    while !outbox.state(first).await?.parked {
+        // Ends the back-off, so that the test does not wait for it.
         sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
-        assert_eq!(relay.step().await?, Step::Stuck);
+        assert_eq!(relay.step().await?, Step::NoneConfirmed);
         attempts += 1;
-        assert!(attempts <= RETRY_SECONDS.len(), "it is tried for ever");
+        assert!(attempts <= RETRY_SECONDS.len(), "the event is never parked");
     }
     assert_eq!(attempts, RETRY_SECONDS.len());
     let (reason,): (String,) = sqlx::query_as("select last_error from outbox where event_id = $1")
         .bind(first)
         .fetch_one(&outbox.pool)
         .await?;
-    assert_eq!(reason, Refusal::Nacked.to_string());
-    assert_eq!(relay.step().await?, Step::Idle, "what waits behind a parked event is not due");
-    assert_eq!(outbox.state(second).await?, (false, 0, false));
+    assert_eq!(reason, Refusal::Unroutable.to_string());
+    assert_eq!(relay.step().await?, Step::Idle, "an event behind a parked one is not claimable");
+    assert_eq!(outbox.state(second).await?, EventState::PENDING);
     let other = outbox.append(Uuid::now_v7(), 1).await?;
     assert_eq!(relay.step().await?, Step::Published(1));
-    assert!(outbox.state(other).await?.0);
+    assert!(outbox.state(other).await?.published);
     Ok(())
 }
 
 #[tokio::test]
-async fn two_relays_never_hold_one_aggregate() -> anyhow::Result<()> {
+async fn event_that_a_full_queue_refuses_is_never_parked_and_keeps_attempts() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let id = outbox.append(Uuid::now_v7(), 1).await?;
+    let full = Arc::new(AtomicBool::new(true));
+    let is_full = full.clone();
+    let broker = ScriptedBroker::new(move |_| {
+        if is_full.load(Ordering::SeqCst) {
+            PublishOutcome::Refused(Refusal::Nacked)
+        } else {
+            PublishOutcome::Confirmed
+        }
+    });
+    let mut relay = outbox.relay(&broker);
+    for number in 1..=3 * RETRY_SECONDS.len() {
+        sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+        assert_eq!(relay.step().await?, Step::NoneConfirmed);
+        let (attempts, wait): (i16, f64) = sqlx::query_as(
+            "select attempts, extract(epoch from available_at - clock_timestamp())::float8 from outbox",
+        )
+        .fetch_one(&outbox.pool)
+        .await?;
+        assert_eq!(usize::try_from(attempts)?, number.min(MAX_NACKED_ATTEMPTS.into()));
+        assert!(wait <= 60.0, "attempt {number} waits {wait} s");
+        assert!(!outbox.state(id).await?.parked, "attempt {number}");
+    }
+    full.store(false, Ordering::SeqCst);
+    sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+    assert_eq!(relay.step().await?, Step::Published(1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_relays_never_publish_the_same_aggregate_at_once() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let order = Uuid::now_v7();
     outbox.append(order, 1).await?;
     let slow = ScriptedBroker::that_confirms();
-    let (hangs, go_on) = slow.hold();
+    let hold = slow.hold();
     let mut first = outbox.relay(&slow);
     let publishing = tokio::spawn(async move { first.step().await });
-    hangs.notified().await;
+    hold.started().await?;
 
-    // The first relay is publishing event 1. A second event of that order, and one of an order in another lane.
+    // While the first relay publishes event 1: a second event of that order, and one of an order in another lane.
     outbox.append(order, 2).await?;
-    let elsewhere =
-        std::iter::repeat_with(Uuid::now_v7).find(|id| events::lane(*id) != events::lane(order)).unwrap();
-    let other = outbox.append(elsewhere, 1).await?;
+    let other = outbox.append(aggregate_in_lane((lane(order) + 1) % 16), 1).await?;
     let quick = ScriptedBroker::that_confirms();
     let mut second = outbox.relay(&quick);
     assert_eq!(second.step().await?, Step::Published(1), "the other lane is free");
     assert_eq!(quick.seen(), [other]);
-    assert_eq!(second.step().await?, Step::Busy, "the order's lane is not");
+    assert_eq!(second.step().await?, Step::Busy, "the order's lane is locked");
 
-    go_on.notify_one();
+    hold.release();
     assert_eq!(publishing.await??, Step::Published(1));
     assert_eq!(second.step().await?, Step::Published(1));
     Ok(())
 }
 
 #[tokio::test]
-async fn a_relay_that_is_killed_between_confirm_and_mark_publishes_again_and_marks_once() -> anyhow::Result<()>
-{
+async fn relay_republishes_after_crash_between_confirm_and_mark() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let id = outbox.append(Uuid::now_v7(), 1).await?;
     let broker = ScriptedBroker::that_confirms();
-    let (hangs, go_on) = broker.hold();
-    let mut killed = outbox.relay(&broker);
-    let publishing = tokio::spawn(async move { killed.step().await });
-    hangs.notified().await;
-    // What PostgreSQL does to the session of a process that died, or that was frozen for too long.
-    let sql = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+    let first_hold = broker.hold();
+    let mut first = outbox.relay(&broker);
+    let first_step = tokio::spawn(async move { first.step().await });
+    first_hold.started().await?;
+    // PostgreSQL ends the session of a process that died, or that was frozen for too long. The test does the same, and
+    // waits until the session has ended.
+    let sql = "select count(*) filter (where pg_terminate_backend(pid, 20000)) from pg_stat_activity
                where state = 'idle in transaction' and datname = current_database()";
     assert_eq!(sqlx::query_scalar::<_, i64>(sql).fetch_one(&outbox.pool).await?, 1);
 
-    // Its lanes are free at once: another relay publishes the event, and marks it.
-    let (hangs_again, go_on_again) = broker.hold();
-    let mut heir = outbox.relay(&broker);
-    let inheriting = tokio::spawn(async move { heir.step().await });
-    tokio::time::timeout(Duration::from_secs(5), hangs_again.notified()).await?;
-    // The first one gets its confirm, and is too late: its mark dies with its session.
-    go_on.notify_one();
-    assert!(publishing.await?.is_err(), "a mark without a lock was accepted");
-    assert_eq!(outbox.state(id).await?, (false, 0, false));
-    go_on_again.notify_one();
-    assert_eq!(inheriting.await??, Step::Published(1));
-    assert_eq!(broker.seen(), [id, id], "published twice, with one id");
+    // Its lanes are free: another relay publishes the event.
+    let second_hold = broker.hold();
+    let mut second = outbox.relay(&broker);
+    let second_step = tokio::spawn(async move { second.step().await });
+    second_hold.started().await?;
+    // The first relay gets its confirm too late: its transaction has ended, and its mark fails.
+    first_hold.release();
+    assert!(first_step.await?.is_err(), "a relay without locks has marked an event");
+    assert_eq!(outbox.state(id).await?, EventState::PENDING);
+    second_hold.release();
+    assert_eq!(second_step.await??, Step::Published(1));
+    assert_eq!(broker.seen(), [id, id], "both copies have the same id");
     Ok(())
 }
 
 #[tokio::test]
-async fn an_event_whose_back_off_ends_in_the_middle_of_a_look_is_not_overtaken() -> anyhow::Result<()> {
+async fn event_is_not_overtaken_when_a_back_off_ends_during_a_scan() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let order = Uuid::now_v7();
-    let neighbour = (0..).map(|_| Uuid::now_v7()).find(|other| lane(*other) == lane(order)).unwrap();
-    let due = outbox.append(neighbour, 1).await?;
+    let claimable = outbox.append(aggregate_in_lane(lane(order)), 1).await?;
     let first = outbox.append(order, 1).await?;
-    // What makes the look from the first event to the second one long: others that back off.
-    let sql = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
-                                   payload, lane, attempts, available_at)
+    // Other events that back off make the scan from the first event to the second one long.
+    let sql = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
+                                   schema_version, payload, lane, attempts, available_at)
                select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', $1, 1,
                       now() + interval '1 day'
                from generate_series(1, 60000)";
@@ -220,19 +263,19 @@ async fn an_event_whose_back_off_ends_in_the_middle_of_a_look_is_not_overtaken()
     sqlx::query("vacuum analyze outbox").execute(&outbox.pool).await?;
 
     let broker = ScriptedBroker::that_confirms();
-    let options = RelayOptions { lanes: 16, full_look: Duration::ZERO, ..RelayOptions::default() };
-    let mut relay = Relay::new(outbox.pool.clone(), broker.clone(), options);
-    for tries in 0..50 {
-        let ids = [due, first, second];
+    let mut relay = outbox.relay_with_full_scan(&broker, Duration::ZERO);
+    let ids = [claimable, first, second];
+    // The first event's back-off ends at 50 different moments, some of them between the two checks of one scan.
+    for number in 0..50 {
         let sql = "update outbox set published_at = null where event_id = any($1)";
         sqlx::query(sql).bind(ids).execute(&outbox.pool).await?;
         let sql = "update outbox set attempts = 1,
                        available_at = clock_timestamp() + $2 * interval '3 milliseconds' where event_id = $1";
-        sqlx::query(sql).bind(first).bind(tries).execute(&outbox.pool).await?;
+        sqlx::query(sql).bind(first).bind(number).execute(&outbox.pool).await?;
         let before = broker.seen().len();
         let step = relay.step().await?;
         let seen = broker.seen().split_off(before);
-        assert!(seen == [due] || seen == ids, "{tries}: {step:?}, {seen:?} of {ids:?}");
+        assert!(seen == [claimable] || seen == ids, "{number}: {step:?}, {seen:?} of {ids:?}");
     }
     Ok(())
 }

@@ -1,22 +1,43 @@
-//! A real outbox in a database of its own, and a broker that does what the test says. The real broker's behaviour is
-//! tested in `shared/broker`; here it is the answers that matter, and some of them no broker gives on demand.
+//! An outbox in a database of its own, and a broker that returns the outcomes that a test asks for.
+//!
+//! `shared/broker` tests the real broker. Here only the outcomes matter, and a real broker does not return all of them
+//! on demand.
 
-use std::sync::{Arc, Mutex};
-
-use events::{
-    Draft, TraceContext,
-    transport::{Away, Outcome, Outgoing, Publisher},
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
 };
+
+use events::{NewEvent, TraceContext};
+use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, lane};
 use outbox::{Relay, RelayOptions};
 use serde_json::json;
 use sqlx::PgPool;
-use testbed::TestDatabase;
+use testbed::{TestDatabase, eventually};
 use tokio::sync::Notify;
 use uuid::Uuid;
+
+/// How long a test waits for any condition.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// An interval that does not pass during a test.
+pub(crate) const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Outbox {
     pub(crate) pool: PgPool,
     _database: TestDatabase,
+}
+
+/// The columns of an event that the relay writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct EventState {
+    pub(crate) published: bool,
+    pub(crate) attempts: i16,
+    pub(crate) parked: bool,
+}
+
+impl EventState {
+    pub(crate) const PENDING: Self = Self { published: false, attempts: 0, parked: false };
 }
 
 impl Outbox {
@@ -27,7 +48,7 @@ impl Outbox {
         Ok(Self { pool, _database: database })
     }
 
-    /// Appends an event as a service would, and returns its id.
+    /// Appends and commits an event as a service does. Returns its id.
     pub(crate) async fn append(&self, aggregate: Uuid, version: i32) -> anyhow::Result<Uuid> {
         let event = event(aggregate, version);
         let mut transaction = self.pool.begin().await?;
@@ -36,14 +57,22 @@ impl Outbox {
         Ok(event.event_id)
     }
 
+    /// A relay that claims all lanes in one step, so that the result does not depend on where its search begins.
     pub(crate) fn relay(&self, broker: &ScriptedBroker) -> Relay<ScriptedBroker> {
-        // All lanes in one step: what is published then does not depend on where the search begins.
-        let options = RelayOptions { lanes: 16, ..RelayOptions::default() };
+        self.relay_with_full_scan(broker, RelayOptions::default().full_scan)
+    }
+
+    pub(crate) fn relay_with_full_scan(
+        &self,
+        broker: &ScriptedBroker,
+        full_scan: Duration,
+    ) -> Relay<ScriptedBroker> {
+        let options = RelayOptions { lanes: 16, full_scan, ..RelayOptions::default() };
         Relay::new(self.pool.clone(), broker.clone(), options)
     }
 
-    /// Writes so many events in the past tense: published, `age` ago, as PostgreSQL writes an interval.
-    pub(crate) async fn history(&self, events: i64, age: &str) -> anyhow::Result<()> {
+    /// Inserts events that were published `age` ago, an interval in PostgreSQL's notation.
+    pub(crate) async fn insert_published(&self, events: i64, age: &str) -> anyhow::Result<()> {
         let sql = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
                                        schema_version, payload, lane, created_at, published_at)
                    select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', number % 16,
@@ -53,79 +82,110 @@ impl Outbox {
         Ok(())
     }
 
-    /// How many events there are.
+    /// Counts all events, published or not.
     pub(crate) async fn count(&self) -> anyhow::Result<i64> {
         Ok(sqlx::query_scalar("select count(*) from outbox").fetch_one(&self.pool).await?)
     }
 
-    /// Published, attempts, parked.
-    pub(crate) async fn state(&self, event_id: Uuid) -> anyhow::Result<(bool, i16, bool)> {
+    pub(crate) async fn state(&self, event_id: Uuid) -> anyhow::Result<EventState> {
         let sql = "select published_at is not null, attempts, parked_at is not null from outbox where event_id = $1";
-        Ok(sqlx::query_as(sql).bind(event_id).fetch_one(&self.pool).await?)
+        let (published, attempts, parked) = sqlx::query_as(sql).bind(event_id).fetch_one(&self.pool).await?;
+        Ok(EventState { published, attempts, parked })
+    }
+
+    pub(crate) async fn is_published(&self, event_id: Uuid) -> anyhow::Result<()> {
+        eventually("the event to be published", DEADLINE, async || {
+            Ok(self.state(event_id).await?.published.then_some(()))
+        })
+        .await
     }
 }
 
-pub(crate) fn event(aggregate: Uuid, version: i32) -> Draft {
+pub(crate) fn event(aggregate: Uuid, version: i32) -> NewEvent {
     let kind = ("OrderCreated", 1);
-    Draft::new("/orders", ("order", aggregate, version), kind, &TraceContext::root(), &json!({})).unwrap()
+    NewEvent::new("/orders", ("order", aggregate, version), kind, &TraceContext::root(), &json!({})).unwrap()
 }
 
-type Script = Box<dyn FnMut(&Outgoing) -> Outcome + Send>;
+/// The id of a new aggregate in this lane.
+pub(crate) fn aggregate_in_lane(wanted: i16) -> Uuid {
+    std::iter::repeat_with(Uuid::now_v7).find(|id| lane(*id) == wanted).unwrap()
+}
 
-/// Cheap to clone; all clones are one broker.
+type Script = Box<dyn FnMut(&Outgoing) -> PublishOutcome + Send>;
+
+/// A broker whose script decides the outcome of each message. All clones are one broker.
 #[derive(Clone)]
 pub(crate) struct ScriptedBroker(Arc<State>);
 
 struct State {
     script: Mutex<Script>,
     seen: Mutex<Vec<Uuid>>,
-    away: Mutex<bool>,
-    /// While `Some`, publishing rings the first bell and then waits for the second.
-    hold: Mutex<Option<(Arc<Notify>, Arc<Notify>)>>,
+    unavailable: Mutex<bool>,
+    hold: Mutex<Option<Hold>>,
+}
+
+/// Stops a publish in the middle, between sending and confirming.
+#[derive(Clone, Default)]
+pub(crate) struct Hold {
+    started: Arc<Notify>,
+    released: Arc<Notify>,
+}
+
+impl Hold {
+    /// Waits until a relay publishes.
+    pub(crate) async fn started(&self) -> anyhow::Result<()> {
+        Ok(tokio::time::timeout(DEADLINE, self.started.notified()).await?)
+    }
+
+    /// Lets the relay go on.
+    pub(crate) fn release(&self) {
+        self.released.notify_one();
+    }
 }
 
 impl ScriptedBroker {
-    pub(crate) fn that(script: impl FnMut(&Outgoing) -> Outcome + Send + 'static) -> Self {
+    pub(crate) fn new(script: impl FnMut(&Outgoing) -> PublishOutcome + Send + 'static) -> Self {
         Self(Arc::new(State {
             script: Mutex::new(Box::new(script)),
             seen: Mutex::default(),
-            away: Mutex::default(),
+            unavailable: Mutex::default(),
             hold: Mutex::default(),
         }))
     }
 
     pub(crate) fn that_confirms() -> Self {
-        Self::that(|_| Outcome::Confirmed)
+        Self::new(|_| PublishOutcome::Confirmed)
     }
 
-    pub(crate) fn set_away(&self, away: bool) {
-        *self.0.away.lock().unwrap() = away;
+    pub(crate) fn set_unavailable(&self, unavailable: bool) {
+        *self.0.unavailable.lock().unwrap() = unavailable;
     }
 
-    /// From now on publishing hangs. Returns (it hangs, let it go on).
-    pub(crate) fn hold(&self) -> (Arc<Notify>, Arc<Notify>) {
-        let bells = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        *self.0.hold.lock().unwrap() = Some(bells.clone());
-        bells
+    /// Holds the next publish until it is released.
+    pub(crate) fn hold(&self) -> Hold {
+        let hold = Hold::default();
+        *self.0.hold.lock().unwrap() = Some(hold.clone());
+        hold
     }
 
-    /// The ids of all that was published, in order, copies included.
+    /// The ids of all messages that were published, in order and with duplicates.
     pub(crate) fn seen(&self) -> Vec<Uuid> {
         self.0.seen.lock().unwrap().clone()
     }
 }
 
 impl Publisher for ScriptedBroker {
-    async fn ready(&mut self) -> Result<(), Away> {
-        if *self.0.away.lock().unwrap() { Err(Away("as the test says".into())) } else { Ok(()) }
+    async fn ready(&mut self) -> Result<(), BrokerUnavailable> {
+        let unavailable = *self.0.unavailable.lock().unwrap();
+        if unavailable { Err(BrokerUnavailable("set by the test".into())) } else { Ok(()) }
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<Outcome> {
+    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
         let hold = self.0.hold.lock().unwrap().take();
         self.0.seen.lock().unwrap().extend(batch.iter().map(|message| message.id));
-        if let Some((hangs, go_on)) = hold {
-            hangs.notify_one();
-            go_on.notified().await;
+        if let Some(hold) = hold {
+            hold.started.notify_one();
+            hold.released.notified().await;
         }
         batch.iter().map(|message| (self.0.script.lock().unwrap())(message)).collect()
     }

@@ -1,107 +1,195 @@
-//! Each wake-up does its work, and without any of them the poll does.
+//! Each kind of wake-up makes an idle relay publish. Without any of them the poll does.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use crate::support::{Outbox, ScriptedBroker};
-use outbox::{Relay, RelayOptions, Wake};
-use tokio_util::sync::CancellationToken;
+use outbox::{
+    Error, PostgresStore, PostgresTransaction, Relay, RelayOptions, Wake,
+    store::{ClaimResult, Store},
+};
+use sqlx::{PgPool, postgres::PgPoolOptions};
+use testbed::eventually;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
-const NEVER: Duration = Duration::from_secs(3600);
+use crate::support::{DEADLINE, NEVER, Outbox, ScriptedBroker};
 
-async fn is_published(outbox: &Outbox, event_id: Uuid) -> anyhow::Result<()> {
-    testbed::eventually("the event to be published", Duration::from_secs(10), async || {
-        Ok(outbox.state(event_id).await?.0.then_some(()))
-    })
-    .await
+/// How many events a test appends, one after another. Subscribing wakes the relay too, once or twice. With this many
+/// events most are published only if the wake-up under test arrives.
+const ROUNDS: usize = 20;
+
+/// A store that counts how often a scan has found nothing.
+struct CountingStore {
+    store: PostgresStore,
+    idle_scans: Arc<AtomicUsize>,
 }
 
-/// A relay in a task of its own; ends with the returned guard.
-async fn start(outbox: &Outbox, poll: Duration, wake: &Wake) -> anyhow::Result<tokio_util::sync::DropGuard> {
+impl Store for CountingStore {
+    type Transaction<'store> = PostgresTransaction<'store>;
+
+    async fn claim_lanes(
+        &mut self,
+        first_lane: i16,
+        max_lanes: u8,
+    ) -> Result<ClaimResult<PostgresTransaction<'_>>, Error> {
+        let claimed = self.store.claim_lanes(first_lane, max_lanes).await?;
+        if matches!(claimed, ClaimResult::Idle) {
+            self.idle_scans.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(claimed)
+    }
+}
+
+/// A relay in a task of its own. It ends with this value.
+struct RunningRelay {
+    idle_scans: Arc<AtomicUsize>,
+    _stop: DropGuard,
+}
+
+impl RunningRelay {
+    /// Starts a relay and waits until it is idle. Later events are published because of a wake-up or a poll.
+    async fn start(outbox: &Outbox, poll: Duration, wake: &Wake) -> anyhow::Result<Self> {
+        let (stop, idle_scans) = (CancellationToken::new(), Arc::<AtomicUsize>::default());
+        let store = CountingStore {
+            store: PostgresStore::new(outbox.pool.clone(), poll),
+            idle_scans: idle_scans.clone(),
+        };
+        // An idle relay sleeps no longer than until its next full scan.
+        let options = RelayOptions { poll, full_scan: poll, ..RelayOptions::default() };
+        let relay = Relay::over(store, ScriptedBroker::that_confirms(), options);
+        tokio::spawn(relay.run(wake.clone(), stop.clone()));
+        let relay = Self { idle_scans, _stop: stop.drop_guard() };
+        relay.has_been_idle(1).await?;
+        Ok(relay)
+    }
+
+    /// Waits until `scans` scans have found nothing since the start.
+    async fn has_been_idle(&self, scans: usize) -> anyhow::Result<()> {
+        eventually("the relay to be idle", DEADLINE, async || {
+            Ok((self.idle_scans.load(Ordering::Relaxed) >= scans).then_some(()))
+        })
+        .await
+    }
+
+    /// Appends events one after another, each while the relay is idle, and calls `wake` once after each commit.
+    async fn publishes_after(
+        &self,
+        outbox: &Outbox,
+        wake: impl AsyncFn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        for _ in 0..ROUNDS {
+            let idle_scans = self.idle_scans.load(Ordering::Relaxed);
+            let event = outbox.append(Uuid::now_v7(), 1).await?;
+            wake().await?;
+            outbox.is_published(event).await?;
+            self.has_been_idle(idle_scans + 1).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Starts a listener that wakes the relay, and waits until it has subscribed and the wake-up for that is used up.
+async fn listen(
+    pool: &PgPool,
+    outbox: &Outbox,
+    relay: &RunningRelay,
+    wake: Wake,
+) -> anyhow::Result<DropGuard> {
+    let idle_scans = relay.idle_scans.load(Ordering::Relaxed);
     let stop = CancellationToken::new();
-    // An idle relay sleeps no longer than until its next full look.
-    let options = RelayOptions { poll, full_look: poll, ..RelayOptions::default() };
-    let broker = ScriptedBroker::that_confirms();
-    let relay = Relay::new(outbox.pool.clone(), broker.clone(), options);
-    tokio::spawn(relay.run(wake.clone(), stop.clone()));
-    // The first look is part of the start. What comes afterwards is seen because of a wake-up, or of a poll.
-    let first = outbox.append(Uuid::now_v7(), 1).await?;
-    wake.after_commit();
-    is_published(outbox, first).await?;
+    tokio::spawn(outbox::listen(pool.clone(), wake, Uuid::now_v7(), stop.clone()));
+    eventually("the subscription", DEADLINE, async || outbox.listening_session().await).await?;
+    relay.has_been_idle(idle_scans + 1).await?;
     Ok(stop.drop_guard())
 }
 
+impl Outbox {
+    /// The process id of the session that has executed `LISTEN`.
+    async fn listening_session(&self) -> anyhow::Result<Option<i32>> {
+        let sql =
+            "select pid from pg_stat_activity where query ilike 'listen%' and datname = current_database()";
+        Ok(sqlx::query_scalar(sql).fetch_optional(&self.pool).await?)
+    }
+
+    /// Calls the SQL function with which other writers wake the relays.
+    async fn wake_from_sql(&self) -> anyhow::Result<()> {
+        sqlx::query("select outbox_wake()").execute(&self.pool).await?;
+        Ok(())
+    }
+}
+
 #[tokio::test]
-async fn a_commit_in_this_process_wakes_the_relay() -> anyhow::Result<()> {
+async fn commit_in_this_process_wakes_the_relay() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let wake = Wake::new();
-    let _relay = start(&outbox, NEVER, &wake).await?;
-    for _ in 0..20 {
-        let id = outbox.append(Uuid::now_v7(), 1).await?;
-        wake.after_commit();
-        is_published(&outbox, id).await?;
-    }
-    Ok(())
+    let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
+    relay
+        .publishes_after(&outbox, async || {
+            wake.after_commit();
+            Ok(())
+        })
+        .await
 }
 
 #[tokio::test]
-async fn with_every_wake_up_lost_the_poll_finds_it() -> anyhow::Result<()> {
+async fn poll_finds_events_when_all_wake_ups_are_lost() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
-    let _relay = start(&outbox, Duration::from_millis(200), &Wake::new()).await?;
-    let id = outbox.append(Uuid::now_v7(), 1).await?;
-    is_published(&outbox, id).await
+    let relay = RunningRelay::start(&outbox, Duration::from_millis(50), &Wake::new()).await?;
+    relay.publishes_after(&outbox, async || Ok(())).await
 }
 
 #[tokio::test]
-async fn a_commit_in_another_instance_wakes_the_relay() -> anyhow::Result<()> {
+async fn commit_in_another_instance_wakes_the_relay() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let (here, there) = (Wake::new(), Wake::new());
-    let _relay = start(&outbox, NEVER, &here).await?;
+    let relay = RunningRelay::start(&outbox, NEVER, &here).await?;
+    let _listener = listen(&outbox.pool, &outbox, &relay, here).await?;
     let stop = CancellationToken::new();
-    let _stop = stop.clone().drop_guard();
-    tokio::spawn(outbox::listen(outbox.pool.clone(), here, Uuid::now_v7(), stop.clone()));
-    tokio::spawn(outbox::notify_others(outbox.pool.clone(), there.clone(), Uuid::now_v7(), stop));
-    let id = outbox.append(Uuid::now_v7(), 1).await?;
-    // Rung again and again: the subscription may not stand yet, and a notification before it is gone.
-    testbed::eventually("the event to be published", Duration::from_secs(10), async || {
-        there.after_commit();
-        Ok(outbox.state(id).await?.0.then_some(()))
-    })
-    .await
+    let _notifier = stop.clone().drop_guard();
+    tokio::spawn(outbox::notify_other_instances(outbox.pool.clone(), there.clone(), Uuid::now_v7(), stop));
+    relay
+        .publishes_after(&outbox, async || {
+            there.after_commit();
+            Ok(())
+        })
+        .await
 }
 
 #[tokio::test]
-async fn any_writer_can_wake_the_relay_from_sql() -> anyhow::Result<()> {
+async fn outbox_wake_in_sql_wakes_the_relay() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let wake = Wake::new();
-    let _relay = start(&outbox, NEVER, &wake).await?;
-    let stop = CancellationToken::new();
-    let _stop = stop.clone().drop_guard();
-    tokio::spawn(outbox::listen(outbox.pool.clone(), wake, Uuid::now_v7(), stop));
-    let id = outbox.append(Uuid::now_v7(), 1).await?;
-    testbed::eventually("the event to be published", Duration::from_secs(10), async || {
-        sqlx::query("select outbox_wake()").execute(&outbox.pool).await?;
-        Ok(outbox.state(id).await?.0.then_some(()))
-    })
-    .await
+    let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
+    let _listener = listen(&outbox.pool, &outbox, &relay, wake).await?;
+    relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await
 }
 
 #[tokio::test]
-async fn the_listener_survives_the_loss_of_its_connection() -> anyhow::Result<()> {
+async fn listener_that_lost_its_connection_wakes_the_relay_and_subscribes_again() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let wake = Wake::new();
-    let _relay = start(&outbox, NEVER, &wake).await?;
-    let stop = CancellationToken::new();
-    let _stop = stop.clone().drop_guard();
-    tokio::spawn(outbox::listen(outbox.pool.clone(), wake, Uuid::now_v7(), stop));
-    let listeners = "select count(pg_terminate_backend(pid)) from pg_stat_activity
-                     where query ilike 'listen%' and datname = current_database()";
-    testbed::eventually("the subscription", Duration::from_secs(10), async || {
-        let killed: i64 = sqlx::query_scalar(listeners).fetch_one(&outbox.pool).await?;
-        Ok((killed > 0).then_some(()))
-    })
-    .await?;
-    // Committed while nobody listens, and announced to nobody: coming back means looking.
-    let id = outbox.append(Uuid::now_v7(), 1).await?;
-    is_published(&outbox, id).await
+    let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
+    // The listener's pool has one connection. The test gets it next, and keeps the listener disconnected with it.
+    let one = PgPoolOptions::new().max_connections(1);
+    let pool = one.connect_with((*outbox.pool.connect_options()).clone()).await?;
+    let _listener = listen(&pool, &outbox, &relay, wake).await?;
+    let acquiring = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.acquire().await }
+    });
+    let session = outbox.listening_session().await?;
+    sqlx::query("select pg_terminate_backend($1)").bind(session).execute(&outbox.pool).await?;
+    let only_connection = acquiring.await??;
+
+    // No notification is sent for this commit, and the disconnected listener would miss one. It wakes the relay all the
+    // same when it has subscribed again.
+    let missed = outbox.append(Uuid::now_v7(), 1).await?;
+    drop(only_connection);
+    outbox.is_published(missed).await?;
+    relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await
 }

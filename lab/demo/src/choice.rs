@@ -1,0 +1,119 @@
+//! The choice between Docker and this machine's own servers.
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use testbed::{Home, IMAGES, can_install, install_missing, missing_packages};
+use tokio::process::Command;
+
+use crate::terminal::Terminal;
+
+/// `--with`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum With {
+    /// Containers.
+    Docker,
+    /// This machine's PostgreSQL and RabbitMQ, as private processes on free ports.
+    Local,
+}
+
+impl From<With> for Home {
+    fn from(with: With) -> Self {
+        match with {
+            With::Docker => Self::Docker,
+            With::Local => Self::Local,
+        }
+    }
+}
+
+/// The options of the command line that decide where servers run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) with: Option<With>,
+    pub(crate) may_install: bool,
+}
+
+impl Choice {
+    /// Returns what `--with` requests, if it was given.
+    pub(crate) fn requested(self) -> Option<Home> {
+        self.with.map(Home::from)
+    }
+
+    /// Decides for the whole system. Containers need `docker compose` too.
+    pub(crate) async fn for_system(self, terminal: &Terminal) -> Result<Home> {
+        self.decide(terminal, true).await
+    }
+
+    /// Decides for the servers of tests, which only need a container engine.
+    pub(crate) async fn for_servers(self, terminal: &Terminal) -> Result<Home> {
+        self.decide(terminal, false).await
+    }
+
+    /// Chooses containers if an engine answers and has the images or can pull them. Otherwise it chooses this machine's
+    /// servers, and installs missing ones where that is possible and allowed. Otherwise the error names the command
+    /// that helps.
+    async fn decide(self, terminal: &Terminal, with_compose: bool) -> Result<Home> {
+        let no_docker = match self.with {
+            Some(With::Local) => None,
+            _ => check_docker(terminal, with_compose).await.err(),
+        };
+        match (self.with, no_docker) {
+            (Some(With::Docker), Some(reason)) => Err(reason.context("--with docker is not possible here")),
+            (Some(With::Docker) | None, None) => Ok(Home::Docker),
+            (_, reason) => {
+                self.prepare_local(terminal, reason).await?;
+                Ok(Home::Local)
+            }
+        }
+    }
+
+    async fn prepare_local(self, terminal: &Terminal, no_docker: Option<anyhow::Error>) -> Result<()> {
+        let missing = missing_packages();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let why_not_docker = no_docker.map_or(String::new(), |reason| format!(" (Docker: {reason:#})"));
+        if !self.may_install {
+            let packages = missing.join(" ");
+            bail!("--no-install, but servers are missing: `apt-get install -y {packages}`{why_not_docker}");
+        }
+        if can_install().is_err() {
+            // These errors name the commands for this and for other systems.
+            let servers = testbed::find_postgres().and(testbed::find_rabbitmq()).map(drop);
+            return servers.with_context(|| format!("servers are missing{why_not_docker}"));
+        }
+        terminal.print(format!(
+            "Installing {} with apt-get (--no-install prevents this) …",
+            missing.join(" and ")
+        ));
+        install_missing(|step| terminal.print(format!("  {step}"))).await
+    }
+}
+
+/// Checks that containers can be started, and pulls missing images.
+async fn check_docker(terminal: &Terminal, with_compose: bool) -> Result<()> {
+    testbed::engine_version().await.context("no container engine answers")?;
+    if with_compose {
+        compose_version().await?;
+    }
+    for image in IMAGES {
+        if !testbed::image_is_present(image).await {
+            terminal.print(format!("Pulling {image} …"));
+            let pull = Command::new("docker").args(["pull", "--quiet", image]).output().await?;
+            if !pull.status.success() {
+                bail!("failed to pull {image}: {}", String::from_utf8_lossy(&pull.stderr).trim());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the version of `docker compose`. The error says how to install it.
+pub(crate) async fn compose_version() -> Result<String> {
+    let output = Command::new("docker").args(["compose", "version", "--short"]).output().await;
+    match output {
+        Ok(output) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        _ => bail!("`docker compose` is missing: https://docs.docker.com/compose/install/"),
+    }
+}

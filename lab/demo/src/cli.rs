@@ -1,0 +1,199 @@
+//! The command line.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::choice::{Choice, With};
+use crate::commands::failed::{self, FailedCommand};
+use crate::commands::{
+    bootstrap, doctor, down, drill, fetch, load, order, queries, reset, sabotage, soak, test, tour, up,
+    verify,
+};
+use crate::drills::DrillOptions;
+use crate::interrupt::or_interrupted;
+use crate::terminal::Terminal;
+use crate::variant::Variant;
+use crate::verdict::Verdict;
+
+/// The transactional outbox: run it, break it, and reconcile the records. Without a command: the tour.
+///
+/// Exit codes: 0 every promise held, 1 a promise was broken, 2 the environment failed or nothing was proven,
+/// 3 interrupted (and repaired).
+#[derive(Debug, Parser)]
+#[command(name = "demo", version)]
+pub struct Cli {
+    /// Where the servers run. Without it: in containers if an engine answers, else from this machine's binaries.
+    #[arg(long, global = true, value_enum)]
+    with: Option<With>,
+    /// Do not install packages. Otherwise missing servers are installed as root on Debian and Ubuntu.
+    #[arg(long, global = true)]
+    no_install: bool,
+    /// Print one JSON document to standard output, and everything else to standard error.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start the system and keep it running; Ctrl-C stops it.
+    Up,
+    /// Place one order and follow it to its end.
+    Order {
+        /// Whether the order can be confirmed, and why not.
+        #[arg(long, value_enum, default_value_t)]
+        kind: order::OrderKind,
+    },
+    /// Break one thing under load, repair it, and reconcile.
+    Drill {
+        /// The drill's name, `list` or `all`.
+        name: String,
+        /// Orders per second.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        rate: u32,
+        /// How long the fault lasts.
+        #[arg(long, default_value = "20s", value_parser = duration)]
+        outage: Duration,
+        /// Start a system in which this variant replaces the order service (docs/variants.md).
+        #[arg(long, value_enum)]
+        variant: Option<Variant>,
+    },
+    /// Reconcile the running system: compare the acknowledged orders with the records of all services.
+    Verify {
+        /// How long to wait until nothing is pending.
+        #[arg(long, default_value = "30s", value_parser = duration)]
+        wait: Duration,
+    },
+    /// List, show, replay or discard what the running system has set aside.
+    Failed {
+        #[command(subcommand)]
+        command: FailedCommand,
+    },
+    /// Place orders at a constant rate with the running system.
+    Load {
+        /// Orders per second.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        rate: u32,
+        /// For how long.
+        #[arg(long = "for", default_value = "30s", value_parser = duration)]
+        for_: Duration,
+    },
+    /// Run the tests, with the servers that they need.
+    Test(test::TestOptions),
+    /// Leave out each protection once, and show which check notices.
+    Sabotage,
+    /// Run four order services and two of each consumer, kill one process every few seconds, and reconcile.
+    Soak {
+        /// For how long.
+        #[arg(long = "for", default_value = "10m", value_parser = duration)]
+        for_: Duration,
+        /// Orders per second; every other order is cancelled at once.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(4..))]
+        rate: u32,
+        /// Decides which process is killed when.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Renew `.sqlx` after a change of a query or a migration (needs sqlx-cli).
+    Queries {
+        /// Write nothing; fail if something would change.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Show what this machine has, and what is missing.
+    Doctor,
+    /// Stop everything, and erase its data.
+    Down,
+    /// Empty every table except the seed data.
+    Reset,
+    /// Create the logins and schemas: the setup step of the containers.
+    #[command(hide = true)]
+    Bootstrap,
+    /// Print a page, for images without another HTTP client.
+    #[command(hide = true)]
+    Fetch {
+        /// Its address.
+        url: String,
+        /// Send the admin token of this variable, and print the status in the first line.
+        #[arg(long)]
+        token_from: Option<String>,
+        /// Send standard input as the body.
+        #[arg(long, requires = "token_from")]
+        post: bool,
+    },
+}
+
+/// The drill of the tour. All of it takes less than a minute and a half.
+const TOUR: DrillOptions = DrillOptions { rate: 100, outage: Duration::from_secs(20) };
+
+impl Cli {
+    /// Runs the command.
+    pub async fn run(self) -> Result<Verdict> {
+        let terminal = &Terminal::new(self.json);
+        let choice = Choice { with: self.with, may_install: !self.no_install };
+        match self.command {
+            // These three repair or stop something when they are interrupted, so they handle Ctrl-C themselves.
+            None => tour::run(choice, TOUR, terminal).await,
+            Some(Command::Up) => up::run(choice, terminal).await,
+            Some(Command::Drill { name, rate, outage, variant }) => {
+                drill::run(choice, &name, DrillOptions { rate, outage }, variant, terminal).await
+            }
+            Some(Command::Order { kind }) => or_interrupted(order::run(choice, kind, terminal)).await,
+            Some(Command::Verify { wait }) => or_interrupted(verify::run(choice, wait, terminal)).await,
+            Some(Command::Load { rate, for_ }) => {
+                or_interrupted(load::run(choice, rate, for_, terminal)).await
+            }
+            Some(Command::Test(options)) => or_interrupted(test::run(choice, &options, terminal)).await,
+            Some(Command::Sabotage) => or_interrupted(sabotage::run(choice, terminal)).await,
+            Some(Command::Soak { for_, rate, seed }) => {
+                or_interrupted(soak::run(choice, for_, rate, seed, terminal)).await
+            }
+            Some(Command::Queries { check }) => or_interrupted(queries::run(choice, check, terminal)).await,
+            Some(Command::Doctor) => or_interrupted(doctor::run(terminal)).await,
+            Some(Command::Down) => or_interrupted(down::run(choice, terminal)).await,
+            Some(Command::Reset) => or_interrupted(reset::run(choice, terminal)).await,
+            Some(Command::Bootstrap) => or_interrupted(bootstrap::run(terminal)).await,
+            Some(Command::Failed { command }) => or_interrupted(failed::run(choice, command, terminal)).await,
+            Some(Command::Fetch { url, token_from, post }) => {
+                or_interrupted(fetch::run(&url, token_from.as_deref(), post, terminal)).await
+            }
+        }
+    }
+}
+
+/// Reads `500ms`, `30s` or `2m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let number = text[..text.len() - unit.len()].parse::<u64>();
+    let number =
+        number.map_err(|_| format!("`{text}` is not a duration: expected one such as 500ms, 30s or 2m"))?;
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" => Ok(Duration::from_secs(number)),
+        "m" => Ok(Duration::from_secs(number.saturating_mul(60))),
+        _ => Err(format!("`{text}` has no unit: expected one such as 500ms, 30s or 2m")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_duration_needs_a_number_and_a_unit() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for invalid in ["", "s", "30", "1 fortnight", "-1s", "99999999999999999999s"] {
+            assert!(duration(invalid).is_err(), "{invalid}");
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! `cargo demo sabotage`: leaves out each protection once, and shows which check noticed.
+
+use anyhow::Result;
+
+use super::test::{self, TestOptions};
+use crate::choice::Choice;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// The experiments are a test. This command runs that test alone, and prints its table.
+pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
+    let args = ["--test", "sabotages", "--", "--nocapture", "each_missing"];
+    test::run(choice, &TestOptions::once(args.map(str::to_owned).into()), terminal).await
+}

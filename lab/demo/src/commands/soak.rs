@@ -1,0 +1,64 @@
+//! `cargo demo soak`: kills random processes for as long as you like, and reconciles.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::choice::Choice;
+use crate::lab::Soak;
+use crate::reconciliation::DuplicatesDropped;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// How many messages out of order are printed.
+const PRINTED_GAPS: usize = 5;
+
+/// Starts nine processes for it, with a database and a virtual host of their own.
+pub(crate) async fn run(
+    choice: Choice,
+    for_: Duration,
+    rate: u32,
+    seed: u64,
+    terminal: &Terminal,
+) -> Result<Verdict> {
+    terminal.print(
+        "Claim  With four order services and two of each consumer, killed at random, no event of an order is",
+    );
+    terminal.print("       published or applied out of order, nothing is lost, and no effect happens twice.");
+    terminal.print("Starting PostgreSQL, RabbitMQ and nine processes …");
+    choice.for_servers(terminal).await?.decide();
+    testbed::build_services(!terminal.json()).await?;
+    let result = Soak { for_, rate, seed }.run(|line| terminal.print(line)).await?;
+    terminal.print_all(result.reconciliation.table(DuplicatesDropped::default()));
+    let published = &result.published;
+    terminal.print("");
+    terminal.print(format!(
+        "  {} processes killed; {} messages published, {} of them copies; {} published out of order; {} cancelled",
+        result.kills,
+        published.messages,
+        published.copies,
+        published.out_of_order.len(),
+        result.cancelled,
+    ));
+    for gap in published.out_of_order.iter().take(PRINTED_GAPS) {
+        terminal.print(format!("  OUT OF ORDER {gap}"));
+    }
+    // The reconciliation compares acknowledged orders, and reads cancellations from the tables only.
+    let lost = result.cancelled.saturating_sub(result.reconciliation.cancelled);
+    if lost > 0 {
+        terminal.print(format!("  LOST {lost} cancellations that were acknowledged"));
+    }
+    let broken = !result.reconciliation.findings.is_empty() || !published.out_of_order.is_empty() || lost > 0;
+    let proven = published.copies > 0 && result.kills > 0 && result.reconciliation.cancelled > 0;
+    let (verdict, reason) = match (broken, proven) {
+        (true, _) => (Verdict::Broken, "the findings are above"),
+        (false, true) => (Verdict::Held, "nothing lost, nothing doubled, nothing out of order"),
+        (false, false) => (Verdict::Inconclusive, "no event was published twice, so nothing is proven"),
+    };
+    terminal.print_verdict(verdict, &format!("{reason} (seed {seed})"));
+    terminal.document(&serde_json::json!({
+        "verdict": verdict, "reason": reason, "seed": seed, "kills": result.kills, "messages": published.messages,
+        "copies": published.copies, "outOfOrder": published.out_of_order, "reconciliation": result.reconciliation,
+    }))?;
+    Ok(verdict)
+}

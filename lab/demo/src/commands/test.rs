@@ -1,0 +1,101 @@
+//! `cargo demo test`: every test, with the servers that it needs started before and stopped after.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, Result};
+use testbed::{Home, Postgres, Rabbitmq, build_lab};
+
+use crate::choice::Choice;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// What to test, and how often.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TestOptions {
+    /// Run the tests so many times, and stop at the first run that fails.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) repeat: u32,
+    /// Run two busy loops beside the tests: a test that needs an idle machine fails then.
+    #[arg(long)]
+    pub(crate) beside_load: bool,
+    /// For cargo: `cargo demo test -- -p outbox`.
+    #[arg(last = true)]
+    pub(crate) args: Vec<String>,
+}
+
+impl TestOptions {
+    /// One run of what cargo is told to run.
+    pub(crate) fn once(args: Vec<String>) -> Self {
+        Self { repeat: 1, beside_load: false, args }
+    }
+}
+
+/// Runs all test programs, also after one has failed; cargo names those that failed at the end. The servers are started
+/// once for all of them; each test has a database and a virtual host of its own.
+pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Terminal) -> Result<Verdict> {
+    let root = testbed::workspace_root().context("tests run in a checkout")?;
+    let home = choice.for_servers(terminal).await?;
+    let (place, word) = match home {
+        Home::Docker => ("in containers", "docker"),
+        Home::Local => ("from this machine's binaries", "local"),
+    };
+    terminal.print(format!("Starting PostgreSQL and RabbitMQ {place} …"));
+    let (postgres, rabbitmq) = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?;
+    terminal.print("Building the services and the lab programs …");
+    build_lab(!terminal.json()).await?;
+
+    let _busy = options.beside_load.then(BusyLoops::start);
+    let mut passed = true;
+    for number in 1..=options.repeat {
+        if options.repeat > 1 {
+            terminal.print(format!("Run {number} of {} …", options.repeat));
+        }
+        let mut cargo = testbed::cargo();
+        cargo.args(["test", "--release", "--no-fail-fast"]).current_dir(&root);
+        // Cargo tests everything when both are given.
+        let some = options.args.iter().any(|arg| arg.starts_with("-p") || arg.starts_with("--package"));
+        if !some {
+            cargo.arg("--workspace");
+        }
+        cargo.args(&options.args);
+        cargo
+            .env("TESTBED_POSTGRES_URL", postgres.admin_url("postgres"))
+            .env("TESTBED_RABBITMQ_URL", rabbitmq.base_url())
+            .env("TESTBED_RABBITMQ_API", rabbitmq.api_url())
+            // For the tests that start servers of their own.
+            .env("TESTBED_WITH", word)
+            // The services are built: without this every test program would ask cargo again.
+            .env("TESTBED_PREBUILT", "1");
+        if terminal.json() {
+            cargo.stdout(Stdio::null());
+        }
+        passed = cargo.kill_on_drop(true).status().await.context("failed to run cargo")?.success();
+        if !passed {
+            break;
+        }
+    }
+    terminal.document(&serde_json::json!({ "passed": passed }))?;
+    Ok(if passed { Verdict::Held } else { Verdict::Broken })
+}
+
+/// Two threads that use all the time they get.
+struct BusyLoops(Arc<AtomicBool>);
+
+impl BusyLoops {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        for _ in 0..2 {
+            let stop = stop.clone();
+            std::thread::spawn(move || while !stop.load(Ordering::Relaxed) {});
+        }
+        Self(stop)
+    }
+}
+
+impl Drop for BusyLoops {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

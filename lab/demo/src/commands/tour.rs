@@ -1,0 +1,53 @@
+//! `cargo demo`: the tour.
+
+use anyhow::Result;
+
+use super::order::{self, OrderKind};
+use crate::choice::Choice;
+use crate::drills::{self, DrillOptions};
+use crate::interrupt::or_interrupted;
+use crate::running_system::RunningSystem;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// Starts the system, follows two orders, kills the broker under load, reconciles, and stops the system.
+pub(crate) async fn run(choice: Choice, options: DrillOptions, terminal: &Terminal) -> Result<Verdict> {
+    terminal.print(
+        "The transactional outbox: clients place orders over HTTP, and RabbitMQ delivers the events to inventory and \
+         billing.",
+    );
+    terminal.print(
+        "This starts the system, places orders, kills the broker under load, and reconciles the records.",
+    );
+    terminal.print("");
+    let Some(system) = RunningSystem::find_or_start(choice, terminal).await? else {
+        return Ok(Verdict::Interrupted);
+    };
+    let verdict = show(&system, options, terminal).await;
+    let stopped = system.stop(terminal).await;
+    let verdict = verdict?;
+    stopped?;
+    if verdict == Verdict::Held {
+        terminal.print(
+            "Next: `cargo demo up` keeps the system running, `cargo demo drill list` prints the drills.",
+        );
+    }
+    // Repeated as the last line, because other lines follow the drill's own verdict.
+    terminal.print(format!("VERDICT  {}", verdict.word()));
+    Ok(verdict)
+}
+
+async fn show(system: &RunningSystem, options: DrillOptions, terminal: &Terminal) -> Result<Verdict> {
+    terminal.print("");
+    for (title, kind) in [
+        ("One order, from its acknowledgement to its end:", OrderKind::Good),
+        ("One of a customer who cannot pay. Inventory releases what it has reserved:", OrderKind::Declined),
+    ] {
+        terminal.print(title);
+        let followed = or_interrupted(order::follow(system, kind, terminal, false)).await?;
+        if followed != Verdict::Held {
+            return Ok(followed);
+        }
+    }
+    drills::run(drills::find("broker-kill")?, options, system, terminal).await
+}

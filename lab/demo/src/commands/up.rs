@@ -1,0 +1,125 @@
+//! `cargo demo up`: starts the system and keeps it running.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use testbed::Home;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::time::{Duration, interval};
+use uuid::Uuid;
+
+use crate::choice::Choice;
+use crate::compose::Compose;
+use crate::control;
+use crate::interrupt::{interrupted, or_interrupted};
+use crate::local_system::LocalSystem;
+use crate::running_system::RunningSystem;
+use crate::state::State;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// How often `demo up` checks that all processes run.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Stays in the foreground. Ctrl-C stops everything that it started.
+pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
+    if let Some(system) = RunningSystem::find(choice.requested()).await? {
+        bail!("a system is running already, at {}; `cargo demo down` stops it", system.orders_url());
+    }
+    match choice.for_system(terminal).await? {
+        Home::Local => local(terminal).await,
+        Home::Docker => containers(terminal).await,
+    }
+}
+
+async fn local(terminal: &Terminal) -> Result<Verdict> {
+    let system = tokio::select! {
+        system = LocalSystem::start(terminal, Home::Local, None) => system?,
+        stop = interrupted() => return stop.map(|()| Verdict::Interrupted),
+    };
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let state = State {
+        addresses: system.addresses()?,
+        control: listener.local_addr()?.to_string(),
+        token: Uuid::new_v4().simple().to_string(),
+    };
+    state.write()?;
+    let addresses = &state.addresses;
+    print_first_steps(terminal, &addresses.orders_url);
+    terminal.print(format!("  inventory   {}/metrics", addresses.inventory_url));
+    terminal.print(format!("  billing     {}/metrics", addresses.billing_url));
+    terminal.print(format!("  provider    {}/faults", addresses.provider_url));
+    terminal.print(format!("  database    psql {}", addresses.auditor_url));
+    terminal.print(format!("  RabbitMQ    {}", addresses.rabbitmq_api));
+    terminal.print(format!("              {}", addresses.amqp_url));
+    terminal.print(format!("  logs        {}", system.processes.logs().display()));
+    terminal.print("");
+    terminal.print("Ctrl-C stops everything.");
+    terminal.document(&state)?;
+
+    let (system, stop) = (Arc::new(system), Arc::new(Notify::new()));
+    tokio::select! {
+        interrupted = interrupted() => interrupted?,
+        () = stop.notified() => {}
+        () = control::serve(listener, state.token.clone(), system.clone(), stop.clone()) => {}
+        () = print_failures(&system, terminal) => {}
+    }
+    terminal.print("Stopping …");
+    // If a client's connection still uses the system, the processes are killed with this one.
+    let stopped = match Arc::try_unwrap(system) {
+        Ok(system) => system.stop().await,
+        Err(_) => Ok(()),
+    };
+    // Last: `demo down` waits until this file is removed, and then erases the logs.
+    State::remove();
+    stopped?;
+    Ok(Verdict::Held)
+}
+
+/// Prints at once which service has ended by itself. It is not restarted, so that its state can be examined.
+async fn print_failures(system: &LocalSystem, terminal: &Terminal) {
+    let mut interval = interval(CHECK_INTERVAL);
+    let mut printed = None;
+    loop {
+        interval.tick().await;
+        let failure = system.check_alive().err().map(|reason| format!("{reason:#}"));
+        if failure != printed
+            && let Some(reason) = &failure
+        {
+            terminal.print(reason);
+        }
+        printed = failure;
+    }
+}
+
+async fn containers(terminal: &Terminal) -> Result<Verdict> {
+    let compose = Compose::new()?;
+    let up = or_interrupted(async { compose.up(terminal).await.map(|()| Verdict::Held) }).await;
+    if let Ok(Verdict::Held) = up {
+        let url = compose.orders_url().await?.unwrap_or_default();
+        print_first_steps(terminal, &url);
+        terminal.print("  Nothing else is published: `docker compose logs`, `docker compose exec postgres psql -U auditor shop`");
+        terminal.print("");
+        terminal.print("Ctrl-C stops everything and keeps the data; `cargo demo down` erases it.");
+        terminal.document(&serde_json::json!({ "ordersUrl": url }))?;
+        interrupted().await?;
+    }
+    terminal.print("Stopping …");
+    compose.down(false).await?;
+    up
+}
+
+fn print_first_steps(terminal: &Terminal, url: &str) {
+    terminal.print("");
+    terminal.print("The system is running. Place an order:");
+    terminal.print("");
+    let order = r#"{"customerId": "3f8a4b52-0e0d-4a57-9a53-5b2a9c1f7e10", "lines": [{"sku": "TEA-001", "quantity": 2}]}"#;
+    terminal.print(format!("  curl --json '{order}' {url}/orders"));
+    terminal.print("");
+    terminal.print(
+        "In another terminal: `cargo demo order`, `cargo demo drill broker-kill`, `cargo demo verify`.",
+    );
+    terminal.print("");
+    terminal.print(format!("  orders      {url}"));
+}

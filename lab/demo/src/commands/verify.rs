@@ -1,0 +1,62 @@
+//! `cargo demo verify`: reconciles the running system.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::choice::Choice;
+use crate::ledger;
+use crate::reconciliation::{Reconciliation, Wait, settle};
+use crate::running_system::RunningSystem;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// Waits up to `wait` until nothing is pending, and reconciles.
+pub(crate) async fn run(choice: Choice, wait: Duration, terminal: &Terminal) -> Result<Verdict> {
+    let system = RunningSystem::require(choice).await?;
+    let acknowledged = ledger::read(&system.ledger_path().await?)?;
+    let read = async || {
+        let reconciliation = system.reconcile(&acknowledged).await?;
+        if reconciliation.in_progress() > 0 {
+            terminal.progress(format!("  waiting: {}", reconciliation.progress()));
+        }
+        Ok(reconciliation)
+    };
+    let reconciliation = settle(Wait::until_decided(wait), read).await?.reconciliation;
+    let dropped = system.duplicates_dropped().await;
+    terminal.print_all(reconciliation.table(dropped));
+    let (verdict, reason) = judge(&reconciliation);
+    terminal.print_verdict(verdict, &reason);
+    terminal.document(&serde_json::json!({
+        "verdict": verdict, "reason": reason, "reconciliation": reconciliation, "duplicatesDropped": dropped,
+    }))?;
+    Ok(verdict)
+}
+
+fn judge(reconciliation: &Reconciliation) -> (Verdict, String) {
+    if !reconciliation.findings.is_empty() {
+        return (Verdict::Broken, "the records do not reconcile; the ids are above".to_owned());
+    }
+    let waiting = reconciliation.waiting_for_operator();
+    if reconciliation.in_progress() + waiting > 0 {
+        let progress = reconciliation.progress();
+        let reason = format!(
+            "nothing is lost, but not everything has been applied: {progress}, {waiting} set aside (`cargo demo failed \
+             list` shows them)"
+        );
+        return (Verdict::Inconclusive, reason);
+    }
+    if reconciliation.orders == 0 {
+        return (Verdict::Inconclusive, "there are no orders yet: `cargo demo order` places one".to_owned());
+    }
+    let discarded = match reconciliation.discarded() {
+        0 => String::new(),
+        discarded => format!("; {discarded} discarded by an operator"),
+    };
+    let Reconciliation { orders, confirmed, cancelled, .. } = reconciliation;
+    let held = format!(
+        "{orders} orders, none lost, none doubled, no effect without its order; {confirmed} confirmed, {cancelled} \
+         cancelled, and money and stock agree{discarded}"
+    );
+    (Verdict::Held, held)
+}

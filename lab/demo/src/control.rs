@@ -1,0 +1,120 @@
+//! How a command in one terminal breaks the system that `demo up` runs in another.
+//!
+//! The processes are children of `demo up`, so that process has to act. It accepts lines over a loopback socket from
+//! clients that send a token, which only this user can read. Faults belong to the connection on which they were
+//! requested: when it closes, for whatever reason, they are repaired.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, Notify};
+use tokio::time::timeout;
+
+use crate::local_system::LocalSystem;
+use crate::target::ActiveFaults;
+
+/// Longer than the slowest action, a broker's start on a busy machine.
+const ACTION_DEADLINE: Duration = Duration::from_secs(150);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+
+/// A client's connection to `demo up`.
+#[derive(Debug)]
+pub(crate) struct Control {
+    connection: Mutex<(Lines<BufReader<OwnedReadHalf>>, OwnedWriteHalf)>,
+}
+
+impl Control {
+    pub(crate) async fn connect(address: &str, token: &str) -> Result<Self> {
+        let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address)).await??;
+        let (read, write) = stream.into_split();
+        let control = Self { connection: Mutex::new((BufReader::new(read).lines(), write)) };
+        timeout(CONNECT_DEADLINE, control.request(token)).await??;
+        Ok(control)
+    }
+
+    /// Sends a line, and returns what follows the `ok` of the answer.
+    pub(crate) async fn request(&self, line: &str) -> Result<String> {
+        let mut connection = self.connection.lock().await;
+        let (read, write) = &mut *connection;
+        let exchange = async {
+            write.write_all(format!("{line}\n").as_bytes()).await?;
+            read.next_line().await
+        };
+        let answer = timeout(ACTION_DEADLINE, exchange).await.context("`demo up` does not answer")??;
+        let answer = answer.context("`demo up` has ended")?;
+        match answer.split_once(' ').unwrap_or((&answer, "")) {
+            ("ok", rest) => Ok(rest.to_owned()),
+            (_, reason) => bail!("{reason}"),
+        }
+    }
+}
+
+/// Serves clients until the future is dropped. Notifies `stop` when a client requests the end of the system.
+pub(crate) async fn serve(listener: TcpListener, token: String, system: Arc<LocalSystem>, stop: Arc<Notify>) {
+    let token: Arc<str> = token.into();
+    loop {
+        if let Ok((stream, _)) = listener.accept().await {
+            let (token, system, stop) = (token.clone(), system.clone(), stop.clone());
+            tokio::spawn(async move {
+                let mut faults = ActiveFaults::default();
+                // An error here means that the client has disconnected, or sent a wrong token.
+                let _ = serve_client(stream, &token, &system, &stop, &mut faults).await;
+                for (repair, target) in faults.repairs() {
+                    let _ = system.act(repair, &target).await;
+                }
+            });
+        }
+    }
+}
+
+async fn serve_client(
+    stream: TcpStream,
+    token: &str,
+    system: &LocalSystem,
+    stop: &Notify,
+    faults: &mut ActiveFaults,
+) -> Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut lines = BufReader::new(read).lines();
+    let first = timeout(CONNECT_DEADLINE, lines.next_line()).await??;
+    ensure!(first.as_deref() == Some(token), "wrong token");
+    write.write_all(b"ok\n").await?;
+    while let Some(line) = lines.next_line().await? {
+        let answer = match execute(&line, system, stop, faults).await {
+            Ok(answer) => format!("ok {answer}\n"),
+            Err(reason) => format!("error {}\n", format!("{reason:#}").replace('\n', "; ")),
+        };
+        write.write_all(answer.as_bytes()).await?;
+    }
+    Ok(())
+}
+
+/// Executes `stop`, `pid TARGET` or `ACTION TARGET`.
+async fn execute(
+    line: &str,
+    system: &LocalSystem,
+    stop: &Notify,
+    faults: &mut ActiveFaults,
+) -> Result<String> {
+    match line.split_once(' ') {
+        None if line == "stop" => {
+            stop.notify_one();
+            Ok(String::new())
+        }
+        Some(("pid", target)) => {
+            let pid = system.pid(&target.parse()?).await;
+            Ok(pid.map_or("-".to_owned(), |pid| pid.to_string()))
+        }
+        Some((action, target)) => {
+            let (action, target) = (action.parse()?, target.parse()?);
+            system.act(action, &target).await?;
+            faults.record(action, &target);
+            Ok(String::new())
+        }
+        None => bail!("unknown command `{line}`"),
+    }
+}

@@ -1,0 +1,55 @@
+//! Kills the broker with SIGKILL under load, and starts it again after the outage.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use tokio::time::sleep;
+
+use super::drill::Drill;
+use super::drill_run::DrillRun;
+use super::report::{Fact, Refusals, Report};
+use crate::target::Target;
+
+pub(super) const DRILL: Drill = Drill {
+    name: "broker-kill",
+    claim: "Orders are accepted while RabbitMQ is down. Every accepted order reaches inventory and billing, has its \
+            effect there once, and is confirmed or cancelled by their answers.",
+    run: |run| Box::pin(kill_broker(run)),
+};
+
+/// The load before the fault: messages are in flight when it happens.
+const LOAD_BEFORE: Duration = Duration::from_secs(8);
+/// The load while the broker starts: new orders arrive while the backlog drains.
+const LOAD_AFTER: Duration = Duration::from_secs(12);
+
+async fn kill_broker(run: &DrillRun<'_>) -> Result<Report> {
+    let outage = run.options.outage;
+    run.phase("steady", format!("{} orders per second", run.options.rate));
+    let load = run.load(LOAD_BEFORE + outage + LOAD_AFTER);
+    sleep(LOAD_BEFORE).await;
+
+    let killed = run.kill(Target::Broker).await?;
+    let killed_at = SystemTime::now();
+    run.phase("outage", format!("killed RabbitMQ ({}) with SIGKILL", killed.process()));
+    sleep(outage).await;
+    let accepted = run.accepted_between(killed_at, SystemTime::now());
+    run.phase("restart", format!("{accepted} orders were accepted while it was down; starting it again"));
+    let restarted = run.restart(killed).await?;
+    let (seconds, process) = (restarted.after.as_secs_f64(), restarted.process_after());
+    run.phase("recover", format!("RabbitMQ works again after {seconds:.1} s, as {process}"));
+    let summary = load.end().await?;
+
+    let facts = vec![
+        Fact {
+            what: format!(
+                "{} of RabbitMQ was killed and stayed down for {:.0} s",
+                restarted.process_before(),
+                outage.as_secs_f64()
+            ),
+            observed: restarted.was_down(),
+        },
+        Fact { what: format!("RabbitMQ runs again, as {process}"), observed: restarted.runs_again() },
+        Fact { what: format!("{accepted} orders were accepted while it was down"), observed: accepted > 0 },
+    ];
+    run.report(facts, summary, Refusals::BreakTheClaim).await
+}

@@ -1,0 +1,60 @@
+//! The file through which a lab program crashes once.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use testbed::eventually;
+use uuid::Uuid;
+
+use super::stage::CONDITION_DEADLINE;
+
+/// The file that the process which reaches an armed crash point creates (`CRASH_ONCE`). Removed when dropped.
+#[derive(Debug)]
+pub struct CrashFile(PathBuf);
+
+impl CrashFile {
+    /// Chooses a path at which no file exists: the crash point is armed.
+    #[expect(clippy::new_without_default, reason = "each one is another file")]
+    pub fn new() -> Self {
+        Self(std::env::temp_dir().join(format!("crash-{}", Uuid::new_v4())))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Waits until a process has reached the crash point, and returns its id.
+    pub async fn process(&self) -> Result<u32> {
+        eventually("a process to reach the crash point", CONDITION_DEADLINE, async || {
+            Ok(std::fs::read_to_string(&self.0).ok().and_then(|pid| pid.parse().ok()))
+        })
+        .await
+    }
+
+    /// Until it is armed again, no process crashes.
+    pub(crate) fn disarm(&self) -> Result<()> {
+        std::fs::write(&self.0, "disarmed").context("failed to disarm the crash point")
+    }
+
+    /// The next process that reaches the point crashes.
+    pub(crate) fn arm(&self) -> Result<()> {
+        std::fs::remove_file(&self.0).context("failed to arm the crash point")
+    }
+}
+
+impl Drop for CrashFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Continues a process that has frozen itself.
+pub fn resume_process(pid: u32) -> Result<()> {
+    let done =
+        Command::new("kill").args(["-CONT", &pid.to_string()]).status().context("failed to run kill")?;
+    ensure!(done.success(), "failed to continue process {pid}");
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! Systems that are set up to be broken in ways that a running one does not offer.
+//!
+//! [`Stage`] is a system with a database and a virtual host of its own. [`sabotage`] runs two of them, one complete and
+//! one with a protection left out, and injects the same fault into both.
+
+mod crash_file;
+mod proxied;
+pub mod sabotage;
+mod soak;
+mod stage;
+mod tap;
+
+pub use crash_file::{CrashFile, resume_process};
+pub use proxied::{PROXY_ROUTE, proxied};
+pub use soak::{Soak, SoakResult};
+pub use stage::{CONDITION_DEADLINE, Setup, Stage};
+pub use tap::{Published, Tap};

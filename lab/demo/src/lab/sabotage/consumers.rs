@@ -1,0 +1,181 @@
+//! The consumer: acknowledge after the commit, record with the effect, set aside what can never be applied.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use sqlx::{Connection as _, PgConnection};
+use testbed::eventually;
+use uuid::Uuid;
+
+use crate::reconciliation::Kind;
+
+use super::{
+    super::CONDITION_DEADLINE,
+    Breach, Experiment, LeftOut, Setup,
+    faults::{CrashFile, applied, gone},
+    judge::judge,
+    stage,
+};
+
+pub(super) static EXPERIMENTS: [Experiment; 6] = [
+    Experiment {
+        name: "ack-before-commit",
+        left_out: LeftOut::Part,
+        invariants: &["I3"],
+        fault: "a consumer is killed before its commit",
+        run: |setup| Box::pin(killed_at(setup, "effect-written:kill")),
+    },
+    Experiment {
+        name: "dedupe-outside-transaction",
+        left_out: LeftOut::Part,
+        invariants: &["I3"],
+        fault: "a consumer is killed between \"processed\" and the effect",
+        run: |setup| Box::pin(killed_at(setup, "inbox-recorded:kill")),
+    },
+    Experiment {
+        name: "short-memory",
+        left_out: LeftOut::Part,
+        invariants: &["I4"],
+        fault: "all events are published again, a few seconds later",
+        run: |setup| Box::pin(published_again(setup)),
+    },
+    Experiment {
+        name: "poison-never-set-aside",
+        left_out: LeftOut::Part,
+        invariants: &["I11"],
+        fault: "a message that can never be applied",
+        run: |setup| Box::pin(poison(setup)),
+    },
+    Experiment {
+        name: "careless-restart",
+        left_out: LeftOut::Part,
+        invariants: &["I11"],
+        fault: "inventory is killed 24 times with all messages prefetched",
+        run: |setup| Box::pin(crash_loop(setup)),
+    },
+    Experiment {
+        name: "charge-without-key",
+        left_out: LeftOut::Part,
+        invariants: &["I4"],
+        fault: "billing is killed between the provider's answer and its own commit",
+        run: |setup| Box::pin(killed_at(setup, "payment-answered:kill")),
+    },
+];
+
+async fn killed_at(setup: Setup, point: &str) -> Result<Option<Breach>> {
+    let once = CrashFile::new();
+    let (stage, _vhost) = stage(setup.crashing_at(point, once.path())).await?;
+    stage.order().await?;
+    once.process().await?;
+    eventually("a consumer to be gone", CONDITION_DEADLINE, async || {
+        let system = &stage.system;
+        Ok((system.pid("inventory").is_none() || system.pid("billing").is_none()).then_some(()))
+    })
+    .await?;
+    stage.revive().await?;
+    stage.order().await?;
+    judge(&stage).await
+}
+
+async fn published_again(setup: Setup) -> Result<Option<Breach>> {
+    let (stage, _vhost) = stage(setup).await?;
+    for _ in 0..5 {
+        stage.order().await?;
+    }
+    stage.held().await?;
+    // The complete system keeps its records.
+    let _ = eventually("the records to be erased", Duration::from_secs(5), async || {
+        let records = "select count(*) from inventory.processed_events";
+        let records: i64 = sqlx::query_scalar(records).fetch_one(&stage.auditor).await?;
+        Ok((records == 0).then_some(()))
+    })
+    .await;
+    let mut orders = PgConnection::connect(&stage.database_url("orders")?).await?;
+    sqlx::query("update outbox set published_at = null").execute(&mut orders).await?;
+    sqlx::query("select outbox_wake()").execute(&mut orders).await?;
+    eventually("all events to be published again", CONDITION_DEADLINE, async || {
+        Ok((stage.reconcile().await?.pending == 0).then_some(()))
+    })
+    .await?;
+    // The sixth order comes after the copies: when it is applied, so are they.
+    stage.order().await?;
+    applied(&stage, 6, CONDITION_DEADLINE).await?;
+    judge(&stage).await
+}
+
+/// A well-formed answer about an order that does not exist: the order service can never apply it.
+async fn poison(setup: Setup) -> Result<Option<Breach>> {
+    let (stage, vhost) = stage(setup).await?;
+    stage.order().await?;
+    stage.held().await?;
+    let (id, reservation) = (Uuid::now_v7(), Uuid::now_v7());
+    let event = json!({
+        "specversion": "1.0", "id": id, "source": "/inventory", "type": "StockReserved", "subject": reservation,
+        "time": "2026-01-01T00:00:00Z", "datacontenttype": "application/json",
+        "dataschema": "urn:shop:StockReserved:1", "sequence": 1,
+        "data": { "reservationId": reservation, "orderId": Uuid::now_v7() },
+    });
+    let message = json!({
+        "routing_key": "orders.events", "payload": event.to_string(), "payload_encoding": "string",
+        "properties": { "message_id": id, "delivery_mode": 2 },
+    });
+    let url = format!("{}/api/exchanges/{}/amq.default/publish", vhost.api_url(), vhost.name());
+    let answer = stage.client.post(url).json(&message).send().await?;
+    ensure!(answer.status().is_success(), "the message was not accepted: {}", answer.status());
+    for _ in 0..5 {
+        stage.order().await?;
+    }
+    let aside =
+        eventually("the message to be set aside with its reason", Duration::from_secs(12), async || {
+            let counted = stage.counter("orders", "inbox_dead_lettered_total{reason=\"permanent\"}").await?;
+            Ok((counted >= 1.0).then_some(()))
+        });
+    if aside.await.is_err() {
+        return Ok(Breach::new("I11", "a bad message was not set aside with its reason within 12 s"));
+    }
+    judge(&stage).await
+}
+
+/// Each time, the process dies after it has received a group and before it has begun a transaction.
+async fn crash_loop(setup: Setup) -> Result<Option<Breach>> {
+    let once = CrashFile::new();
+    once.disarm()?;
+    let (stage, _vhost) = stage(setup.crashing_at("group-received:kill", once.path())).await?;
+    stage.order().await?;
+    applied(&stage, 1, CONDITION_DEADLINE).await?;
+    stage.system.kill("inventory").await?;
+    for _ in 0..40 {
+        stage.order().await?;
+    }
+    eventually(
+        "the other services to be done, so that only inventory crashes",
+        CONDITION_DEADLINE,
+        async || {
+            let audit = stage.reconcile().await?;
+            let done = audit.pending + audit.payments_pending + audit.count(Kind::Missing, "billing") == 0;
+            Ok((audit.in_billing >= 41 && done).then_some(()))
+        },
+    )
+    .await?;
+    for _ in 0..24 {
+        once.arm()?;
+        stage.system.start_again("inventory").await?;
+        // In the last rounds no message may be left.
+        let crashed =
+            eventually("a crash", Duration::from_secs(10), async || Ok(once.path().exists().then_some(())));
+        if crashed.await.is_err() {
+            once.disarm()?;
+            break;
+        }
+        gone(&stage, "inventory").await?;
+    }
+    stage.revive().await?;
+    let found = judge(&stage).await?;
+    // The message at the head of the queue is dead-lettered after each series of crashes. Its neighbours must not be.
+    let aside = stage.reconcile().await?.waiting_for_operator();
+    if found.is_none() && aside > 2 {
+        return Ok(Breach::new("I11", format!("{aside} messages are set aside")));
+    }
+    Ok(found)
+}

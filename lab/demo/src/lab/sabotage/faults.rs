@@ -1,0 +1,101 @@
+//! The faults that experiments inject.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use sqlx::{Connection as _, PgConnection};
+use testbed::{TestVhost, eventually};
+use uuid::Uuid;
+
+use super::super::{CONDITION_DEADLINE, Stage};
+
+pub(super) use super::super::{CrashFile, resume_process};
+
+/// Waits until a process has ended. One that kills itself still runs for a moment.
+pub(super) async fn gone(stage: &Stage, process: &str) -> Result<()> {
+    eventually(&format!("{process} to end"), CONDITION_DEADLINE, async || {
+        Ok(stage.system.pid(process).is_none().then_some(()))
+    })
+    .await
+}
+
+/// Deletes the bindings for creations.
+async fn unbind(stage: &Stage, vhost: &TestVhost) -> Result<()> {
+    for queue in ["inventory.events", "billing.events"] {
+        let (api, vhost) = (vhost.api_url(), vhost.name());
+        let url = format!("{api}/api/bindings/{vhost}/e/shop.events/q/{queue}/order.created");
+        let answer = stage.client.delete(url).send().await?;
+        ensure!(answer.status().is_success(), "the binding of {queue} was not deleted: {}", answer.status());
+    }
+    Ok(())
+}
+
+/// Deletes the bindings while a relay of the order service is frozen after its claim, and continues that relay. The
+/// other services have relays too, which would restore the bindings: they are frozen until it is done.
+pub(super) async fn unbind_before_thaw(stage: &Stage, vhost: &TestVhost, frozen: u32) -> Result<()> {
+    let others = ["inventory", "billing"];
+    for service in others {
+        stage.system.pause(service)?;
+    }
+    unbind(stage, vhost).await?;
+    resume_process(frozen)?;
+    // A relay that trusts the wrong answer marks its events soon; the complete one restores the bindings.
+    let _ = eventually("the events to be marked", Duration::from_secs(2), async || {
+        Ok((stage.reconcile().await?.pending == 0).then_some(()))
+    })
+    .await;
+    for service in others {
+        stage.system.resume(service)?;
+    }
+    Ok(())
+}
+
+/// Locks all lanes, so that no relay publishes until it is dropped.
+pub(super) struct Lanes {
+    _held: PgConnection,
+}
+
+impl Lanes {
+    pub(super) async fn hold(stage: &Stage) -> Result<Self> {
+        let mut connection = PgConnection::connect(&stage.database_url("orders")?).await?;
+        sqlx::query("begin").execute(&mut connection).await?;
+        sqlx::query("select from outbox_lanes for update").execute(&mut connection).await?;
+        Ok(Self { _held: connection })
+    }
+}
+
+/// Copies an order with its event, as another writer would, in a transaction that the caller commits. Wakes no relay.
+pub(super) async fn copy_order(connection: &mut PgConnection, original: Uuid) -> Result<Uuid> {
+    let (copy, event) = (Uuid::now_v7(), Uuid::now_v7());
+    for sql in [
+        "insert into orders (id, customer_id, status, total_amount, currency)
+         select $2, customer_id, 'pending', total_amount, currency from orders where id = $1 and $3::uuid is not null",
+        "insert into order_lines (order_id, line_number, sku, quantity, unit_price)
+         select $2, line_number, sku, quantity, unit_price from order_lines
+         where order_id = $1 and $3::uuid is not null",
+        "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                             payload, headers, lane)
+         select $3, aggregate_type, $2, aggregate_version, event_type, schema_version,
+                replace(replace(payload::text, event_id::text, $3::text), $1::text, $2::text)::json, headers, lane
+         from outbox where aggregate_id = $1 and aggregate_version = 1",
+    ] {
+        let done = sqlx::query(sql).bind(original).bind(copy).bind(event).execute(&mut *connection).await?;
+        ensure!(done.rows_affected() > 0, "there is nothing to copy of order {original}");
+    }
+    Ok(copy)
+}
+
+/// Waits until both services have applied so many orders.
+pub(super) async fn applied(stage: &Stage, orders: u64, deadline: Duration) -> Result<()> {
+    eventually(&format!("{orders} orders to be applied"), deadline, async || {
+        let audit = stage.reconcile().await?;
+        ensure!(
+            audit.in_inventory >= orders && audit.in_billing >= orders,
+            "{} in inventory, {} in billing",
+            audit.in_inventory,
+            audit.in_billing
+        );
+        Ok(Some(()))
+    })
+    .await
+}

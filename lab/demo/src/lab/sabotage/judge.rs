@@ -1,0 +1,58 @@
+//! Whether a system held, and if not, which invariant broke.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::super::Stage;
+use crate::reconciliation::{Kind, Reconciliation, Wait, settle};
+
+/// A system in which something is pending, but nothing has changed for this long, is judged as it is. A relay polls
+/// every second and makes a full scan every three; a payment that a killed process was handling is due again after six.
+const UNCHANGED_FOR: Duration = Duration::from_secs(10);
+/// How long a system that keeps changing is observed.
+const JUDGE_DEADLINE: Duration = Duration::from_secs(120);
+
+/// An invariant that broke, and what was seen.
+#[derive(Clone, Debug, Serialize)]
+pub struct Breach {
+    /// `I1` to `I14`, as in `docs/guarantees.md`.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+impl Breach {
+    pub(super) fn new(invariant: &'static str, what: impl Into<String>) -> Option<Self> {
+        Some(Self { invariant, what: what.into() })
+    }
+}
+
+/// Waits until nothing is pending or changes any more, and returns what is wrong then. All processes have to be
+/// running.
+pub(super) async fn judge(stage: &Stage) -> Result<Option<Breach>> {
+    let wait = Wait::until_decided(JUDGE_DEADLINE).or_unchanged_for(UNCHANGED_FOR);
+    let settled = settle(wait, async || stage.reconcile().await).await?;
+    Ok(breach(&settled.reconciliation))
+}
+
+fn breach(reconciliation: &Reconciliation) -> Option<Breach> {
+    // An effect that may still arrive is reported only if nothing else is wrong.
+    let findings = &reconciliation.findings;
+    if let Some(found) = findings.iter().find(|found| !found.may_arrive()).or(findings.first()) {
+        let invariant = match (found.kind, found.place.as_str()) {
+            (Kind::Missing, "orders") if found.what.starts_with("acknowledged") => "I1",
+            (Kind::Missing, "orders") => "I2",
+            (Kind::Missing, _) => "I3",
+            (Kind::Doubled | Kind::WrongSum, _) => "I4",
+            (Kind::Phantom, _) => "I5",
+            (Kind::OutOfOrder, _) => "I6",
+        };
+        return Breach::new(invariant, format!("{}: {}", found.what, found.count));
+    }
+    if reconciliation.in_progress() > 0 {
+        return Breach::new("I8", reconciliation.progress());
+    }
+    None
+}

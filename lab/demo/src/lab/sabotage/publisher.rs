@@ -1,0 +1,114 @@
+//! What counts as published: a confirm, and nothing else, under an id that stays the same.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use testbed::{Rabbitmq, eventually};
+use tokio::time::timeout;
+
+use super::{
+    super::{CONDITION_DEADLINE, Stage},
+    Breach, Experiment, LeftOut, Setup,
+    faults::{CrashFile, Lanes, gone, unbind_before_thaw},
+    judge::judge,
+    stage,
+};
+
+pub(super) static EXPERIMENTS: [Experiment; 4] = [
+    Experiment {
+        name: "confirms-ignored",
+        left_out: LeftOut::Part,
+        invariants: &["I3"],
+        fault: "the broker freezes, is sent 20 messages, and is killed",
+        run: |setup| Box::pin(frozen_and_killed(setup)),
+    },
+    Experiment {
+        name: "unroutable-ignored",
+        left_out: LeftOut::Part,
+        invariants: &["I3"],
+        fault: "the queues of inventory and billing lose their binding",
+        run: |setup| Box::pin(unbound(setup.with("ORDERS_RELAY_WORKERS", "1"))),
+    },
+    Experiment {
+        name: "return-trusted-to-its-confirm",
+        left_out: LeftOut::Part,
+        invariants: &["I3"],
+        fault: "creations lose their binding while 60 of them and 60 cancellations wait to be published together",
+        run: |setup| {
+            let setup = setup.with("ORDERS_RELAY_BATCH", "4000").with("ORDERS_RELAY_WORKERS", "1");
+            Box::pin(unbound_with_a_backlog(setup))
+        },
+    },
+    Experiment {
+        name: "new-id-per-attempt",
+        left_out: LeftOut::Part,
+        invariants: &["I4", "I5"],
+        fault: "the relay is killed between the confirm and the mark",
+        run: |setup| Box::pin(killed_before_mark(setup)),
+    },
+];
+
+async fn frozen_and_killed(setup: Setup) -> Result<Option<Breach>> {
+    let broker = Rabbitmq::private().await?;
+    let stage = Stage::ready(&broker.url(), setup).await?;
+    // RabbitMQ 3.10, killed within a second or so of a quorum queue's creation, comes back without a leader for it, for
+    // good. This experiment is not about that.
+    stage.load(20, Duration::from_secs(7)).await??;
+    stage.held().await?;
+    broker.pause().await?;
+    for _ in 0..20 {
+        stage.order().await?;
+    }
+    // A relay that waits for confirms leaves all events pending; one that does not marks them soon.
+    let _ = eventually("everything to be marked", Duration::from_secs(2), async || {
+        Ok((stage.reconcile().await?.pending == 0).then_some(()))
+    })
+    .await;
+    broker.kill().await?;
+    broker.start().await?;
+    stage.system.wait_ready(CONDITION_DEADLINE).await?;
+    judge(&stage).await
+}
+
+/// With one relay: while it restores one binding after the other, a second relay could publish to the first queue alone
+/// (docs/guarantees.md). Relays restore lost bindings within seconds, so the relay has claimed its event before the
+/// bindings are deleted.
+async fn unbound(setup: Setup) -> Result<Option<Breach>> {
+    let once = CrashFile::new();
+    let (stage, vhost) = stage(setup.crashing_at("relay-claimed:freeze", once.path())).await?;
+    let _ = timeout(Duration::from_secs(2), stage.order()).await;
+    let frozen = once.process().await?;
+    unbind_before_thaw(&stage, &vhost, frozen).await?;
+    judge(&stage).await
+}
+
+/// One batch holds creations, which cannot be routed, and cancellations, which can: so the return of one message meets the
+/// confirm of another.
+async fn unbound_with_a_backlog(setup: Setup) -> Result<Option<Breach>> {
+    let once = CrashFile::new();
+    once.disarm()?;
+    let (stage, vhost) = stage(setup.crashing_at("relay-claimed:freeze", once.path())).await?;
+    stage.load(60, Duration::from_secs(1)).await??;
+    stage.held().await?;
+    let first = stage.acknowledged();
+    let lanes = Lanes::hold(&stage).await?;
+    stage.load(60, Duration::from_secs(1)).await??;
+    stream::iter(first).map(|id| stage.cancel(id)).buffer_unordered(8).try_collect::<Vec<()>>().await?;
+    once.arm()?;
+    drop(lanes);
+    let frozen = once.process().await?;
+    unbind_before_thaw(&stage, &vhost, frozen).await?;
+    judge(&stage).await
+}
+
+async fn killed_before_mark(setup: Setup) -> Result<Option<Breach>> {
+    let once = CrashFile::new();
+    let (stage, _vhost) = stage(setup.crashing_at("relay-confirmed:kill", once.path())).await?;
+    let _ = stage.order().await;
+    once.process().await?;
+    gone(&stage, "orders").await?;
+    stage.revive().await?;
+    stage.order().await?;
+    judge(&stage).await
+}

@@ -1,0 +1,132 @@
+//! The relay: claim by state, publish, then mark, and scan even when no wake-up comes.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use sqlx::{Connection as _, PgConnection};
+use testbed::{Instances, eventually};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::{
+    Breach, Experiment, LeftOut, Setup,
+    faults::{CrashFile, applied, copy_order, gone, resume_process},
+    judge::judge,
+    stage,
+};
+use crate::Variant;
+
+pub(super) static EXPERIMENTS: [Experiment; 5] = [
+    Experiment {
+        name: "mark-before-confirm",
+        left_out: LeftOut::Part,
+        invariants: &["I3"],
+        fault: "the relay is killed after its commit",
+        run: |setup| Box::pin(killed_after_commit(setup)),
+    },
+    Experiment {
+        name: "cursor-over-seq",
+        left_out: LeftOut::Part,
+        invariants: &["I3", "I8"],
+        fault: "a transaction commits later than those that began after it",
+        run: |setup| Box::pin(late_commit(setup)),
+    },
+    Experiment {
+        name: "skip-locked-on-rows",
+        left_out: LeftOut::Part,
+        invariants: &["I6"],
+        fault: "a relay freezes after it has claimed an order's creation, and the order is cancelled",
+        run: |setup| Box::pin(frozen_with_a_creation(setup)),
+    },
+    Experiment {
+        name: "woken-only",
+        left_out: LeftOut::Settings(&[("ORDERS_RELAY_POLL", "1h"), ("ORDERS_RELAY_FULL_SCAN", "1h")]),
+        invariants: &["I3", "I8"],
+        fault: "another writer commits an event and wakes no relay",
+        run: |setup| Box::pin(no_wake_up(setup)),
+    },
+    Experiment {
+        name: "wake-before-commit",
+        left_out: LeftOut::Variant(Variant::WakeBeforeCommit),
+        invariants: &["I8"],
+        fault: "none; the poll is set to 20 s, so that wake-ups have to be right",
+        run: |setup| Box::pin(woken_in_time(setup)),
+    },
+];
+
+async fn killed_after_commit(setup: Setup) -> Result<Option<Breach>> {
+    let once = CrashFile::new();
+    let (stage, _vhost) = stage(setup.crashing_at("relay-committed:kill", once.path())).await?;
+    // The process may be gone before it has answered: then nothing was acknowledged.
+    let _ = stage.order().await;
+    once.process().await?;
+    gone(&stage, "orders").await?;
+    stage.revive().await?;
+    stage.order().await?;
+    judge(&stage).await
+}
+
+/// Two instances: the relay that has claimed the first event freezes, and the other one finds the second.
+async fn frozen_with_a_creation(setup: Setup) -> Result<Option<Breach>> {
+    let once = CrashFile::new();
+    let instances = Instances { orders: 2, ..Instances::default() };
+    let setup = Setup { instances, ..setup.crashing_at("relay-claimed:freeze", once.path()) };
+    let (stage, _vhost) = stage(setup).await?;
+    // The process that accepts the order wakes its own relay first, and may freeze before it has answered.
+    let _ = timeout(Duration::from_secs(2), stage.order()).await;
+    let frozen = once.process().await?;
+    let original: Uuid = sqlx::query_scalar("select id from orders.orders").fetch_one(&stage.auditor).await?;
+    let other = if stage.system.pid("orders") == Some(frozen) { "orders-2" } else { "orders" };
+    let url = format!("{}/orders/{original}/cancellation", stage.system.url(other)?);
+    let answer = stage.client.post(url).send().await?;
+    ensure!(answer.status() == 200, "the cancellation was answered with {}", answer.status());
+    // The other relay scans and finds nothing claimable, or it publishes the cancellation first.
+    let _ = eventually("the cancellation to overtake", Duration::from_secs(8), async || {
+        Ok((!stage.reconcile().await?.findings.is_empty()).then_some(()))
+    })
+    .await;
+    resume_process(frozen)?;
+    judge(&stage).await
+}
+
+async fn late_commit(setup: Setup) -> Result<Option<Breach>> {
+    let (stage, _vhost) = stage(setup).await?;
+    let original = stage.order().await?;
+    let mut late = PgConnection::connect(&stage.database_url("orders")?).await?;
+    let mut transaction = late.begin().await?;
+    let copy = copy_order(&mut transaction, original).await?;
+    for _ in 0..10 {
+        stage.order().await?;
+    }
+    // With a cursor that two relays share, some of these may be skipped already.
+    let _ = applied(&stage, 11, Duration::from_secs(10)).await;
+    transaction.commit().await?;
+    stage.note(copy);
+    judge(&stage).await
+}
+
+async fn no_wake_up(setup: Setup) -> Result<Option<Breach>> {
+    let (stage, _vhost) = stage(setup).await?;
+    let original = stage.order().await?;
+    // To its end: its confirmation is a wake-up too. After that the relay's subscription stays silent for 30 s, longer than
+    // the judge waits.
+    stage.held().await?;
+    let mut writer = PgConnection::connect(&stage.database_url("orders")?).await?;
+    let mut transaction = writer.begin().await?;
+    let copy = copy_order(&mut transaction, original).await?;
+    transaction.commit().await?;
+    stage.note(copy);
+    judge(&stage).await
+}
+
+async fn woken_in_time(setup: Setup) -> Result<Option<Breach>> {
+    let setup = setup.with("ORDERS_RELAY_POLL", "20s").with("ORDERS_RELAY_FULL_SCAN", "20s");
+    let (stage, _vhost) = stage(setup).await?;
+    for placed in 1..=4 {
+        stage.order().await?;
+        if applied(&stage, placed, Duration::from_secs(10)).await.is_err() {
+            return Ok(Breach::new("I8", format!("order {placed} was not applied within 10 s")));
+        }
+    }
+    judge(&stage).await
+}

@@ -1,0 +1,123 @@
+//! The ledger: the client's own record of every order that was acknowledged to it.
+//!
+//! The database cannot show what it has lost. The ledger can: an order's id is written to it when the 201 has arrived,
+//! before anything counts the order.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result};
+use load_tests::{Answer, Outcome};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// One line of the ledger.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Acknowledgement {
+    /// The order.
+    pub id: Uuid,
+    /// When the answer had arrived, by the client's clock, in milliseconds since 1970.
+    pub at: u64,
+}
+
+/// An append-only file of acknowledgements, open for writing.
+#[derive(Debug)]
+pub struct Ledger {
+    path: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    file: File,
+    times: Vec<SystemTime>,
+    failure: Option<std::io::Error>,
+}
+
+impl Ledger {
+    /// Opens the file, or creates it.
+    pub fn open(path: &Path) -> Result<Self> {
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).with_context(|| format!("failed to create {}", dir.display()))?;
+        }
+        let file = File::options().create(true).append(true).open(path);
+        let file = file.with_context(|| format!("failed to open {}", path.display()))?;
+        let inner = Mutex::new(Inner { file, times: Vec::new(), failure: None });
+        Ok(Self { path: path.to_owned(), inner })
+    }
+
+    /// Writes an acknowledgement, and counts it only once it is written. Many tasks call this at the same time.
+    pub fn record(&self, id: Uuid, at: SystemTime) {
+        let line = serde_json::to_string(&Acknowledgement { id, at: milliseconds(at) });
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        // One unbuffered write: the operating system has the line when this returns, even if this process is killed
+        // next.
+        match line.map_err(Into::into).and_then(|line| inner.file.write_all(format!("{line}\n").as_bytes())) {
+            Ok(()) => inner.times.push(at),
+            Err(failure) => inner.failure = Some(failure),
+        }
+    }
+
+    /// Returns a callback for a load that records every accepted order.
+    pub fn recorder(self: &Arc<Self>) -> impl Fn(Outcome) + Clone + Send + Sync + 'static {
+        let ledger = self.clone();
+        move |outcome| {
+            if let Answer::Accepted(id) = outcome.answer {
+                ledger.record(id, outcome.finished);
+            }
+        }
+    }
+
+    /// How many acknowledgements were recorded since the file was opened.
+    pub fn recorded(&self) -> u64 {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).times.len() as u64
+    }
+
+    /// How many of these arrived between two moments.
+    pub fn recorded_between(&self, from: SystemTime, to: SystemTime) -> u64 {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.times.iter().filter(|at| (from..to).contains(*at)).count() as u64
+    }
+
+    /// Returns the distinct ids of this run and of earlier ones on the same data.
+    ///
+    /// It fails if an acknowledgement could not be written, since a reconciliation would prove nothing then.
+    pub fn acknowledged(&self) -> Result<Vec<Uuid>> {
+        if let Some(failure) = &self.inner.lock().unwrap_or_else(PoisonError::into_inner).failure {
+            anyhow::bail!("failed to write an acknowledgement to {}: {failure}", self.path.display());
+        }
+        read(&self.path)
+    }
+}
+
+/// Reads the distinct order ids of a ledger. A file that does not exist has none.
+pub fn read(path: &Path) -> Result<Vec<Uuid>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("failed to read {}", path.display())),
+    };
+    let mut ids = HashSet::new();
+    let mut lines = BufReader::new(file).lines().enumerate().peekable();
+    while let Some((number, line)) = lines.next() {
+        match serde_json::from_str::<Acknowledgement>(&line?) {
+            Ok(acknowledgement) => ids.insert(acknowledgement.id),
+            // The writer was killed in the middle of its last line: it had not counted that acknowledgement yet.
+            Err(_) if lines.peek().is_none() => break,
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("failed to read line {} of {}", number + 1, path.display()));
+            }
+        };
+    }
+    Ok(ids.into_iter().collect())
+}
+
+fn milliseconds(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,33 @@
+//! The `demo` command: runs the system, breaks it and reconciles the records.
+//!
+//! It uses the system as any client does: over HTTP, by reading the database as the auditor, and by killing processes
+//! or containers. It shares no code with the services, so a fault there cannot hide itself here.
+
+mod choice;
+mod cli;
+mod commands;
+mod compose;
+mod control;
+mod drills;
+mod http;
+mod interrupt;
+pub mod lab;
+pub mod ledger;
+mod load;
+mod local_system;
+mod metrics;
+mod paths;
+pub mod reconciliation;
+mod running_system;
+pub mod seeds;
+mod state;
+mod target;
+mod terminal;
+mod variant;
+mod verdict;
+
+pub use choice::With;
+pub use cli::Cli;
+pub use load::StoppableLoad;
+pub use variant::Variant;
+pub use verdict::Verdict;

@@ -1,0 +1,135 @@
+//! The whole system as child processes on free ports: PostgreSQL, RabbitMQ, the services and the payment provider.
+//!
+//! They are killed when this process ends.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use sqlx::{Connection as _, PgConnection};
+use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
+use uuid::Uuid;
+
+use crate::paths;
+use crate::state::{Addresses, AdminUrls};
+use crate::target::{Action, Target};
+use crate::terminal::Terminal;
+use crate::variant::Variant;
+
+/// How long the services may take until they accept and apply orders.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The port that the examples in the documentation use.
+const DOCUMENTED_PORT: u16 = 8080;
+
+#[derive(Debug)]
+pub(crate) struct LocalSystem {
+    // First, because fields are dropped in this order: the processes are killed before the servers that they use.
+    pub(crate) processes: System,
+    rabbitmq: Rabbitmq,
+    postgres: Postgres,
+    urls: DatabaseUrls,
+    pub(crate) variant: Option<Variant>,
+}
+
+impl LocalSystem {
+    /// Starts everything, with servers from `home`, and returns when it is ready. A variant replaces the order service.
+    pub(crate) async fn start(terminal: &Terminal, home: Home, variant: Option<Variant>) -> Result<Self> {
+        terminal.print("Building the services (the first time takes some minutes) …");
+        match variant {
+            Some(_) => testbed::build_lab(!terminal.json()).await?,
+            None => testbed::build_services(!terminal.json()).await?,
+        }
+        let place = match home {
+            Home::Local => "from this machine's binaries",
+            Home::Docker => "in containers",
+        };
+        terminal.print(format!("Starting PostgreSQL and RabbitMQ {place}, and the three services …"));
+        let started = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home));
+        let (postgres, rabbitmq) = started?;
+
+        let mut admin = PgConnection::connect(&postgres.admin_url("postgres")).await?;
+        sqlx::raw_sql("create database shop").execute(&mut admin).await?;
+        admin.close().await?;
+        let admin_url = postgres.admin_url("shop");
+        let passwords = Passwords::all(&Uuid::new_v4().simple().to_string());
+        testbed::bootstrap(&admin_url, &passwords).await?;
+        let urls = DatabaseUrls::new(&admin_url, &passwords)?;
+
+        let mut options = SystemOptions::new(urls.clone(), rabbitmq.url());
+        // The real system may be running as well: a variant takes neither its port nor its directory of logs.
+        if variant.is_none() {
+            options.orders_port = if testbed::is_free(DOCUMENTED_PORT) { DOCUMENTED_PORT } else { 0 };
+            // The logs of an earlier run name other ports and process ids.
+            let _ = std::fs::remove_dir_all(paths::logs());
+            options.log_dir = Some(paths::logs());
+        }
+        options.variant = variant.map(Variant::name);
+        let processes = System::start(options).await?;
+        processes.wait_ready(READY_DEADLINE).await?;
+        Ok(Self { processes, rabbitmq, postgres, urls, variant })
+    }
+
+    pub(crate) fn addresses(&self) -> Result<Addresses> {
+        let url = |service| self.processes.url(service).map(str::to_owned);
+        // A variant serves no admin API.
+        let admin_url = |service| self.processes.admin_url(service).unwrap_or_default().to_owned();
+        Ok(Addresses {
+            orders_url: self.processes.orders_url(),
+            inventory_url: url("inventory")?,
+            billing_url: url("billing")?,
+            provider_url: url("provider")?,
+            auditor_url: self.urls.auditor.clone(),
+            admin_url: self.postgres.admin_url("shop"),
+            amqp_url: self.rabbitmq.url(),
+            rabbitmq_api: self.rabbitmq.api_url(),
+            admin: AdminUrls {
+                orders: admin_url("orders"),
+                inventory: admin_url("inventory"),
+                billing: admin_url("billing"),
+            },
+            admin_token: self.processes.admin_token().to_owned(),
+        })
+    }
+
+    pub(crate) async fn act(&self, action: Action, target: &Target) -> Result<()> {
+        match (target, action) {
+            (Target::Broker, Action::Kill) => self.rabbitmq.kill().await,
+            (Target::Broker, Action::Start) => self.rabbitmq.start().await,
+            (Target::Broker, Action::Pause) => self.rabbitmq.pause().await,
+            (Target::Broker, Action::Resume) => self.rabbitmq.resume().await,
+            (Target::Database, Action::Kill) => self.postgres.kill().await,
+            (Target::Database, Action::Start) => self.postgres.start().await,
+            (Target::Database, Action::Pause) => self.postgres.pause().await,
+            (Target::Database, Action::Resume) => self.postgres.resume().await,
+            (Target::Service(name), Action::Kill) => self.processes.kill(name).await,
+            (Target::Service(name), Action::Start) => self.processes.start_again(name).await,
+            (Target::Service(name), Action::Pause) => self.processes.pause(name),
+            (Target::Service(name), Action::Resume) => self.processes.resume(name),
+        }
+    }
+
+    /// A part's process id, or `None` while it is down.
+    pub(crate) async fn pid(&self, target: &Target) -> Option<u32> {
+        match target {
+            Target::Broker => self.rabbitmq.pid().await,
+            Target::Database => self.postgres.pid().await,
+            Target::Service(name) => self.processes.pid(name),
+        }
+    }
+
+    /// Fails if a process is down. The error names it and its log.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        for name in self.processes.names() {
+            if self.processes.pid(name).is_none() {
+                let log = self.processes.logs().join(format!("{name}.log"));
+                bail!("{name} is not running; its log is {}", log.display());
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the services, which finish what they are doing. The servers are killed afterwards.
+    pub(crate) async fn stop(self) -> Result<()> {
+        self.processes.stop().await.context("the services did not stop in order")
+    }
+}

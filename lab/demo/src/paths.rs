@@ -1,0 +1,27 @@
+//! The files that outlive one command.
+
+use std::path::PathBuf;
+
+/// `target/demo` of the checkout. Outside of a checkout, in a container, a directory for temporary files.
+pub(crate) fn home() -> PathBuf {
+    match testbed::workspace_root() {
+        Some(root) => root.join("target/demo"),
+        None => std::env::temp_dir().join("outbox-demo"),
+    }
+}
+
+/// The addresses of the system that `demo up` runs in another terminal.
+pub(crate) fn state() -> PathBuf {
+    home().join("state.json")
+}
+
+/// The services' logs when they run without Docker.
+pub(crate) fn logs() -> PathBuf {
+    home().join("logs")
+}
+
+/// The acknowledgements of the orders in one database. The database's identity is part of the name: an empty database
+/// that replaces another one has not lost that one's orders.
+pub(crate) fn ledger(database: &str) -> PathBuf {
+    home().join(format!("ledger-{database}.jsonl"))
+}

@@ -1,0 +1,14 @@
+use uuid::Uuid;
+
+use crate::variant::Variant;
+
+/// Returns the query, with the acknowledged ids in it. `variant` replaces the order service, if there is one.
+pub fn query(acknowledged: &[Uuid], variant: Option<Variant>) -> String {
+    let no_outbox = variant.is_some_and(|variant| !variant.keeps_outbox());
+    // The ids are part of the text and not a parameter, because with containers the query goes through `psql`. A `Uuid`
+    // prints as hexadecimal digits and dashes only.
+    let ids: Vec<String> = acknowledged.iter().map(Uuid::to_string).collect();
+    include_str!("reconciliation.sql")
+        .replacen("ACKNOWLEDGED", &format!("'{{{}}}'::uuid[]", ids.join(",")), 1)
+        .replacen("NO_OUTBOX", &no_outbox.to_string(), 1)
+}

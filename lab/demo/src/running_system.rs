@@ -1,0 +1,279 @@
+//! The running system, in processes or in containers: what commands and drills read from it and do to it.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use testbed::Home;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::choice::Choice;
+use crate::compose::Compose;
+use crate::control::Control;
+use crate::http;
+use crate::interrupt::interrupted;
+use crate::local_system::LocalSystem;
+use crate::metrics;
+use crate::paths;
+use crate::reconciliation::{self, DuplicatesDropped, Reconciliation};
+use crate::state::{Addresses, State};
+use crate::target::{Action, ActiveFaults, Target};
+use crate::terminal::Terminal;
+use crate::variant::Variant;
+
+const QUERY_DEADLINE: Duration = Duration::from_secs(20);
+
+pub(crate) struct RunningSystem {
+    orders_url: String,
+    access: Access,
+    faults: Mutex<ActiveFaults>,
+    /// Whether this command started the system, and so has to stop it.
+    started_here: bool,
+}
+
+enum Access {
+    /// Child processes of this command.
+    Local(Box<LocalSystem>, Box<Addresses>),
+    /// Child processes of a `demo up` in another terminal.
+    Remote(Control, Box<Addresses>),
+    Containers(Compose),
+}
+
+impl RunningSystem {
+    /// Finds the system that is running already. With `home`, only one of that kind counts.
+    pub(crate) async fn find(home: Option<Home>) -> Result<Option<Self>> {
+        if home != Some(Home::Docker)
+            && let Some(State { addresses, control, token }) = State::read()
+            && let Ok(control) = Control::connect(&control, &token).await
+        {
+            let orders_url = addresses.orders_url.clone();
+            return Ok(Some(Self::new(orders_url, Access::Remote(control, Box::new(addresses)), false)));
+        }
+        if home != Some(Home::Local)
+            && let Ok(compose) = Compose::new()
+            // An error means that there is no engine, so nothing runs in one.
+            && let Ok(Some(orders_url)) = compose.orders_url().await
+        {
+            return Ok(Some(Self::new(orders_url, Access::Containers(compose), false)));
+        }
+        Ok(None)
+    }
+
+    /// Finds the system that is running, and fails if none is.
+    pub(crate) async fn require(choice: Choice) -> Result<Self> {
+        Self::find(choice.requested()).await?.context("no system is running: `cargo demo up` starts one")
+    }
+
+    /// Starts a system, and returns when it accepts orders.
+    async fn start(home: Home, terminal: &Terminal) -> Result<Self> {
+        match home {
+            Home::Local => Self::local(LocalSystem::start(terminal, home, None).await?),
+            Home::Docker => {
+                let compose = Compose::new()?;
+                compose.up(terminal).await?;
+                let orders_url =
+                    compose.orders_url().await?.context("the container of orders is not running")?;
+                Ok(Self::new(orders_url, Access::Containers(compose), true))
+            }
+        }
+    }
+
+    /// Starts a system in which a variant replaces the order service, beside any that is running. `None`: interrupted.
+    pub(crate) async fn start_variant(
+        choice: Choice,
+        variant: Variant,
+        terminal: &Terminal,
+    ) -> Result<Option<Self>> {
+        tokio::select! {
+            system = async {
+                // Only the servers can be containers: no image contains the variants.
+                let home = choice.for_servers(terminal).await?;
+                Self::local(LocalSystem::start(terminal, home, Some(variant)).await?).map(Some)
+            } => system,
+            stop = interrupted() => stop.map(|()| None),
+        }
+    }
+
+    /// The variant that replaces the order service, if there is one.
+    pub(crate) fn variant(&self) -> Option<Variant> {
+        match &self.access {
+            Access::Local(system, _) => system.variant,
+            Access::Remote(..) | Access::Containers(_) => None,
+        }
+    }
+
+    /// Finds the system that is running, or starts one. `None`: interrupted, and nothing is left running.
+    pub(crate) async fn find_or_start(choice: Choice, terminal: &Terminal) -> Result<Option<Self>> {
+        if let Some(system) = Self::find(choice.requested()).await? {
+            terminal.print(format!("Using the system that is running at {}.", system.orders_url()));
+            return Ok(Some(system));
+        }
+        let home = tokio::select! {
+            home = choice.for_system(terminal) => home?,
+            stop = interrupted() => return stop.map(|()| None),
+        };
+        tokio::select! {
+            system = Self::start(home, terminal) => system.map(Some),
+            stop = interrupted() => {
+                stop?;
+                // Child processes were killed when the future was dropped. Containers belong to the engine.
+                if home == Home::Docker {
+                    Compose::new()?.down(true).await?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn local(system: LocalSystem) -> Result<Self> {
+        let addresses = system.addresses()?;
+        let orders_url = addresses.orders_url.clone();
+        Ok(Self::new(orders_url, Access::Local(Box::new(system), Box::new(addresses)), true))
+    }
+
+    fn new(orders_url: String, access: Access, started_here: bool) -> Self {
+        Self { orders_url, access, faults: Mutex::default(), started_here }
+    }
+
+    pub(crate) fn orders_url(&self) -> &str {
+        &self.orders_url
+    }
+
+    /// Does something to a part, and records it for [`RunningSystem::repair`].
+    pub(crate) async fn act(&self, action: Action, target: &Target) -> Result<()> {
+        // A fault is recorded before it is injected, since this command may be interrupted in between.
+        if action.repair().is_some() {
+            self.record(action, target);
+        }
+        match &self.access {
+            Access::Local(system, _) => system.act(action, target).await?,
+            Access::Remote(control, _) => control.request(&format!("{action} {target}")).await.map(drop)?,
+            Access::Containers(compose) => compose.act(action, target).await?,
+        }
+        if action.repair().is_none() {
+            self.record(action, target);
+        }
+        Ok(())
+    }
+
+    fn record(&self, action: Action, target: &Target) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).record(action, target);
+    }
+
+    /// Repairs every fault that this command has caused.
+    pub(crate) async fn repair(&self) -> Result<()> {
+        let repairs = self.faults.lock().unwrap_or_else(PoisonError::into_inner).repairs();
+        for (repair, target) in repairs {
+            // The kill was interrupted before it happened, or another command has started the part again.
+            if repair == Action::Start && self.pid(&target).await?.is_some() {
+                self.record(repair, &target);
+                continue;
+            }
+            self.act(repair, &target).await.with_context(|| format!("failed to {repair} the {target}"))?;
+        }
+        Ok(())
+    }
+
+    /// A part's process id, or `None` while it is down. An error means that this is unknown.
+    pub(crate) async fn pid(&self, target: &Target) -> Result<Option<u32>> {
+        match &self.access {
+            Access::Local(system, _) => Ok(system.pid(target).await),
+            Access::Remote(control, _) => Ok(control.request(&format!("pid {target}")).await?.parse().ok()),
+            Access::Containers(compose) => compose.pid(target).await,
+        }
+    }
+
+    /// Runs a query that returns one value, as the auditor, which can read everything and write nothing.
+    pub(crate) async fn read(&self, query: &str) -> Result<String> {
+        let addresses = match &self.access {
+            Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
+            Access::Containers(compose) => return compose.sql("auditor", query).await,
+        };
+        let value = timeout(QUERY_DEADLINE, async {
+            let mut connection = PgConnection::connect(&addresses.auditor_url).await?;
+            let value: String = sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut connection).await?;
+            connection.close().await?;
+            anyhow::Ok(value)
+        });
+        value.await.context("the database does not answer")?
+    }
+
+    /// Runs statements as the administrator.
+    pub(crate) async fn administer(&self, statements: &'static str) -> Result<()> {
+        let addresses = match &self.access {
+            Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
+            Access::Containers(compose) => return compose.sql("postgres", statements).await.map(drop),
+        };
+        let done = timeout(QUERY_DEADLINE, async {
+            let mut connection = PgConnection::connect(&addresses.admin_url).await?;
+            sqlx::raw_sql(statements).execute(&mut connection).await?;
+            connection.close().await
+        });
+        Ok(done.await.context("the database does not answer")??)
+    }
+
+    /// Reconciles the records with the acknowledged orders.
+    pub(crate) async fn reconcile(&self, acknowledged: &[Uuid]) -> Result<Reconciliation> {
+        let query = reconciliation::query(acknowledged, self.variant());
+        Reconciliation::parse(&self.read(&query).await?)
+    }
+
+    /// The file of the acknowledgements for this system's orders.
+    pub(crate) async fn ledger_path(&self) -> Result<PathBuf> {
+        let identity = self.read("select system_identifier::text from pg_control_system()").await?;
+        Ok(paths::ledger(&identity))
+    }
+
+    /// How many duplicates each service has dropped since it started. `None`: its metrics could not be read.
+    pub(crate) async fn duplicates_dropped(&self) -> DuplicatesDropped {
+        let count = async |service: &str, port: u16| {
+            let page = match &self.access {
+                Access::Local(_, addresses) | Access::Remote(_, addresses) => {
+                    http::get(&format!("{}/metrics", addresses.url(service))).await
+                }
+                Access::Containers(compose) => compose.metrics(service, port).await,
+            };
+            metrics::sum(&page.ok()?, "inbox_duplicates_total").ok()
+        };
+        let (orders, inventory, billing) =
+            tokio::join!(count("orders", 8080), count("inventory", 8081), count("billing", 8082));
+        DuplicatesDropped { orders, inventory, billing }
+    }
+
+    /// Sends a request to a service's admin API, and returns the answer. A refusal is an error in the service's words.
+    pub(crate) async fn admin(&self, service: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let body = body.map(Value::to_string);
+        let body = body.as_deref();
+        let (status, answer) = match &self.access {
+            Access::Local(_, addresses) | Access::Remote(_, addresses) => {
+                let url = format!("{}{path}", addresses.admin_url(service));
+                http::admin_request(&url, &addresses.admin_token, body).await?
+            }
+            Access::Containers(compose) => compose.admin(service, path, body).await?,
+        };
+        let answer: Value = serde_json::from_str(&answer)
+            .with_context(|| format!("{service} answered {status} with a body that is not JSON"))?;
+        if status == 200 {
+            return Ok(answer);
+        }
+        let field = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
+        bail!("{service} answered {status}: {}. {}", field("title"), field("detail"))
+    }
+
+    /// Stops what this command started, and repairs what it broke.
+    pub(crate) async fn stop(self, terminal: &Terminal) -> Result<()> {
+        if !self.started_here {
+            return self.repair().await;
+        }
+        terminal.print("Stopping the system …");
+        match self.access {
+            Access::Local(system, _) => system.stop().await,
+            Access::Containers(compose) => compose.down(true).await,
+            Access::Remote(..) => Ok(()),
+        }
+    }
+}

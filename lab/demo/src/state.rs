@@ -1,0 +1,86 @@
+//! The addresses of a running system, and the file in which a command in another terminal finds those of `demo up`.
+
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::paths;
+
+/// Where the services and their servers answer, with the passwords for them.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Addresses {
+    pub(crate) orders_url: String,
+    pub(crate) inventory_url: String,
+    pub(crate) billing_url: String,
+    pub(crate) provider_url: String,
+    pub(crate) auditor_url: String,
+    pub(crate) admin_url: String,
+    pub(crate) amqp_url: String,
+    pub(crate) rabbitmq_api: String,
+    pub(crate) admin: AdminUrls,
+    pub(crate) admin_token: String,
+}
+
+/// The admin API of each service.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct AdminUrls {
+    pub(crate) orders: String,
+    pub(crate) inventory: String,
+    pub(crate) billing: String,
+}
+
+impl Addresses {
+    /// The address of `orders`, `inventory` or `billing`.
+    pub(crate) fn url(&self, service: &str) -> &str {
+        match service {
+            "orders" => &self.orders_url,
+            "inventory" => &self.inventory_url,
+            _ => &self.billing_url,
+        }
+    }
+
+    /// The admin API of `orders`, `inventory` or `billing`.
+    pub(crate) fn admin_url(&self, service: &str) -> &str {
+        match service {
+            "orders" => &self.admin.orders,
+            "inventory" => &self.admin.inventory,
+            _ => &self.admin.billing,
+        }
+    }
+}
+
+/// The file. It holds passwords, so only this user can read it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct State {
+    #[serde(flatten)]
+    pub(crate) addresses: Addresses,
+    /// The address at which `demo up` accepts commands.
+    pub(crate) control: String,
+    /// What a command has to send first.
+    pub(crate) token: String,
+}
+
+impl State {
+    pub(crate) fn write(&self) -> Result<()> {
+        let path = paths::state();
+        std::fs::create_dir_all(paths::home())?;
+        let _ = std::fs::remove_file(&path);
+        let file = std::fs::File::options().create_new(true).write(true).mode(0o600).open(&path);
+        let mut file = file.with_context(|| format!("failed to create {}", path.display()))?;
+        file.write_all(&serde_json::to_vec_pretty(self)?)?;
+        Ok(())
+    }
+
+    /// Returns `None` if there is no file that can be read. A file is no proof that the system runs: the process that
+    /// wrote it may have been killed.
+    pub(crate) fn read() -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(paths::state()).ok()?).ok()
+    }
+
+    pub(crate) fn remove() {
+        let _ = std::fs::remove_file(paths::state());
+    }
+}

@@ -1,0 +1,97 @@
+//! What a command prints: lines for people, and with `--json` one document for programs.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::verdict::Verdict;
+
+/// How often progress is printed where it cannot be drawn over the last line.
+const PLAIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Prints to standard output. With `--json` the document goes there, and the lines go to standard error.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    json: bool,
+    /// Whether a line can be drawn over.
+    live: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    drawn: bool,
+    last_plain: Option<Instant>,
+}
+
+impl Terminal {
+    pub(crate) fn new(json: bool) -> Self {
+        let live = if json { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
+        Self { json, live, state: Mutex::default() }
+    }
+
+    /// Whether `--json` was given.
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Prints a line.
+    pub(crate) fn print(&self, line: impl AsRef<str>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let clear = if std::mem::take(&mut state.drawn) { "\r\x1b[K" } else { "" };
+        self.write(&format!("{clear}{}\n", line.as_ref()));
+    }
+
+    pub(crate) fn print_all(&self, lines: impl IntoIterator<Item = impl AsRef<str>>) {
+        for line in lines {
+            self.print(line);
+        }
+    }
+
+    /// Prints the verdict as the last line, after an empty one.
+    pub(crate) fn print_verdict(&self, verdict: Verdict, reason: &str) {
+        self.print("");
+        self.print(format!("VERDICT  {}: {reason}", verdict.word()));
+    }
+
+    /// Shows progress: drawn over the last line on a terminal, a line of its own every few seconds elsewhere.
+    pub(crate) fn progress(&self, line: impl AsRef<str>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.live {
+            state.drawn = true;
+            self.write(&format!("\r\x1b[K{}", line.as_ref()));
+        } else if state.last_plain.is_none_or(|last| last.elapsed() >= PLAIN_PROGRESS_INTERVAL) {
+            state.last_plain = Some(Instant::now());
+            self.write(&format!("{}\n", line.as_ref()));
+        }
+    }
+
+    /// Draws a line that is not finished yet. Does nothing where lines cannot be drawn over.
+    pub(crate) fn draw(&self, line: impl AsRef<str>) {
+        if self.live {
+            self.progress(line);
+        }
+    }
+
+    /// Writes the document to standard output, with `--json` only.
+    pub(crate) fn document(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        if self.json {
+            let text = serde_json::to_string_pretty(value)?;
+            // A reader that closed the pipe (`| head`) is no reason to fail.
+            let _ = writeln!(std::io::stdout(), "{text}");
+        }
+        Ok(())
+    }
+
+    fn write(&self, text: &str) {
+        let _ = if self.json {
+            std::io::stderr().write_all(text.as_bytes())
+        } else {
+            let mut out = std::io::stdout();
+            out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        };
+    }
+}

@@ -1,0 +1,181 @@
+//! Every crash point, three ways each: the process is killed, frozen and continued, or asked to stop. The promises hold.
+
+#![allow(clippy::print_stdout, reason = "the list of what was tried is part of the result")]
+
+use std::{path::Path, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
+use futures_util::{StreamExt as _, stream};
+use sabotage::Sabotage;
+use serde_json::{Value, json};
+use testbed::{TestVhost, eventually};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// Each runs a system of four processes, which mostly waits.
+const AT_A_TIME: usize = 4;
+
+#[tokio::test]
+async fn a_crash_at_any_point_loses_nothing_and_doubles_nothing() -> Result<()> {
+    let all = crash_points::ALL
+        .into_iter()
+        .flat_map(|point| ["kill", "freeze", "stop"].map(|action| (point, action)));
+    let broken: Vec<_> = stream::iter(all)
+        .map(async |(point, action)| {
+            let result = crash_at(point, action).await;
+            match &result {
+                Ok(copies) => println!("{point:<20} {action:<7} held, {copies} copies dropped"),
+                Err(error) => println!("{point:<20} {action:<7} BROKEN: {error:#}"),
+            }
+            result.err().map(|error| format!("{point} {action}: {error:#}"))
+        })
+        .buffer_unordered(AT_A_TIME)
+        .filter_map(async |broken| broken)
+        .collect()
+        .await;
+    ensure!(
+        broken.is_empty(),
+        "{} of {} broken:\n{}",
+        broken.len(),
+        3 * crash_points::ALL.len(),
+        broken.join("\n")
+    );
+    Ok(())
+}
+
+/// Lets one process crash at `point` while orders are placed, restores it, and audits. Returns how many duplicates the
+/// running consumers have dropped.
+async fn crash_at(point: &str, action: &str) -> Result<u64> {
+    let once = std::env::temp_dir().join(format!("crash-{}", Uuid::new_v4()));
+    let vhost = testbed::vhost().await?;
+    let setup = Setup::default().crashing_at(format!("{point}:{action}"), &once);
+    let stage = Stage::ready(&vhost.url(), setup).await?;
+    if point.starts_with("dead-letter") {
+        poison(&stage, &vhost).await?;
+    }
+    // A frozen process answers only after it is continued: the orders wait for that.
+    let (placed, restored) = tokio::join!(place(&stage), restore(&stage, &once, action));
+    placed?;
+    restored?;
+    stage.revive().await?;
+    // And it works again. A connection of the client that died with the process may fail the first attempt.
+    let id =
+        eventually("an order to be accepted", CONDITION_DEADLINE, async || stage.order().await.map(Some))
+            .await?;
+    eventually("its cancellation", CONDITION_DEADLINE, async || stage.cancel(id).await.map(Some)).await?;
+    stage.held().await?;
+    std::fs::remove_file(&once)?;
+    let mut copies = 0.0;
+    for consumer in ["inventory", "billing"] {
+        copies += stage.counter(consumer, "inbox_duplicates_total").await?;
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
+    Ok(copies as u64)
+}
+
+/// Places many orders at once, so that batches and groups hold more than one, and cancels some. Orders that the crash cuts
+/// off were not acknowledged.
+async fn place(stage: &Stage) -> Result<()> {
+    let placing =
+        stream::iter(0..40).map(|_| timeout(CONDITION_DEADLINE, stage.order())).buffer_unordered(20);
+    let accepted: Vec<_> = placing.filter_map(async |placed| placed.ok()?.ok()).collect().await;
+    for id in accepted.iter().take(5) {
+        let _ = timeout(CONDITION_DEADLINE, stage.cancel(*id)).await?;
+    }
+    Ok(())
+}
+
+/// Waits for the crash, and continues a frozen process; one that is gone is started again later.
+async fn restore(stage: &Stage, once: &Path, action: &str) -> Result<()> {
+    let crashed = crashed_process(once).await?;
+    if action == "freeze" {
+        eventually("the process to be frozen", CONDITION_DEADLINE, async || {
+            Ok(is_frozen(crashed)?.then_some(()))
+        })
+        .await?;
+        ensure!(Command::new("kill").args(["-CONT", &crashed.to_string()]).status()?.success());
+        return Ok(());
+    }
+    eventually("the process to be gone", CONDITION_DEADLINE, async || {
+        let running = ["orders", "inventory", "billing"].map(|name| stage.system.pid(name));
+        Ok((!running.contains(&Some(crashed))).then_some(()))
+    })
+    .await
+}
+
+async fn crashed_process(once: &Path) -> Result<u32> {
+    eventually("the point to be reached", CONDITION_DEADLINE, async || {
+        Ok(std::fs::read_to_string(once).ok().and_then(|pid| pid.parse().ok()))
+    })
+    .await
+}
+
+/// Whether a process is stopped by a signal, from `/proc`.
+fn is_frozen(pid: u32) -> Result<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    Ok(status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
+}
+
+/// Publishes a message that can never be applied into inventory's queue.
+async fn poison(stage: &Stage, vhost: &TestVhost) -> Result<()> {
+    let message = json!({
+        "routing_key": "inventory.events", "payload": "not json", "payload_encoding": "string",
+        "properties": { "message_id": "poison", "delivery_mode": 2 },
+    });
+    let url = format!("{}/api/exchanges/{}/amq.default/publish", vhost.api_url(), vhost.name());
+    let answer = stage.client.post(url).json(&message).send().await?;
+    let answer: Value = answer.error_for_status()?.json().await?;
+    ensure!(answer["routed"] == true, "the message reached no queue");
+    Ok(())
+}
+
+/// The lab programs can arm crash points and leave out protections; the product's programs can do neither.
+#[tokio::test]
+async fn product_binaries_cannot_arm_crash_points() -> Result<()> {
+    testbed::build_lab(false).await?;
+    for service in ["orders", "inventory", "billing"] {
+        let product = std::fs::read(testbed::find_service(service)?)?;
+        let lab = std::fs::read(testbed::find_service(&format!("{service}-lab"))?)?;
+        let holds =
+            |binary: &[u8], text: &str| binary.windows(text.len()).any(|part| part == text.as_bytes());
+        for text in ["CRASH_POINT", "CRASH_ONCE", "SABOTAGE"] {
+            ensure!(holds(&lab, text), "{service}-lab does not contain {text:?}: this test proves nothing");
+            ensure!(!holds(&product, text), "{service} contains {text:?}");
+        }
+        for name in Sabotage::ALL.map(Sabotage::name) {
+            ensure!(!holds(&product, name), "{service} contains {name:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The list of crash points is the list of the calls in the product's sources.
+#[test]
+fn the_list_of_crash_points_is_complete() -> Result<()> {
+    let root = testbed::workspace_root().context("a checkout")?;
+    let mut found = vec![];
+    for folder in ["services", "shared"] {
+        calls_below(&root.join(folder), &mut found)?;
+    }
+    found.sort_unstable();
+    found.dedup();
+    let mut known: Vec<_> = crash_points::ALL.map(str::to_owned).to_vec();
+    known.sort_unstable();
+    ensure!(found == known, "called: {found:?}; listed: {known:?}");
+    Ok(())
+}
+
+fn calls_below(folder: &Path, found: &mut Vec<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            calls_below(&path, found)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let source = std::fs::read_to_string(&path)?;
+            let calls = source.split("crash_point(\"").skip(1);
+            found.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        }
+    }
+    Ok(())
+}

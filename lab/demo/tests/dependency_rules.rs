@@ -1,0 +1,155 @@
+//! Which crate may use which: the table of `docs/architecture.md`, checked against `cargo metadata`.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
+
+use std::{collections::BTreeMap, process::Command};
+
+use serde_json::Value;
+
+/// Crates from outside that only some may use.
+const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
+
+/// Each crate of this workspace, and those of the workspace and of [`WATCHED`] that its code may use.
+const MAY_USE: [(&str, &[&str]); 22] = [
+    // Contracts: no I/O, no HTTP.
+    ("events", &[]),
+    // Ports: no I/O.
+    ("messaging", &["events"]),
+    // Process: below the mechanisms, knows no event.
+    ("crash-points", &[]),
+    ("database", &["sqlx"]),
+    ("runtime", &["axum", "database", "sqlx", "utoipa"]),
+    // Mechanisms: SQL on one side, AMQP on the other, never both; no HTTP, no admin API.
+    ("outbox", &["crash-points", "database", "events", "messaging", "sqlx"]),
+    ("inbox", &["crash-points", "database", "events", "messaging", "sqlx"]),
+    ("broker", &["crash-points", "events", "lapin", "messaging"]),
+    // Wiring: the admin API, and the start and stop of a service.
+    ("operator", &["axum", "messaging", "outbox", "runtime", "sqlx"]),
+    (
+        "service",
+        &["axum", "broker", "database", "inbox", "messaging", "operator", "outbox", "runtime", "sqlx"],
+    ),
+    // Services: never each other.
+    (
+        "orders",
+        &[
+            "axum",
+            "broker",
+            "crash-points",
+            "database",
+            "events",
+            "inbox",
+            "messaging",
+            "operator",
+            "outbox",
+            "runtime",
+            "service",
+            "sqlx",
+            "utoipa",
+        ],
+    ),
+    (
+        "inventory",
+        &["broker", "crash-points", "events", "inbox", "messaging", "outbox", "runtime", "service", "sqlx"],
+    ),
+    (
+        "billing",
+        &[
+            "broker",
+            "crash-points",
+            "database",
+            "events",
+            "inbox",
+            "messaging",
+            "outbox",
+            "runtime",
+            "service",
+            "sqlx",
+        ],
+    ),
+    // An external consumer: the consuming half of a service. No crate uses it.
+    ("mailer", &["broker", "events", "inbox", "messaging", "runtime", "service", "sqlx"]),
+    // The lab. No service uses any of these.
+    ("payment-provider", &["axum", "database", "runtime", "sqlx"]),
+    // Compositions of the product's parts, with one part replaced.
+    (
+        "sabotage",
+        &[
+            "billing",
+            "broker",
+            "crash-points",
+            "events",
+            "inbox",
+            "inventory",
+            "messaging",
+            "orders",
+            "outbox",
+            "runtime",
+            "service",
+            "sqlx",
+        ],
+    ),
+    (
+        "variants",
+        &[
+            "axum",
+            "broker",
+            "crash-points",
+            "database",
+            "events",
+            "messaging",
+            "orders",
+            "outbox",
+            "runtime",
+            "sabotage",
+            "service",
+            "sqlx",
+        ],
+    ),
+    // The real relay and the real consumer logic in memory: no SQL, no AMQP.
+    ("simulation", &["broker", "events", "messaging", "outbox"]),
+    // These meet the system over HTTP, SQL and AMQP only, so that a fault in it cannot hide itself in them.
+    ("fault-proxy", &["axum"]),
+    ("testbed", &["sqlx"]),
+    ("load-tests", &["lapin", "sqlx", "testbed"]),
+    ("demo", &["fault-proxy", "load-tests", "sqlx", "testbed"]),
+];
+
+#[test]
+fn each_crate_uses_only_what_its_layer_allows() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let allowed: BTreeMap<_, _> = MAY_USE.into_iter().collect();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert_eq!(packages.len(), allowed.len(), "a crate is missing from the table above");
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        let may_use = allowed.get(name).unwrap_or_else(|| panic!("{name} is not in the table above"));
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let uses = dependency["name"].as_str().unwrap();
+            // Tests may use anything.
+            let in_code = dependency["kind"].is_null();
+            let watched = allowed.contains_key(uses) || WATCHED.contains(&uses);
+            assert!(!in_code || !watched || may_use.contains(&uses), "{name} uses {uses}");
+        }
+    }
+}
+
+/// The mechanisms can be used without an HTTP server, also through their dependencies.
+#[test]
+fn outbox_inbox_and_broker_have_no_http_server_in_their_dependency_tree() {
+    for package in ["outbox", "inbox", "broker"] {
+        let output = Command::new(env!("CARGO"))
+            .args(["tree", "--offline", "--edges=normal", "--prefix=none", "--package", package])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let tree = String::from_utf8_lossy(&output.stdout);
+        assert!(tree.starts_with(package), "{tree}");
+        assert!(!tree.lines().any(|line| line.starts_with("axum ") || line.starts_with("hyper ")), "{tree}");
+    }
+}

@@ -1,0 +1,118 @@
+//! Events on their way from the order service to the tables of the others.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
+use serde_json::{Value, json};
+use testbed::{Instances, TestVhost, eventually};
+use uuid::Uuid;
+
+#[tokio::test]
+async fn order_reaches_both_services_in_one_trace() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    let id = stage.order().await?;
+    let result = stage.held().await?;
+    assert_eq!((result.in_inventory, result.in_billing, result.reserved, result.confirmed), (1, 1, 3, 1));
+
+    // Its history shows when its event was published.
+    let order = stage.read(id).await?;
+    assert!(order["history"][0]["publishedAt"].is_string(), "{order}");
+
+    // The logs of the three services have one trace id.
+    let trace = |service: &str| {
+        let log = stage.system.log(service)?;
+        let line = log.lines().find(|line| line.contains(&id.to_string())).map(str::to_owned);
+        anyhow::Ok(line.and_then(|line| {
+            let line: Value = serde_json::from_str(&line).ok()?;
+            line["span"]["trace_id"].as_str().map(String::from)
+        }))
+    };
+    eventually("the order to be in all three logs", CONDITION_DEADLINE, async || {
+        let (placed, reserved, paid) = (trace("orders")?, trace("inventory")?, trace("billing")?);
+        ensure!(placed.is_some() && reserved == placed && paid == placed, "{placed:?} {reserved:?} {paid:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn event_that_is_published_repeatedly_has_one_effect() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    for _ in 0..20 {
+        stage.order().await?;
+    }
+    stage.held().await?;
+    // As after a crash between the publish and the mark.
+    let orders = sqlx::PgPool::connect(&stage.database_url("orders")?).await?;
+    for _ in 0..3 {
+        sqlx::query("update outbox set published_at = null").execute(&orders).await?;
+        sqlx::query("select outbox_wake()").execute(&orders).await?;
+        stage.held().await?;
+    }
+    eventually("both services to drop the copies", CONDITION_DEADLINE, async || {
+        let inventory = stage.counter("inventory", "inbox_duplicates_total").await?;
+        let billing = stage.counter("billing", "inbox_duplicates_total").await?;
+        ensure!(inventory >= 60.0 && billing >= 60.0, "dropped {inventory} and {billing}");
+        Ok(Some(()))
+    })
+    .await?;
+    stage.held().await?;
+    Ok(())
+}
+
+/// Publishes a message over the broker's HTTP API, since this crate has no AMQP client.
+pub(crate) async fn publish(
+    stage: &Stage,
+    vhost: &TestVhost,
+    body: &str,
+    message_id: &str,
+) -> anyhow::Result<()> {
+    let url = format!("{}/api/exchanges/{}/shop.events/publish", vhost.api_url(), vhost.name());
+    let message = json!({
+        "routing_key": "order.created", "payload": body, "payload_encoding": "string",
+        "properties": { "message_id": message_id, "delivery_mode": 2 },
+    });
+    let answer = stage.client.post(url).json(&message).send().await?;
+    ensure!(answer.status().is_success(), "the broker answered {}", answer.status());
+    Ok(())
+}
+
+#[tokio::test]
+async fn poison_message_is_set_aside_and_later_orders_are_applied() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    stage.order().await?;
+    let poison = ["", "not json", "{}", "[]", "\u{0}", &format!("{{\"id\":\"{}\"}}", Uuid::nil())];
+    for (number, body) in poison.iter().enumerate() {
+        publish(&stage, &vhost, body, &format!("poison-{number}")).await?;
+        stage.order().await?;
+    }
+    let result = stage.held().await?;
+    assert_eq!(result.in_billing, 7);
+    for service in ["inventory", "billing"] {
+        eventually("the poison to be counted", CONDITION_DEADLINE, async || {
+            let dead = stage.counter(service, "inbox_dead_lettered_total").await?;
+            ensure!(dead >= 6.0, "{service} has set aside {dead}");
+            Ok(Some(()))
+        })
+        .await?;
+        let log = stage.system.log(service)?;
+        assert!(log.contains("message set aside as a dead letter"), "{service} did not log it");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn instances_that_start_together_on_an_empty_database_apply_all_orders() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let instances = Instances { orders: 3, inventory: 2, billing: 2 };
+    let stage = Stage::ready(&vhost.url(), Setup { instances, ..Setup::default() }).await?;
+    let summary = stage.load(100, Duration::from_secs(4)).await??;
+    assert_eq!(summary.failed + summary.refused_in_all(), 0, "{summary:?}");
+    let result = stage.held().await?;
+    assert_eq!(result.orders, summary.accepted);
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Messages that a service has set aside, and what an operator does with them.
+
+use anyhow::Context;
+use demo::{
+    lab::{CONDITION_DEADLINE, Stage},
+    seeds::RESET_TO_SEEDS,
+};
+use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection};
+use testbed::eventually;
+
+use crate::delivery::publish;
+
+/// Waits until a service has so many dead letters, and returns them.
+async fn dead_letters(stage: &Stage, service: &str, count: usize) -> anyhow::Result<Vec<Value>> {
+    eventually("the dead letters to be in the table", CONDITION_DEADLINE, async || {
+        let page = stage.admin(service, "/admin/dead-letters", None).await?;
+        let items = page["items"].as_array().context("no items")?.clone();
+        Ok((items.len() == count).then_some(items))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn poison_message_can_be_shown_replayed_and_discarded() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    publish(&stage, &vhost, "{\"this is\": not json", "poison").await?;
+    stage.order().await?;
+    for service in ["inventory", "billing"] {
+        let url = format!("{}/admin/dead-letters", stage.system.admin_url(service)?);
+        assert_eq!(stage.client.get(&url).send().await?.status(), 401);
+        let wrong_token = stage.client.get(&url).bearer_auth("sixteen-letters-and-more");
+        assert_eq!(wrong_token.send().await?.status(), 401);
+        let public = format!("{}/admin/dead-letters", stage.system.url(service)?);
+        let public = stage.client.get(public).bearer_auth(stage.system.admin_token());
+        assert_eq!(public.send().await?.status(), 404);
+
+        let letter = &dead_letters(&stage, service, 1).await?[0];
+        assert_eq!((&letter["reason"], &letter["messageId"]), (&json!("malformed"), &json!("poison")));
+        let shown = stage.admin(service, "/admin/dead-letters/1", None).await?;
+        assert_eq!(shown["body"], "{\"this is\": not json");
+        assert_eq!(shown["routingKey"], "order.created");
+        let path = "/admin/dead-letters/replay";
+        let again = stage.admin(service, path, Some(json!({ "all": true }))).await?;
+        assert_eq!(again["items"][0]["outcome"], "still-fails", "{again}");
+        eventually("the dead letter to be counted", CONDITION_DEADLINE, async || {
+            Ok((stage.counter(service, "inbox_dead_letters").await? == 1.0).then_some(()))
+        })
+        .await?;
+    }
+    let result = stage.held().await?;
+    assert_eq!((result.waiting_for_operator(), result.discarded()), (2, 0), "{:?}", result.set_aside);
+
+    for service in ["inventory", "billing"] {
+        let body = json!({ "ids": [1], "note": "a test sent it" });
+        let done = stage.admin(service, "/admin/dead-letters/discard", Some(body)).await?;
+        assert_eq!(done, json!({ "discarded": [1], "untouched": [] }));
+        dead_letters(&stage, service, 0).await?;
+        eventually("the log to show it", CONDITION_DEADLINE, async || {
+            Ok(stage.system.log(service)?.contains("dead letters discarded").then_some(()))
+        })
+        .await?;
+    }
+    let result = stage.held().await?;
+    assert_eq!((result.waiting_for_operator(), result.discarded()), (0, 2), "{:?}", result.set_aside);
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_set_aside_by_a_defect_are_applied_once_after_its_repair() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    let database = stage.database.as_ref().context("no database of its own")?;
+    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    sqlx::query("alter table billing.payments rename column traceparent to trace")
+        .execute(&mut admin)
+        .await?;
+    for _ in 0..3 {
+        stage.order().await?;
+    }
+    let set_aside = dead_letters(&stage, "billing", 3).await?;
+    assert_eq!(
+        (&set_aside[0]["reason"], &set_aside[0]["eventType"]),
+        (&json!("unexpected"), &json!("OrderCreated"))
+    );
+    let replay = async |body: Value| stage.admin("billing", "/admin/dead-letters/replay", Some(body)).await;
+    assert_eq!(replay(json!({ "all": true })).await?["items"][2]["outcome"], "still-fails");
+
+    sqlx::query("alter table billing.payments rename column trace to traceparent")
+        .execute(&mut admin)
+        .await?;
+    eventually("the other services to apply their events", CONDITION_DEADLINE, async || {
+        let result = stage.reconcile().await?;
+        Ok((result.reserved == 9 && result.waiting_for_operator() == 3).then_some(()))
+    })
+    .await?;
+    assert!(stage.reconcile().await?.findings.is_empty(), "what is set aside is not missing");
+    let outcomes = |page: &Value| -> Vec<Value> {
+        page["items"].as_array().into_iter().flatten().map(|item| item["outcome"].clone()).collect()
+    };
+    let ids: Vec<_> = set_aside.iter().map(|letter| letter["id"].clone()).collect();
+    assert_eq!(outcomes(&replay(json!({ "all": true })).await?), ["applied"; 3]);
+    assert_eq!(outcomes(&replay(json!({ "ids": ids })).await?), ["unchanged"; 3]);
+    let result = stage.held().await?;
+    assert_eq!((result.in_billing, result.waiting_for_operator()), (3, 0));
+
+    // The events are published once more. Consumers recognise the copies, and the effects stay as they are.
+    let events: Vec<_> = set_aside.iter().map(|letter| letter["eventId"].clone()).collect();
+    let again = stage.admin("orders", "/admin/published/replay", Some(json!({ "ids": events }))).await?;
+    assert_eq!(outcomes(&again), ["pending"; 3]);
+    eventually("both services to drop the copies", CONDITION_DEADLINE, async || {
+        let inventory = stage.counter("inventory", "inbox_duplicates_total").await?;
+        let billing = stage.counter("billing", "inbox_duplicates_total").await?;
+        // Billing has counted each of them in the second replay too.
+        Ok((inventory >= 3.0 && billing >= 6.0).then_some(()))
+    })
+    .await?;
+    stage.held().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn reset_leaves_the_seed_data_only_and_the_next_order_is_applied() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    let cancelled = stage.order().await?;
+    stage.cancel(cancelled).await?;
+    let with_a_key = stage.client.post(format!("{}/orders", stage.system.orders_url())).json(&json!({
+        "customerId": cancelled, "lines": [{ "sku": "TEA-001", "quantity": 1 }],
+    }));
+    with_a_key.header("idempotency-key", "k").send().await?.error_for_status()?;
+    stage.held().await?;
+
+    let database = stage.database.as_ref().context("no database of its own")?;
+    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    sqlx::raw_sql(RESET_TO_SEEDS).execute(&mut admin).await?;
+    let empty = stage.reconcile_with(&[]).await?;
+    assert!(empty.is_quiescent() && empty.findings.is_empty(), "{empty:?}");
+    assert_eq!((empty.orders, empty.events, empty.cancelled, empty.discarded()), (0, 0, 0, 0));
+    let next = stage.order().await?;
+    eventually("the next order to be applied", CONDITION_DEADLINE, async || {
+        let result = stage.reconcile_with(&[next]).await?;
+        Ok((result.is_quiescent() && result.orders == 1 && result.findings.is_empty()).then_some(()))
+    })
+    .await
+}

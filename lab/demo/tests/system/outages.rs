@@ -1,0 +1,121 @@
+//! The broker or the database is killed, frozen, stopped, or not started yet.
+
+use anyhow::{Result, ensure};
+use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
+use testbed::{DatabaseUrls, Passwords, Postgres, Rabbitmq, System, SystemOptions, eventually};
+
+/// Waits until more orders are accepted than now, by this number.
+async fn more_accepted(stage: &Stage, orders: usize) -> Result<()> {
+    let before = stage.accepted();
+    eventually(&format!("{orders} more orders to be accepted"), CONDITION_DEADLINE, async || {
+        Ok((stage.accepted() > before + orders).then_some(()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn broker_that_is_killed_under_load_loses_nothing() -> Result<()> {
+    let broker = Rabbitmq::private().await?;
+    let stage = Stage::with_defaults(&broker.url()).await?;
+    let load = stage.load_until_stopped(50);
+    eventually("some orders to be applied", CONDITION_DEADLINE, async || {
+        Ok((stage.reconcile().await?.in_billing > 50).then_some(()))
+    })
+    .await?;
+    broker.kill().await?;
+    more_accepted(&stage, 100).await?;
+    let during = stage.reconcile().await?;
+    assert!(during.pending > 50, "the broker was down, and only {} events are pending", during.pending);
+    broker.start().await?;
+    more_accepted(&stage, 100).await?;
+    let summary = load.stop().await?;
+    assert_eq!(summary.failed + summary.refused_in_all(), 0, "orders failed with the broker: {summary:?}");
+    let result = stage.held().await?;
+    assert_eq!(result.orders, summary.accepted);
+    Ok(())
+}
+
+#[tokio::test]
+async fn thousand_orders_are_accepted_without_a_broker_and_applied_after_it_starts() -> Result<()> {
+    let broker = Rabbitmq::private().await?;
+    let stage = Stage::with_defaults(&broker.url()).await?;
+    broker.stop().await?;
+    for _ in 0..1000 {
+        stage.order().await?;
+    }
+    eventually("health to show that the broker is down", CONDITION_DEADLINE, async || {
+        let (orders, health) = stage.health("orders").await?;
+        let (billing, _) = stage.health("billing").await?;
+        ensure!(orders == 200, "orders are accepted, and /readyz answers {orders}");
+        ensure!(health["parts"]["broker"]["up"] == false, "orders has not noticed");
+        ensure!(billing == 503, "/readyz of billing answers {billing}");
+        Ok(Some(()))
+    })
+    .await?;
+    broker.start().await?;
+    let result = stage.held().await?;
+    assert_eq!(
+        (result.orders, result.confirmed, result.in_inventory, result.in_billing),
+        (1000, 1000, 1000, 1000)
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn frozen_broker_is_noticed_and_loses_nothing_after_it_continues() -> Result<()> {
+    let broker = Rabbitmq::private().await?;
+    let stage = Stage::with_defaults(&broker.url()).await?;
+    stage.order().await?;
+    stage.held().await?;
+    broker.pause().await?;
+    for _ in 0..20 {
+        stage.order().await?;
+    }
+    eventually("inventory to notice that the broker is frozen", CONDITION_DEADLINE, async || {
+        let (inventory, _) = stage.health("inventory").await?;
+        ensure!(inventory == 503, "/readyz of inventory answers {inventory}");
+        Ok(Some(()))
+    })
+    .await?;
+    broker.resume().await?;
+    stage.held().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn acknowledged_orders_survive_a_database_that_is_killed_under_load() -> Result<()> {
+    let postgres = Postgres::private().await?;
+    let vhost = testbed::vhost().await?;
+    let passwords = Passwords::all("secret");
+    testbed::bootstrap(&postgres.admin_url("postgres"), &passwords).await?;
+    let urls = DatabaseUrls::new(&postgres.admin_url("postgres"), &passwords)?;
+    let system = System::start(SystemOptions::new(urls.clone(), vhost.url())).await?;
+    system.wait_ready(CONDITION_DEADLINE).await?;
+    let stage = Stage::around(system, &urls.auditor).await?;
+    let load = stage.load_until_stopped(50);
+    more_accepted(&stage, 100).await?;
+    postgres.kill().await?;
+    postgres.start().await?;
+    more_accepted(&stage, 100).await?;
+    let summary = load.stop().await?;
+    assert!(summary.accepted > 200, "orders were not accepted again: {summary:?}");
+    stage.held().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn services_that_start_before_the_broker_work_once_it_runs() -> Result<()> {
+    let broker = Rabbitmq::private().await?;
+    broker.stop().await?;
+    let stage = Stage::start(&broker.url(), Setup::default()).await?;
+    eventually("orders to be ready without a broker", CONDITION_DEADLINE, async || {
+        Ok((stage.health("orders").await?.0 == 200).then_some(()))
+    })
+    .await?;
+    // No queue exists yet. If the publisher did not declare them, the exchange would drop this event.
+    stage.order().await?;
+    broker.start().await?;
+    stage.system.wait_ready(CONDITION_DEADLINE).await?;
+    stage.held().await?;
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! Orders from their acceptance to their end, and the compensation of cancelled ones.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
+use load_tests::{Load, Mix};
+use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection};
+use testbed::eventually;
+use uuid::Uuid;
+
+/// A customer that the payment provider's stand-in always declines.
+fn declined_customer() -> anyhow::Result<Uuid> {
+    Ok(format!("dec11ed0{}", &Uuid::new_v4().to_string()[8..]).parse()?)
+}
+
+/// The event types of an order's history.
+fn history(order: &Value) -> Vec<&str> {
+    order["history"].as_array().into_iter().flatten().filter_map(|event| event["type"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn each_order_ends_and_its_history_shows_how() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    let good = stage.order().await?;
+    let too_much = json!([{ "sku": "POT-003", "quantity": 500 }]);
+    let scarce = stage.order_of(Uuid::new_v4(), too_much).await?;
+    let declined = stage.order_of(declined_customer()?, json!([{ "sku": "TEA-001", "quantity": 1 }])).await?;
+    let result = stage.held().await?;
+    assert_eq!((result.confirmed, result.cancelled), (1, 2));
+    assert_eq!((result.charged - result.refunded, result.reserved), (2 * 625 + 1450, 3));
+
+    let order = stage.read(good).await?;
+    let types = history(&order);
+    assert_eq!(
+        (&order["status"], types.first(), types.last()),
+        (&json!("confirmed"), Some(&"OrderCreated"), Some(&"OrderConfirmed"))
+    );
+    assert!(types.contains(&"StockReserved") && types.contains(&"PaymentCaptured"), "{types:?}");
+    for event in order["history"].as_array().context("no history")? {
+        let ours = event["source"] == "/orders";
+        assert_eq!(
+            (event["publishedAt"].is_string(), event["appliedAt"].is_string()),
+            (ours, !ours),
+            "{event}"
+        );
+    }
+    for (id, cause, answers) in [
+        (scarce, "outOfStock", ["StockRejected", "PaymentCaptured", "PaymentRefunded"]),
+        (declined, "paymentDeclined", ["PaymentDeclined", "StockReserved", "StockReleased"]),
+    ] {
+        let order = stage.read(id).await?;
+        assert_eq!((&order["status"], &order["cause"]), (&json!("cancelled"), &json!(cause)));
+        let types = history(&order);
+        // A payment that billing had not requested when it applied the cancellation is never made.
+        let void = !types.contains(&"PaymentCaptured") && cause == "outOfStock";
+        assert!(void || answers.iter().all(|answer| types.contains(answer)), "{types:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn cancelling_a_confirmed_order_releases_its_stock_and_refunds_its_charge() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    let id = stage.order().await?;
+    assert_eq!(stage.held().await?.confirmed, 1);
+    stage.cancel(id).await?;
+    let result = stage.held().await?;
+    assert_eq!((result.confirmed, result.cancelled, result.reserved), (0, 1, 0));
+    assert_eq!((result.charged, result.refunded), (2700, 2700));
+    let order = stage.read(id).await?;
+    let types = history(&order);
+    assert!(types.contains(&"StockReleased") && types.contains(&"PaymentRefunded"), "{types:?}");
+    assert_eq!(order["cause"], "customer");
+    Ok(())
+}
+
+#[tokio::test]
+async fn unanswered_order_is_listed_then_cancelled_and_late_answers_are_compensated() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "4s")).await?;
+    stage.system.kill("inventory").await?;
+    let id = stage.order().await?;
+    let open = async || stage.admin("orders", "/admin/open-orders", None).await;
+    eventually(
+        "the list and the gauge to show that the order waits for inventory only",
+        CONDITION_DEADLINE,
+        async || {
+            let listed = open().await?;
+            let gauge = stage.counter("orders", "orders_open").await?;
+            Ok((listed[0]["id"] == id.to_string()
+                && listed[0]["waitingFor"] == json!(["inventory"])
+                && gauge == 1.0)
+                .then_some(()))
+        },
+    )
+    .await?;
+    eventually("the order to be cancelled", CONDITION_DEADLINE, async || {
+        let order = stage.read(id).await?;
+        Ok((order["status"] == "cancelled" && order["cause"] == "timedOut").then_some(()))
+    })
+    .await?;
+    assert_eq!(open().await?, json!([]));
+    // Inventory finds the creation and the cancellation in its queue. Billing has refunded the charge before.
+    stage.system.start_again("inventory").await?;
+    let result = stage.held().await?;
+    assert_eq!((result.confirmed, result.cancelled, result.reserved), (0, 1, 0));
+    assert_eq!((result.charged, result.refunded), (2700, 2700));
+    Ok(())
+}
+
+/// The order service is down for longer than `ORDERS_ANSWER_WITHIN`. The answers are in its queue when it starts again.
+#[tokio::test]
+async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "10s")).await?;
+    // Inventory answers only after the order service was killed. The order is older than the limit when that is up
+    // again.
+    stage.system.pause("inventory")?;
+    stage.order().await?;
+    eventually("the order to be published and paid for", CONDITION_DEADLINE, async || {
+        let result = stage.reconcile().await?;
+        Ok((result.charges == 1 && result.pending == 0).then_some(()))
+    })
+    .await?;
+    stage.system.kill("orders").await?;
+    stage.system.resume("inventory")?;
+    eventually("inventory to answer, and the limit to pass", CONDITION_DEADLINE, async || {
+        let late: bool = sqlx::query_scalar(
+            "select exists (select from orders.orders where placed_at < clock_timestamp() - interval '11 seconds')",
+        )
+        .fetch_one(&stage.auditor)
+        .await?;
+        let result = stage.reconcile().await?;
+        Ok((late && result.in_inventory == 1 && result.pending == 0).then_some(()))
+    })
+    .await?;
+    stage.system.start_again("orders").await?;
+    stage.system.wait_ready(CONDITION_DEADLINE).await?;
+    assert_eq!(stage.held().await?.confirmed, 1);
+    Ok(())
+}
+
+/// So many answers wait that applying them takes longer than the order service is patient with its consumer. Before the
+/// queue was looked at, each of these orders was cancelled as unanswered, and its customer refunded.
+#[tokio::test]
+async fn orders_whose_answers_wait_in_the_queue_are_not_cancelled_however_long_that_takes()
+-> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
+    // Nothing is applied while this transaction is open: no other session can write into the table.
+    let mut blocker = PgConnection::connect(&stage.database_url("orders")?).await?;
+    sqlx::raw_sql("set idle_in_transaction_session_timeout = 0").execute(&mut blocker).await?;
+    sqlx::raw_sql("begin; lock table processed_events in share mode").execute(&mut blocker).await?;
+    for _ in 0..30 {
+        stage.order().await?;
+    }
+    eventually("inventory and billing to answer", CONDITION_DEADLINE, async || {
+        let result = stage.reconcile().await?;
+        Ok((result.in_inventory == 30 && result.charges == 30 && result.pending == 0).then_some(()))
+    })
+    .await?;
+    stage.system.kill("orders").await?;
+    sqlx::query("update orders set placed_at = placed_at - interval '1 hour'").execute(&mut blocker).await?;
+    stage.system.start_again("orders").await?;
+    stage.system.wait_ready(CONDITION_DEADLINE).await?;
+    // Longer than the ten checks, of a second each, after which an empty queue lets unanswered orders be cancelled.
+    eventually("the consumer to have tried its first answer for 13 s", CONDITION_DEADLINE, async || {
+        Ok((stage.counter("orders", "inbox_applying_seconds").await? >= 13.0).then_some(()))
+    })
+    .await?;
+    sqlx::raw_sql("commit").execute(&mut blocker).await?;
+    let result = stage.held().await?;
+    assert_eq!((result.confirmed, result.cancelled), (30, 0));
+    Ok(())
+}
+
+/// All faults of the payment provider at once, while billing is killed.
+#[tokio::test]
+async fn provider_faults_and_kills_of_billing_charge_no_customer_twice() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let setup = Setup::default().with("BILLING_PROVIDER_DEADLINE", "500ms");
+    let stage = Stage::ready(&vhost.url(), setup).await?;
+    stage
+        .provider_faults(json!([
+            { "fault": "error-after", "percent": 20 },
+            { "fault": "hang-after", "percent": 10 },
+            { "fault": "error-before", "percent": 10 },
+            { "fault": "slow", "percent": 20, "milliseconds": 300 },
+            { "fault": "decline", "percent": 5 },
+        ]))
+        .await?;
+    let load = Load { mix: Mix::Real, ..Load::new(stage.system.orders_url(), 40, Duration::MAX) };
+    let load = stage.run_until_stopped(load);
+    // Billing charges most of these before inventory's rejection arrives, and then refunds them.
+    for _ in 0..10 {
+        stage.order_of(Uuid::new_v4(), json!([{ "sku": "POT-003", "quantity": 500 }])).await?;
+    }
+    for kill in 1..=3 {
+        eventually("more orders to be accepted", CONDITION_DEADLINE, async || {
+            Ok((stage.accepted() > 50 * kill).then_some(()))
+        })
+        .await?;
+        stage.system.kill("billing").await?;
+        stage.system.start_again("billing").await?;
+    }
+    eventually("many faults to happen, otherwise nothing is tested", CONDITION_DEADLINE, async || {
+        let faults = stage.counter("provider", "provider_faults_struck_total").await?;
+        ensure!(faults > 20.0, "only {faults}");
+        Ok(Some(()))
+    })
+    .await?;
+    load.stop().await?;
+    stage.provider_faults(json!([])).await?;
+    let result = stage.held().await?;
+    assert!(result.confirmed > 50 && result.cancelled > 10 && result.refunded > 0, "{result:?}");
+    Ok(())
+}

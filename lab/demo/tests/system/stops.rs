@@ -1,0 +1,67 @@
+//! Services and the payment provider are killed, or stopped with SIGTERM, under load.
+
+use anyhow::Result;
+use demo::lab::{CONDITION_DEADLINE, Stage};
+use testbed::eventually;
+
+/// Waits until more orders are confirmed than now, by this number.
+async fn more_confirmed(stage: &Stage, orders: u64) -> Result<()> {
+    let before = stage.reconcile().await?.confirmed;
+    eventually(&format!("{orders} more orders to be confirmed"), CONDITION_DEADLINE, async || {
+        Ok((stage.reconcile().await?.confirmed > before + orders).then_some(()))
+    })
+    .await
+}
+
+/// Kills a process three times under load, and reconciles.
+async fn killed_under_load(process: &str) -> Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    let load = stage.load_until_stopped(100);
+    for _ in 0..3 {
+        more_confirmed(&stage, 40).await?;
+        stage.system.kill(process).await?;
+        stage.system.start_again(process).await?;
+        stage.system.wait_ready(CONDITION_DEADLINE).await?;
+    }
+    load.stop().await?;
+    stage.held().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn order_service_that_is_killed_under_load_loses_nothing() -> Result<()> {
+    killed_under_load("orders").await
+}
+
+#[tokio::test]
+async fn inventory_service_that_is_killed_under_load_loses_nothing() -> Result<()> {
+    killed_under_load("inventory").await
+}
+
+#[tokio::test]
+async fn billing_service_that_is_killed_under_load_loses_nothing() -> Result<()> {
+    killed_under_load("billing").await
+}
+
+#[tokio::test]
+async fn payment_provider_that_is_killed_under_load_loses_nothing() -> Result<()> {
+    killed_under_load("provider").await
+}
+
+#[tokio::test]
+async fn services_that_stop_under_load_exit_with_zero_and_lose_nothing() -> Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    let load = stage.load_until_stopped(100);
+    more_confirmed(&stage, 50).await?;
+    for process in ["inventory", "billing", "provider", "orders"] {
+        // Fails if the process does not stop within the time that services promise.
+        assert_eq!(stage.system.terminate(process).await?, Some(0), "{process}");
+        stage.system.start_again(process).await?;
+        stage.system.wait_ready(CONDITION_DEADLINE).await?;
+    }
+    load.stop().await?;
+    stage.held().await?;
+    Ok(())
+}

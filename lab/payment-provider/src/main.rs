@@ -1,0 +1,39 @@
+//! The payment provider: charges and refunds over HTTP, with faults on demand.
+
+use std::{net::SocketAddr, process::ExitCode};
+
+use database::{DatabaseHealth, PoolKind};
+use payment_provider::{MIGRATIONS, Provider, Settings, router};
+use runtime::{Health, Needed, Supervisor, http, settings, telemetry};
+use tokio_util::sync::CancellationToken;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    if std::env::args().nth(1).as_deref() == Some("healthcheck") {
+        settings::healthcheck("PROVIDER_HTTP_ADDRESS", SocketAddr::from(([127, 0, 0, 1], 8083)));
+    }
+    let settings: Settings = settings::load("PROVIDER_");
+    let metrics = telemetry::start(&settings.log, settings.log_format)?;
+    let listener = http::bind("PROVIDER_HTTP_ADDRESS", settings.http_address);
+    let stop = CancellationToken::new();
+    let mut tasks = Supervisor::new(stop.clone());
+    tasks.spawn_infallible("metrics", telemetry::upkeep(metrics.clone(), stop.clone()));
+
+    // The API and the health check answer from the first moment on: with 503 until the tables exist.
+    let database = DatabaseHealth::default();
+    let health = Health::new().with("database", Needed::Yes, database.probe());
+    let (url, connections) = (&settings.database_url, settings.database_connections);
+    let pool = database::pool(url, "provider", connections, PoolKind::Statements);
+    let app = router(Provider::new(pool.clone())).merge(http::observability(health, metrics));
+    tasks.spawn("http", http::serve(listener, app, stop.clone()));
+
+    match tasks.run_until_stop(database::prepare(url, &MIGRATIONS, &stop)).await {
+        Some(Ok(true)) => {
+            database.set_prepared();
+            tasks.spawn_infallible("database watch", database.watch("provider", pool, stop));
+        }
+        Some(Ok(false)) | None => {}
+        Some(Err(invalid)) => settings::exit_invalid_config(&format!("PROVIDER_DATABASE_URL: {}", invalid.0)),
+    }
+    Ok(tasks.run().await)
+}

@@ -1,0 +1,187 @@
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::support::{DEADLINE, Provider, charge, kind};
+
+#[tokio::test]
+async fn error_after_the_charge_charges_once_with_a_key() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    provider.put_faults(&json!([{ "fault": "error-after", "times": 1 }])).await?;
+    let body = charge();
+    let (status, repeated, problem) = provider.charge(Some("k"), &body).await?;
+    assert_eq!((status, repeated, kind(&problem)), (500, false, "internal"));
+    assert_eq!(provider.rows().await?, (1, 0, 1), "the customer is charged in spite of the error");
+    let (status, repeated, _) = provider.charge(Some("k"), &body).await?;
+    assert_eq!((status, repeated), (201, true));
+    assert_eq!(provider.rows().await?, (1, 0, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn error_after_the_charge_charges_twice_without_a_key() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    provider.put_faults(&json!([{ "fault": "error-after", "times": 1 }])).await?;
+    let body = charge();
+    assert_eq!(provider.charge(None, &body).await?.0, 500);
+    assert_eq!(provider.charge(None, &body).await?.0, 201);
+    assert_eq!(provider.rows().await?, (2, 0, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn retry_after_a_hanging_request_charges_once() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    provider.put_faults(&json!([{ "fault": "hang-after", "times": 1 }])).await?;
+    let body = charge();
+    let mut hanging = tokio::spawn(provider.request("/charges", Some("k"), &body).send());
+    testbed::eventually("the customer to be charged", DEADLINE, async || {
+        Ok((provider.rows().await? == (1, 0, 1)).then_some(()))
+    })
+    .await?;
+    assert!(
+        timeout(Duration::from_millis(300), &mut hanging).await.is_err(),
+        "the request must get no answer"
+    );
+    hanging.abort();
+    let (status, repeated, _) = provider.charge(Some("k"), &body).await?;
+    assert_eq!((status, repeated), (201, true));
+    assert_eq!(provider.rows().await?, (1, 0, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn error_before_the_charge_writes_nothing_and_leaves_the_key_free() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    provider.put_faults(&json!([{ "fault": "error-before", "times": 1 }])).await?;
+    let body = charge();
+    assert_eq!(provider.charge(Some("k"), &body).await?.0, 500);
+    assert_eq!(provider.rows().await?, (0, 0, 0));
+    let (status, repeated, _) = provider.charge(Some("k"), &body).await?;
+    assert_eq!((status, repeated), (201, false));
+    Ok(())
+}
+
+#[tokio::test]
+async fn charge_declined_on_demand_stays_declined_and_captured_one_stays_captured() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    let (captured, declined) = (charge(), charge());
+    let (_, _, first) = provider.charge(Some("captured"), &captured).await?;
+    provider.put_faults(&json!([{ "fault": "decline", "times": 2 }])).await?;
+    assert_eq!(provider.charge(Some("captured"), &captured).await?, (201, true, first.clone()));
+    let (status, repeated, problem) = provider.charge(Some("declined"), &declined).await?;
+    assert_eq!((status, repeated, kind(&problem)), (402, false, "declined"));
+    // The fault is used up; the answer stays the same.
+    assert_eq!(provider.get("/faults").await?, (200, json!([])));
+    assert_eq!(provider.charge(Some("declined"), &declined).await?, (402, true, problem));
+    assert_eq!(provider.rows().await?, (2, 0, 2));
+    Ok(())
+}
+
+#[tokio::test]
+async fn faults_apply_to_refunds_and_a_key_refunds_once() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    let charge = provider.captured(1_000).await?;
+    let list = json!([{ "fault": "decline" }, { "fault": "error-after", "times": 1 }]);
+    provider.put_faults(&list).await?;
+    assert_eq!(provider.refund(Some("k"), &charge, 600).await?.0, 500);
+    let (status, repeated, _) = provider.refund(Some("k"), &charge, 600).await?;
+    assert_eq!((status, repeated), (201, true));
+    assert_eq!(provider.rows().await?, (1, 1, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn slow_charge_is_captured_after_its_delay() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    provider.put_faults(&json!([{ "fault": "slow", "times": 1, "milliseconds": 400 }])).await?;
+    let began = Instant::now();
+    assert_eq!(provider.charge(None, &charge()).await?.0, 201);
+    assert!(began.elapsed() >= Duration::from_millis(400), "{:?}", began.elapsed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn faults_are_used_up_in_list_order_and_are_listed_and_counted() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    let list = json!([{ "fault": "error-before", "times": 2 }, { "fault": "error-after", "times": 1 },
+                      { "fault": "slow", "percent": 1, "times": 1 }]);
+    let listed = |before: Option<u32>| {
+        let before = before.map(|times| json!({ "fault": "error-before", "percent": 100, "times": times }));
+        let others = [
+            json!({ "fault": "error-after", "percent": 100, "times": 1 }),
+            json!({ "fault": "slow", "percent": 1, "times": 1, "milliseconds": 2_000 }),
+        ];
+        Value::from_iter(before.into_iter().chain(others))
+    };
+    assert_eq!(provider.put_faults(&list).await?, (200, false, listed(Some(2))));
+    // A request that is refused anyway uses up no fault.
+    assert_eq!(provider.charge(None, &json!({})).await?.0, 422);
+    assert_eq!(provider.get("/faults").await?, (200, listed(Some(2))));
+    for left in [Some(1), None] {
+        assert_eq!(provider.charge(None, &charge()).await?.0, 500);
+        assert_eq!(provider.get("/faults").await?, (200, listed(left)));
+    }
+    assert_eq!(provider.rows().await?, (0, 0, 0));
+    assert_eq!(provider.charge(None, &charge()).await?.0, 500);
+    assert_eq!(provider.rows().await?, (1, 0, 0));
+    assert_eq!(provider.put_faults(&json!([])).await?, (200, false, json!([])));
+    assert_eq!(provider.charge(None, &charge()).await?.0, 201);
+
+    let metrics = provider.client.get(format!("{}/metrics", provider.url)).send().await?.text().await?;
+    for (fault, count) in [("error-before", 2), ("error-after", 1)] {
+        let line = format!("provider_faults_struck_total{{fault=\"{fault}\"}} {count}");
+        assert!(metrics.lines().any(|other| other == line), "{line} is not in\n{metrics}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn invalid_fault_list_gets_a_problem_and_the_previous_one_stays() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    let valid = json!([{ "fault": "decline", "percent": 50 }]);
+    provider.put_faults(&valid).await?;
+    for invalid in [
+        json!({ "fault": "slow" }),
+        json!([{}]),
+        json!([{ "fault": "explode" }]),
+        json!([{ "fault": "slow", "colour": "red" }]),
+        json!([{ "fault": "slow", "percent": 0 }]),
+        json!([{ "fault": "slow", "percent": 101 }]),
+        json!([{ "fault": "slow", "percent": 300 }]),
+        json!([{ "fault": "slow", "times": 0 }]),
+        json!([{ "fault": "slow", "times": -1 }]),
+        json!([{ "fault": "slow", "milliseconds": 0 }]),
+        json!([{ "fault": "slow", "milliseconds": 60_001 }]),
+        json!([{ "fault": "decline" }, { "fault": "hang-after", "milliseconds": 10 }]),
+    ] {
+        let (status, _, problem) = provider.put_faults(&invalid).await?;
+        assert_eq!((status, kind(&problem)), (422, "invalid-request"), "{invalid}");
+        assert_eq!(provider.get("/faults").await?, (200, valid.clone()), "{invalid}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn request_over_the_limit_is_refused_and_faults_can_still_be_ended() -> anyhow::Result<()> {
+    let provider = Provider::start().await?;
+    provider.put_faults(&json!([{ "fault": "hang-after" }])).await?;
+    let hanging: Vec<_> =
+        (0..256).map(|_| tokio::spawn(provider.request("/charges", None, &charge()).send())).collect();
+    testbed::eventually("256 charges to hang", DEADLINE, async || {
+        Ok((provider.rows().await? == (256, 0, 0)).then_some(()))
+    })
+    .await?;
+    let refused = provider.request("/charges", None, &charge()).send().await?;
+    assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (503, &"1".parse()?));
+    assert_eq!(kind(&refused.json().await?), "unavailable");
+    assert_eq!(provider.put_faults(&json!([])).await?.0, 200);
+
+    // Requests that have got their fault hang on until their callers disconnect.
+    hanging.iter().for_each(tokio::task::JoinHandle::abort);
+    testbed::eventually("a request to be accepted", DEADLINE, async || {
+        Ok((provider.charge(None, &charge()).await?.0 == 201).then_some(()))
+    })
+    .await
+}

@@ -1,0 +1,31 @@
+//! The inventory service, composed from the lab's parts. Compare with `services/inventory/src/main.rs`.
+
+use std::process::ExitCode;
+
+use inventory::{CONSUMER, SERVICE, SUBSCRIPTION, Settings, StockHandler};
+use runtime::{Health, Needed};
+use service::{ConsumerTasks, Process, RelayTasks};
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    sabotage::crash::arm_from_env();
+    let sabotage = sabotage::sabotage_from_env();
+    let settings: Settings = service::load(&SERVICE);
+    let common = &settings.common;
+    let mut process = Process::start(&SERVICE, settings.http_address, common)?;
+    let relays = RelayTasks::new(&process, common, &settings.publisher);
+    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    process.serve_health(Health::new().with("database", Needed::Yes, process.database()).with(
+        "broker",
+        Needed::Yes,
+        consumer.probe(),
+    ));
+    if process.prepare().await {
+        let handler = StockHandler::new(consumer.pool(), relays.wake());
+        process.watch_database(consumer.pool());
+        process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
+        relays.start_with(&mut process, sabotage::relay(sabotage));
+        sabotage::run_consumer(&mut process, consumer, CONSUMER, handler, sabotage);
+    }
+    Ok(process.run().await)
+}

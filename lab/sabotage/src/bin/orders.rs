@@ -1,0 +1,32 @@
+//! The order service, composed from the lab's parts. Compare with `services/orders/src/main.rs`.
+
+use std::process::ExitCode;
+
+use orders::{AppState, CONSUMER, OrderHandler, SERVICE, SUBSCRIPTION, Settings, api, open_orders};
+use runtime::{Health, Needed};
+use service::{ConsumerTasks, Process, RelayTasks};
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    sabotage::crash::arm_from_env();
+    let sabotage = sabotage::sabotage_from_env();
+    let settings: Settings = service::load(&SERVICE);
+    let common = &settings.common;
+    let mut process = Process::start(&SERVICE, settings.http_address, common)?;
+    let relays = RelayTasks::new(&process, common, &settings.publisher);
+    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    let state = AppState::new(&settings, relays.wake());
+    let health = Health::new().with("database", Needed::Yes, process.database());
+    process.serve(api::router(state.clone())?, health);
+    if process.prepare().await {
+        state.read_catalogue().await?;
+        let handler = OrderHandler::new(consumer.pool(), relays.wake());
+        process.watch_database(state.pool());
+        process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
+        let watch = open_orders::watch(state, settings.answer_within, consumer.caught_up(), process.stop());
+        process.spawn("open orders", watch);
+        relays.start_with(&mut process, sabotage::relay(sabotage));
+        sabotage::run_consumer(&mut process, consumer, CONSUMER, handler, sabotage);
+    }
+    Ok(process.run().await)
+}

@@ -1,0 +1,57 @@
+//! Arms a crash point from environment variables, once per process:
+//!
+//! - `CRASH_POINT=relay-confirmed:kill` (or `freeze`, or `stop`): what happens when that point is reached;
+//! - `CRASH_ONCE=/some/path`: it happens in the process that creates this file, and in no other.
+
+use std::{env, fs::OpenOptions, io::Write, time::Duration};
+
+use rustix::process::{Signal, getpid, kill_process};
+
+/// How long a process may take to stop after it has sent itself SIGSTOP.
+const FREEZE_DEADLINE: Duration = Duration::from_millis(500);
+
+/// Arms the crash point of `CRASH_POINT`. An invalid value ends the process with exit code 78.
+pub fn arm_from_env() {
+    let Ok(wanted) = env::var("CRASH_POINT") else { return };
+    let (point, action) = wanted.split_once(':').unwrap_or((&wanted, ""));
+    let signal = match action {
+        "kill" => Signal::KILL,
+        "freeze" => Signal::STOP,
+        "stop" => Signal::TERM,
+        _ => exit_invalid("CRASH_POINT: a point and kill, freeze or stop, such as relay-confirmed:kill"),
+    };
+    let known = crash_points::ALL.into_iter().find(|known| *known == point);
+    let point = known.unwrap_or_else(|| exit_invalid("CRASH_POINT: there is no such point"));
+    let once = env::var("CRASH_ONCE").ok();
+    crash_points::arm(move |reached| {
+        if reached == point && once.as_deref().is_none_or(claim) {
+            signal_self(signal);
+        }
+    });
+}
+
+/// Creates the file with this process's id. `false`: another process, or this one, has created it before.
+fn claim(path: &str) -> bool {
+    let created = OpenOptions::new().write(true).create_new(true).open(path);
+    created.is_ok_and(|mut file| {
+        // A drill reads the id to know which process was hit.
+        let _ = write!(file, "{}", getpid());
+        true
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "blocking this thread of a process that freezes is intended")]
+fn signal_self(signal: Signal) {
+    // A process may always signal itself.
+    let _ = kill_process(getpid(), signal);
+    if signal == Signal::STOP {
+        // Any thread may receive the signal and stop the others a moment later. Until then this thread must not go on: it
+        // would be past the point when it freezes.
+        std::thread::sleep(FREEZE_DEADLINE);
+    }
+}
+
+pub(crate) fn exit_invalid(problem: &str) -> ! {
+    let _ = writeln!(std::io::stderr(), "invalid setting: {problem}");
+    std::process::exit(78);
+}

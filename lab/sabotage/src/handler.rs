@@ -1,0 +1,83 @@
+//! Handlers that acknowledge too early, record apart from the effect, or never give up.
+
+use std::{sync::Arc, time::Duration};
+
+use crash_points::crash_point;
+use events::Event;
+use messaging::{Applied, Failure, Handler};
+use sqlx::PgPool;
+
+use crate::Sabotage;
+
+/// How long the effect is delayed after `Ok`: the acknowledgement has certainly reached the broker by then, so that an
+/// experiment needs no luck.
+const ACK_HEAD_START: Duration = Duration::from_millis(500);
+
+/// A service's handler with one part left out, or none.
+#[derive(Clone)]
+pub struct LabHandler<H> {
+    inner: Arc<H>,
+    pool: PgPool,
+    consumer: &'static str,
+    sabotage: Option<Sabotage>,
+}
+
+impl<H: Handler> LabHandler<H> {
+    pub fn new(inner: H, pool: PgPool, consumer: &'static str, sabotage: Option<Sabotage>) -> Self {
+        Self { inner: Arc::new(inner), pool, consumer, sabotage }
+    }
+}
+
+impl<H: Handler> Handler for LabHandler<H> {
+    async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
+        match self.sabotage {
+            Some(Sabotage::AckBeforeCommit) => {
+                let (inner, group) = (self.inner.clone(), group.to_vec());
+                let applied = Applied { first: group.len(), duplicates: 0 };
+                tokio::spawn(async move {
+                    tokio::time::sleep(ACK_HEAD_START).await;
+                    let _ = inner.apply(&group).await;
+                });
+                Ok(applied)
+            }
+            Some(Sabotage::DedupeOutsideTransaction) => {
+                let new = self.record_first(group).await.map_err(inbox::failure)?;
+                let new: Vec<_> = group.iter().filter(|event| new.contains(&event.id)).cloned().collect();
+                let duplicates = group.len() - new.len();
+                let applied = self.inner.apply(&new).await?;
+                Ok(Applied { duplicates: applied.duplicates + duplicates, ..applied })
+            }
+            Some(Sabotage::PoisonNeverSetAside) => match self.inner.apply(group).await {
+                Err(Failure::Permanent(cause)) => Err(Failure::Temporary(cause)),
+                other => other,
+            },
+            _ => self.inner.apply(group).await,
+        }
+    }
+}
+
+impl<H: Handler> LabHandler<H> {
+    /// Commits "processed" for the new events of a group, and returns their ids. A crash right after it loses their
+    /// effects. Without a crash the records are removed again, and the product's handler inserts them with the effects.
+    async fn record_first(&self, group: &[Event]) -> Result<Vec<uuid::Uuid>, sqlx::Error> {
+        let ids: Vec<_> = group.iter().map(|event| event.id).collect();
+        let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
+        let new = sqlx::query_scalar(
+            "insert into processed_events (consumer, event_id, event_type)
+             select $1, event_id, event_type from unnest($2::uuid[], $3::text[]) as new (event_id, event_type)
+             on conflict do nothing returning event_id",
+        )
+        .bind(self.consumer)
+        .bind(&ids)
+        .bind(&types)
+        .fetch_all(&self.pool)
+        .await?;
+        crash_point("inbox-recorded");
+        sqlx::query("delete from processed_events where consumer = $1 and event_id = any($2)")
+            .bind(self.consumer)
+            .bind(&new)
+            .execute(&self.pool)
+            .await?;
+        Ok(new)
+    }
+}

@@ -1,0 +1,87 @@
+//! Services with one protection left out, to see that the checks notice.
+//!
+//! Each sabotage replaces one whole part of a service (a [`publisher`], a [`store`], a
+//! [`handler`], a payment [`provider`]) by one that delegates to the product's part, except for the step
+//! that it leaves out. The programs `orders-lab`, `inventory-lab` and `billing-lab` compose the services from these parts;
+//! `SABOTAGE` names the one to replace. Without it they are the services as they are. The order write has variants of its
+//! own in `lab/variants`.
+//!
+//! These programs are also the only ones that arm crash points: see [`crash`].
+
+pub mod crash;
+pub mod handler;
+pub mod provider;
+pub mod publisher;
+mod run;
+pub mod store;
+
+pub use run::{relay, run_consumer, sabotage_from_env};
+
+/// A protection that one of these programs can leave out. `lab/demo/src/lab/sabotage` holds the experiments that detect
+/// it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sabotage {
+    /// The publisher reports a batch as confirmed and publishes it only afterwards.
+    MarkBeforeConfirm,
+    /// The publisher reports a batch as confirmed without waiting for the broker's confirms.
+    ConfirmsIgnored,
+    /// The publisher reports a returned message as confirmed.
+    UnroutableIgnored,
+    /// The publisher attributes a return to the message whose confirm carried it.
+    ReturnTrustedToItsConfirm,
+    /// The publisher gives a message a new id at each attempt.
+    NewIdPerAttempt,
+    /// The relay reads from where it stopped (`seq > last`), not by state.
+    CursorOverSeq,
+    /// The relay locks the event rows that it finds free, instead of lanes.
+    SkipLockedOnRows,
+    /// The consumer acknowledges a group before it is applied.
+    AckBeforeCommit,
+    /// The consumer commits "processed" before the effect.
+    DedupeOutsideTransaction,
+    /// A message that can never be applied is tried again and again, and never set aside.
+    PoisonNeverSetAside,
+    /// After a crash the consumer takes hundreds of messages at once.
+    CarelessRestart,
+    /// Records of processed events are erased while their events can still be published again.
+    ShortMemory,
+    /// The payment provider is called without a stable idempotency key.
+    ChargeWithoutKey,
+}
+
+impl Sabotage {
+    pub const ALL: [Self; 13] = [
+        Self::MarkBeforeConfirm,
+        Self::ConfirmsIgnored,
+        Self::UnroutableIgnored,
+        Self::ReturnTrustedToItsConfirm,
+        Self::NewIdPerAttempt,
+        Self::CursorOverSeq,
+        Self::SkipLockedOnRows,
+        Self::AckBeforeCommit,
+        Self::DedupeOutsideTransaction,
+        Self::PoisonNeverSetAside,
+        Self::CarelessRestart,
+        Self::ShortMemory,
+        Self::ChargeWithoutKey,
+    ];
+
+    /// The value of `SABOTAGE`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MarkBeforeConfirm => "mark-before-confirm",
+            Self::ConfirmsIgnored => "confirms-ignored",
+            Self::UnroutableIgnored => "unroutable-ignored",
+            Self::ReturnTrustedToItsConfirm => "return-trusted-to-its-confirm",
+            Self::NewIdPerAttempt => "new-id-per-attempt",
+            Self::CursorOverSeq => "cursor-over-seq",
+            Self::SkipLockedOnRows => "skip-locked-on-rows",
+            Self::AckBeforeCommit => "ack-before-commit",
+            Self::DedupeOutsideTransaction => "dedupe-outside-transaction",
+            Self::PoisonNeverSetAside => "poison-never-set-aside",
+            Self::CarelessRestart => "careless-restart",
+            Self::ShortMemory => "short-memory",
+            Self::ChargeWithoutKey => "charge-without-key",
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What the broker does: it routes messages into queues, delivers them to channels, and closes channels.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use tokio::sync::Notify;
+
+use crate::{
+    actor::{Actor, SERVICES},
+    fault::Fault,
+    queue::{Channel, Delivery, Message},
+    state::State,
+};
+
+/// After so many deliveries without an acknowledgement the broker sets a message aside: see `broker::topology`.
+const DELIVERY_LIMIT: u32 = 20;
+
+/// Declares the bindings, as each client does when it connects. It has no effect while the fault `Unroutable` keeps
+/// deleting them.
+pub(crate) fn declare_bindings(state: &mut State) {
+    if state.now >= state.broker.unbound_until {
+        state.broker.unbound = false;
+    }
+}
+
+/// Puts a message into the queues of these services.
+pub(crate) fn enqueue(state: &mut State, message: &Message, services: &[usize]) {
+    if services.is_empty() {
+        return;
+    }
+    let id = message.id;
+    state.note(Actor::Environment, "enqueued", id.as_u128(), || format!("{id} for services {services:?}"));
+    state.judge.enqueued(id, &message.body, services);
+    for service in services {
+        state.broker.queues[*service].ready.push_back(message.clone());
+        deliver(state, *service);
+    }
+}
+
+/// Delivers as many messages as the prefetch allows. Single active consumer: only the oldest open channel gets any.
+pub(crate) fn deliver(state: &mut State, service: usize) {
+    let competing_consumers = state.broker.competing_consumers;
+    let queue = &mut state.broker.queues[service];
+    let mut open: Vec<_> = queue.channels.values_mut().filter(|channel| channel.is_open).collect();
+    if !competing_consumers {
+        open.truncate(1);
+    }
+    // Competing consumers get one message each in turn.
+    let mut progress = true;
+    while progress {
+        progress = false;
+        for channel in &mut open {
+            if channel.unacknowledged.len() < channel.prefetch
+                && let Some(message) = queue.ready.pop_front()
+            {
+                let delivery = Delivery { tag: channel.next_tag, message };
+                channel.next_tag += 1;
+                channel.unacknowledged.push_back(delivery.clone());
+                channel.unread.push_back(delivery);
+                channel.arrived.notify_one();
+                progress = true;
+            }
+        }
+    }
+}
+
+/// Opens a consuming channel. Returns its id, and the signal for new deliveries.
+pub(crate) fn open_channel(
+    state: &mut State,
+    service: usize,
+    instance: usize,
+    prefetch: usize,
+) -> (u64, Arc<Notify>) {
+    let id = state.broker.next_channel;
+    state.broker.next_channel += 1;
+    let arrived = Arc::new(Notify::new());
+    let channel = Channel {
+        instance,
+        is_open: true,
+        lingers_until: None,
+        prefetch,
+        next_tag: 1,
+        unacknowledged: VecDeque::new(),
+        unread: VecDeque::new(),
+        arrived: Arc::clone(&arrived),
+    };
+    state.broker.queues[service].channels.insert(id, channel);
+    declare_bindings(state);
+    deliver(state, service);
+    (id, arrived)
+}
+
+/// Closes a channel. Its unacknowledged messages return to the head of the queue, in their order.
+pub(crate) fn close_channel(state: &mut State, service: usize, id: u64) {
+    let queue = &mut state.broker.queues[service];
+    let Some(channel) = queue.channels.get_mut(&id).filter(|channel| channel.is_open) else {
+        return;
+    };
+    channel.is_open = false;
+    channel.arrived.notify_one();
+    let mut exhausted = vec![];
+    for delivery in std::mem::take(&mut channel.unacknowledged).into_iter().rev() {
+        let mut message = delivery.message;
+        message.earlier_deliveries += 1;
+        if message.earlier_deliveries > DELIVERY_LIMIT {
+            exhausted.push(message.id);
+        } else {
+            queue.ready.push_front(message);
+        }
+    }
+    for id in exhausted {
+        state.judge.set_aside(service, id);
+    }
+    state.note(Actor::Environment, "channel closed", id.into(), || format!("{id} of service {service}"));
+    deliver(state, service);
+}
+
+/// Closes the channels of one instance of a service.
+pub(crate) fn close_channels_of_instance(state: &mut State, service: usize, instance: usize) {
+    let channels = &state.broker.queues[service].channels;
+    let ids: Vec<_> =
+        channels.iter().filter(|(_, channel)| channel.instance == instance).map(|(id, _)| *id).collect();
+    for id in ids {
+        close_channel(state, service, id);
+    }
+}
+
+/// Closes all connections.
+pub(crate) fn close_all_connections(state: &mut State) {
+    state.broker.epoch += 1;
+    for service in 0..SERVICES {
+        let ids: Vec<_> = state.broker.queues[service].channels.keys().copied().collect();
+        for id in ids {
+            close_channel(state, service, id);
+        }
+    }
+}
+
+/// Ends the consumer's use of a channel. The broker may notice it only later.
+pub(crate) fn release_channel(state: &mut State, service: usize, id: u64) {
+    let lingers_until = if state.injects(Fault::SessionLingers) {
+        Some(state.now + state.random.millis(100, 10_000))
+    } else {
+        None
+    };
+    if lingers_until.is_some()
+        && let Some(channel) = state.broker.queues[service].channels.get_mut(&id)
+    {
+        channel.lingers_until = lingers_until;
+        return;
+    }
+    close_channel(state, service, id);
+    state.broker.queues[service].channels.remove(&id);
+}
+
+/// Performs what the broker has to do by now: it closes abandoned channels and routes late messages.
+pub(crate) fn run_due_work(state: &mut State) {
+    for service in 0..SERVICES {
+        let now = state.now;
+        let channels = &state.broker.queues[service].channels;
+        let abandoned: Vec<_> = channels
+            .iter()
+            .filter(|(_, channel)| channel.lingers_until.is_some_and(|until| until <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in abandoned {
+            close_channel(state, service, id);
+            state.broker.queues[service].channels.remove(&id);
+        }
+    }
+    if state.broker_is_unavailable() {
+        return;
+    }
+    let late = std::mem::take(&mut state.broker.late);
+    let (due, later): (Vec<(Duration, Message)>, _) = late.into_iter().partition(|(at, _)| *at <= state.now);
+    state.broker.late = later;
+    for (_, message) in due {
+        if !state.broker.is_unbound(message.id) {
+            enqueue(state, &message, &[0, 1]);
+        }
+    }
+}

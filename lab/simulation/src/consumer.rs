@@ -1,0 +1,134 @@
+//! A consuming instance: one session after the other, as in `broker::Consumer`. The real `broker::group::settle`
+//! decides what happens to the deliveries.
+
+use std::{sync::Arc, time::Duration};
+
+use broker::{
+    Error,
+    group::{Availability, DeliveryChannel, settle},
+};
+use messaging::Backoff;
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    broker_actions::open_channel,
+    delivery_channel::{MemoryDeliveryChannel, no_answer},
+    fault::Fault,
+    handler::MemoryHandler,
+    process::Process,
+    queue::Delivery,
+};
+
+const QUEUES: [&str; 2] = ["inventory", "billing"];
+
+/// After this much silence the consumer checks that its subscription still exists.
+const MAX_SILENCE: Duration = Duration::from_secs(2);
+
+/// A message that was delivered this often without an answer may be what crashes the consumer.
+const SUSPICIOUS_DELIVERIES: u32 = 2;
+
+/// How many messages a consumer holds at a time, and applies in one transaction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConsumerLimits {
+    pub(crate) prefetch: usize,
+    pub(crate) group: usize,
+}
+
+/// Consumes until the stop. A crash drops this future.
+pub(crate) async fn consume(process: Process, service: usize, instance: usize, full: ConsumerLimits) {
+    let stop = process.world.stop.clone();
+    let handler = MemoryHandler { process: process.clone(), service };
+    let restarting = ConsumerLimits { prefetch: 1, group: 1 };
+    let mut limits = restarting;
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+    while !stop.is_cancelled() {
+        let ended = match open(&process, service, instance, limits).await {
+            Ok(mut session) => {
+                backoff.reset();
+                session.consume(&handler, limits.group).await
+            }
+            Err(error) => Err(error),
+        };
+        match ended {
+            // An ordinary message was settled: continue with the full prefetch.
+            Ok(()) => limits = full,
+            Err(_) => {
+                limits = restarting;
+                stop.run_until_cancelled(sleep(backoff.next_wait())).await;
+            }
+        }
+    }
+}
+
+struct Session {
+    channel: MemoryDeliveryChannel,
+    arrived: Arc<Notify>,
+}
+
+async fn open(
+    process: &Process,
+    service: usize,
+    instance: usize,
+    limits: ConsumerLimits,
+) -> Result<Session, Error> {
+    let possible = [Fault::ConsumerDisconnected];
+    process.fault_point("subscribe", &possible).await.map_err(|_| no_answer("basic.consume"))?;
+    let mut state = process.world.lock();
+    if state.broker_is_unavailable() {
+        return Err(no_answer("connect"));
+    }
+    let (id, arrived) = open_channel(&mut state, service, instance, limits.prefetch);
+    state.note(process.actor, "subscribed", id.into(), || format!("channel {id}, {limits:?}"));
+    Ok(Session { channel: MemoryDeliveryChannel { process: process.clone(), service, id }, arrived })
+}
+
+impl Session {
+    /// Consumes until the stop, until the channel fails, or, one at a time, until an ordinary message was settled.
+    async fn consume(&mut self, handler: &MemoryHandler, largest_group: usize) -> Result<(), Error> {
+        let stop = handler.process.world.stop.clone();
+        loop {
+            let Some(first) = self.next() else {
+                let arrived = timeout(MAX_SILENCE, self.arrived.notified());
+                match stop.run_until_cancelled(arrived).await {
+                    None => return Ok(()),
+                    Some(_) if !self.channel.is_open() && self.is_empty() => {
+                        return Err(no_answer("a subscription that was cancelled"));
+                    }
+                    Some(_) => continue,
+                }
+            };
+            let suspicious = first.message.earlier_deliveries >= SUSPICIOUS_DELIVERIES;
+            let mut group = vec![first];
+            while group.len() < largest_group
+                && let Some(delivery) = self.next()
+            {
+                group.push(delivery);
+            }
+            let queue = QUEUES[self.channel.service];
+            let available: Availability = Arc::new(|| Ok(()));
+            settle(&mut self.channel, handler, &available, queue, &mut vec![], group, &stop).await?;
+            if largest_group == 1 && !suspicious {
+                return Ok(());
+            }
+            if stop.is_cancelled() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Delivery> {
+        let MemoryDeliveryChannel { process, service, id } = &self.channel;
+        let mut state = process.world.lock();
+        state.broker.queues[*service].channels.get_mut(id)?.unread.pop_front()
+    }
+
+    fn is_empty(&self) -> bool {
+        let MemoryDeliveryChannel { process, service, id } = &self.channel;
+        let state = process.world.lock();
+        let channel = state.broker.queues[*service].channels.get(id);
+        channel.is_none_or(|channel| channel.unread.is_empty())
+    }
+}

@@ -1,0 +1,120 @@
+use std::time::Duration;
+
+use broker::{Error, group::DeliveryChannel};
+use messaging::Incoming;
+
+use crate::{
+    broker_actions::{close_channel, deliver, release_channel},
+    fault::Fault,
+    mutant::Mutant,
+    process::Process,
+    queue::Delivery,
+    state::State,
+};
+
+/// The deadline of a request to the broker, as in `broker`.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(3);
+
+/// A consumer's end of a channel of the broker in memory.
+pub(crate) struct MemoryDeliveryChannel {
+    pub(crate) process: Process,
+    pub(crate) service: usize,
+    pub(crate) id: u64,
+}
+
+/// The error of a request that the broker did not answer.
+pub(crate) fn no_answer(request: &'static str) -> Error {
+    Error::Silent(REQUEST_DEADLINE, request)
+}
+
+impl MemoryDeliveryChannel {
+    /// The broker receives an acknowledgement.
+    fn acknowledged(&self, state: &mut State, tag: u64, multiple: bool) {
+        let queue = &mut state.broker.queues[self.service];
+        let Some(channel) = queue.channels.get_mut(&self.id) else {
+            return;
+        };
+        let is_acknowledged = |delivery: &Delivery| delivery.tag == tag || (multiple && delivery.tag < tag);
+        let ids: Vec<_> = channel
+            .unacknowledged
+            .iter()
+            .filter(|delivery| is_acknowledged(delivery))
+            .map(|delivery| delivery.message.id)
+            .collect();
+        channel.unacknowledged.retain(|delivery| !is_acknowledged(delivery));
+        for id in &ids {
+            state.judge.acknowledged(self.service, *id);
+        }
+        state.note(self.process.actor, "acknowledged", ids.len() as u128, || format!("{ids:?}"));
+        deliver(state, self.service);
+    }
+
+    fn is_open_in(&self, state: &State) -> bool {
+        let channel = state.broker.queues[self.service].channels.get(&self.id);
+        channel.is_some_and(|channel| channel.is_open)
+    }
+}
+
+impl DeliveryChannel for MemoryDeliveryChannel {
+    type Delivery = Delivery;
+
+    fn incoming(&self, delivery: &Delivery) -> Incoming {
+        if self.process.world.is(Mutant::AckBeforeCommit) {
+            self.acknowledged(&mut self.process.world.lock(), delivery.tag, true);
+        }
+        Incoming {
+            message_id: Some(delivery.message.id.to_string()),
+            traceparent: delivery.message.traceparent.clone(),
+            body: delivery.message.body.to_vec(),
+        }
+    }
+
+    async fn acknowledge(&mut self, delivery: &Delivery, multiple: bool) -> Result<(), Error> {
+        if self.process.fault_point("acknowledge", &[Fault::ConsumerDisconnected]).await.is_err() {
+            close_channel(&mut self.process.world.lock(), self.service, self.id);
+        }
+        {
+            let mut state = self.process.world.lock();
+            if !self.is_open_in(&state) {
+                return Err(no_answer("basic.ack"));
+            }
+            // The client has written it to the socket and cannot know that it is lost.
+            if state.injects(Fault::AckLost) {
+                close_channel(&mut state, self.service, self.id);
+                return Ok(());
+            }
+            self.acknowledged(&mut state, delivery.tag, multiple);
+        }
+        self.process.scheduling_point("after acknowledging").await;
+        Ok(())
+    }
+
+    async fn publish_dead_letter(&mut self, delivery: &Delivery, reason: &str, _: &str) -> Result<(), Error> {
+        self.process.scheduling_point("publish a dead letter").await;
+        let unknown = {
+            let mut state = self.process.world.lock();
+            if state.broker_is_unavailable() {
+                return Err(no_answer("the confirm of a dead letter"));
+            }
+            let unknown = state.injects(Fault::DeadLetterUnknown);
+            if !unknown || state.random.one_in(2) {
+                let id = delivery.message.id;
+                state.judge.set_aside(self.service, id);
+                state.note(self.process.actor, "dead letter", id.as_u128(), || format!("{id}: {reason}"));
+            }
+            unknown
+        };
+        self.process.scheduling_point("after publishing a dead letter").await;
+        if unknown { Err(no_answer("the confirm of a dead letter")) } else { Ok(()) }
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open_in(&self.process.world.lock())
+    }
+}
+
+impl Drop for MemoryDeliveryChannel {
+    fn drop(&mut self) {
+        release_channel(&mut self.process.world.lock(), self.service, self.id);
+    }
+}

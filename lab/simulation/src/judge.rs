@@ -1,0 +1,184 @@
+//! The safety invariants, checked at every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use events::Event;
+use uuid::Uuid;
+
+use crate::{actor::SERVICES, outbox_table::Row};
+
+/// An invariant that did not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub kind: ViolationKind,
+    /// Begins with the number of the invariant, and says how it was violated.
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ViolationKind {
+    /// Something happened that must not.
+    Safety,
+    /// Something did not happen that must.
+    Liveness,
+}
+
+struct EventRecord {
+    aggregate: Uuid,
+    version: i32,
+    body: Vec<u8>,
+}
+
+/// Records what happens to each event, independently of the store, the queues and the inboxes, and reports the first
+/// violated invariant.
+#[derive(Default)]
+pub(crate) struct Judge {
+    events: BTreeMap<Uuid, EventRecord>,
+    /// The event ids of each aggregate, ordered by version.
+    ids_by_version: BTreeMap<Uuid, Vec<Uuid>>,
+    enqueued: [BTreeSet<Uuid>; SERVICES],
+    applied: [BTreeSet<Uuid>; SERVICES],
+    set_aside: [BTreeSet<Uuid>; SERVICES],
+    /// For each aggregate, the last version that was applied and was not set aside before.
+    last_applied: [BTreeMap<Uuid, i32>; SERVICES],
+    marked_published: BTreeSet<Uuid>,
+    pub(crate) duplicates: usize,
+    /// For each event, how many duplicates the faults explain that affected it.
+    allowed_duplicates: BTreeMap<Uuid, usize>,
+    copies: BTreeMap<Uuid, usize>,
+    pub(crate) violation: Option<Violation>,
+}
+
+impl Judge {
+    pub(crate) fn violate_safety(&mut self, message: impl Into<String>) {
+        self.violate(ViolationKind::Safety, message.into());
+    }
+
+    pub(crate) fn violate_liveness(&mut self, message: impl Into<String>) {
+        self.violate(ViolationKind::Liveness, message.into());
+    }
+
+    /// Keeps the first violation: later ones are often its consequences.
+    fn violate(&mut self, kind: ViolationKind, message: String) {
+        self.violation.get_or_insert(Violation { kind, message });
+    }
+
+    pub(crate) fn event_count(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(crate) fn published_count(&self) -> usize {
+        self.marked_published.len()
+    }
+
+    pub(crate) fn set_aside_count(&self) -> usize {
+        self.set_aside.iter().map(BTreeSet::len).sum()
+    }
+
+    /// Records a committed event.
+    pub(crate) fn committed(&mut self, row: &Row) {
+        let record = EventRecord { aggregate: row.aggregate, version: row.version, body: row.body.clone() };
+        self.events.insert(row.id, record);
+        self.ids_by_version.entry(row.aggregate).or_default().push(row.id);
+    }
+
+    /// Allows one more copy of each of these events: a fault was injected while they were in flight.
+    pub(crate) fn allow_duplicates(&mut self, in_flight: impl IntoIterator<Item = Uuid>) {
+        for id in in_flight {
+            *self.allowed_duplicates.entry(id).or_default() += 1;
+        }
+    }
+
+    /// Records that the broker put a message into the queues of these services. Checks I2, I6 and I7.
+    pub(crate) fn enqueued(&mut self, id: Uuid, body: &[u8], services: &[usize]) {
+        let Some(record) = self.events.get(&id) else {
+            return self.violate_safety(format!("I2: {id} was published, but its event was never committed"));
+        };
+        if record.body != body {
+            return self
+                .violate_safety(format!("I2: {id} was published with other bytes than were committed"));
+        }
+        let older: Vec<_> = self.ids_by_version[&record.aggregate]
+            .iter()
+            .take_while(|other| **other != id)
+            .copied()
+            .collect();
+        let copies = self.copies.entry(id).or_default();
+        *copies += 1;
+        let duplicates = *copies - 1;
+        let explained = self.allowed_duplicates.get(&id).copied().unwrap_or_default();
+        self.duplicates += usize::from(duplicates > 0);
+        if duplicates > explained {
+            self.violate_safety(format!(
+                "I7: {id} has {duplicates} duplicates, and the injected faults explain {explained}"
+            ));
+        }
+        for service in services {
+            if let Some(missing) = older.iter().find(|id| !self.enqueued[*service].contains(id)) {
+                self.violate_safety(format!("I6: {id} was published before {missing} of the same aggregate"));
+            }
+            self.enqueued[*service].insert(id);
+        }
+    }
+
+    /// Records that a relay committed the mark "published". Checks I3.
+    pub(crate) fn marked_published(&mut self, id: Uuid) {
+        self.marked_published.insert(id);
+        if let Some(service) = self.enqueued.iter().position(|queue| !queue.contains(&id)) {
+            self.violate_safety(format!(
+                "I3: {id} is marked as published, but the queue of service {service} never received it"
+            ));
+        }
+    }
+
+    /// Records that the broker received an acknowledgement. Checks I3.
+    pub(crate) fn acknowledged(&mut self, service: usize, id: Uuid) {
+        if !self.is_settled(service, id) {
+            self.violate_safety(format!(
+                "I3: service {service} acknowledged {id} before its effect was committed"
+            ));
+        }
+    }
+
+    /// Records that a message is in the dead letters of this service. From now on its effect may be committed at any
+    /// time, or never.
+    pub(crate) fn set_aside(&mut self, service: usize, id: Uuid) {
+        self.set_aside[service].insert(id);
+    }
+
+    /// Records that a service committed an event's effect. Checks I4, I5 and I6.
+    pub(crate) fn applied(&mut self, service: usize, event: &Event) {
+        let id = event.id;
+        let Some(record) = self.events.get(&id) else {
+            return self.violate_safety(format!(
+                "I5: service {service} applied {id}, but its event was never committed"
+            ));
+        };
+        if !self.applied[service].insert(id) {
+            return self.violate_safety(format!("I4: service {service} applied {id} twice"));
+        }
+        let (aggregate, version) = (record.aggregate, record.version);
+        if self.set_aside[service].contains(&id) {
+            return;
+        }
+        let older = self.ids_by_version[&aggregate].iter().take_while(|other| **other != id);
+        let missing = older.copied().find(|other| !self.is_settled(service, *other));
+        let last = self.last_applied[service].entry(aggregate).or_default();
+        let overtaken = *last > version;
+        *last = version.max(*last);
+        if let Some(missing) = missing {
+            self.violate_safety(format!(
+                "I6: service {service} applied {id} before {missing} of the same aggregate"
+            ));
+        } else if overtaken {
+            self.violate_safety(format!(
+                "I6: service {service} applied {id} after a later event of the same aggregate"
+            ));
+        }
+    }
+
+    /// Whether the event is applied or set aside at this service.
+    pub(crate) fn is_settled(&self, service: usize, id: Uuid) -> bool {
+        self.applied[service].contains(&id) || self.set_aside[service].contains(&id)
+    }
+}

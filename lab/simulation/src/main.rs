@@ -1,0 +1,149 @@
+//! `cargo run --release -p simulation -- --seeds 10000`: simulates many seeds and reports violated invariants.
+
+use std::{
+    io,
+    process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+use clap::Parser;
+use simulation::{Fault, Report, ViolationKind, run};
+
+/// The number of violations whose seeds are printed.
+const MAX_PRINTED_VIOLATIONS: usize = 20;
+
+/// Simulates the real relay and the real consumer logic in memory, one run for each seed.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The number of seeds.
+    #[arg(long, default_value_t = 10_000, conflicts_with = "seed")]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0, conflicts_with = "seed")]
+    from: u64,
+    /// Runs only this seed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Prints the history of the seed.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// The number of threads. Each runs one seed at a time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
+}
+
+/// The sums over all seeds.
+#[derive(Default)]
+struct Totals {
+    seeds: u64,
+    steps: u64,
+    events: usize,
+    published: usize,
+    duplicates: usize,
+    set_aside: usize,
+    simulated_hours: f64,
+    injected: Vec<u64>,
+    violations: Vec<Report>,
+}
+
+impl Totals {
+    fn add(&mut self, report: Report) {
+        self.seeds += 1;
+        self.steps += report.steps;
+        self.events += report.events;
+        self.published += report.published;
+        self.duplicates += report.duplicates;
+        self.set_aside += report.set_aside;
+        self.simulated_hours += report.simulated_time.as_secs_f64() / 3600.0;
+        self.injected.resize(Fault::COUNT, 0);
+        for (sum, count) in self.injected.iter_mut().zip(report.injected) {
+            *sum += count;
+        }
+        if report.violation.is_some() {
+            self.violations.push(report);
+        }
+    }
+
+    fn injected(&self, fault: Fault) -> u64 {
+        self.injected.get(fault as usize).copied().unwrap_or_default()
+    }
+
+    fn violations(&self, kind: ViolationKind) -> usize {
+        let is_kind =
+            |report: &&Report| report.violation.as_ref().is_some_and(|violation| violation.kind == kind);
+        self.violations.iter().filter(is_kind).count()
+    }
+}
+
+pub(crate) fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let began = Instant::now();
+    let (from, seeds) = arguments.seed.map_or((arguments.from, arguments.seeds), |seed| (seed, 1));
+    let (next, totals) = (AtomicU64::new(0), Mutex::new(Totals::default()));
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..arguments.threads)
+            .map(|_| {
+                scope.spawn(|| -> io::Result<()> {
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        if index >= seeds {
+                            return Ok(());
+                        }
+                        let report = run(from + index, None, arguments.trace)?;
+                        for line in &report.history {
+                            println!("{line}");
+                        }
+                        let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
+                        totals.add(report);
+                        if totals.seeds.is_multiple_of(1_000) {
+                            let (seeds, violations) = (totals.seeds, totals.violations.len());
+                            let seconds = began.elapsed().as_secs_f64();
+                            eprintln!("{seeds} seeds, {violations} violations, {seconds:.0} s");
+                        }
+                    }
+                })
+            })
+            .collect();
+        // A panic of the simulation itself has printed its message already.
+        workers.into_iter().try_for_each(|worker| {
+            worker.join().unwrap_or_else(|_| Err(io::Error::other("a simulation thread panicked")))
+        })
+    })?;
+    let mut totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
+    totals.violations.sort_by_key(|report| report.seed);
+    print(&totals, began);
+    Ok(if totals.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(totals: &Totals, began: Instant) {
+    println!("{:<24}{:>12}", "seeds", totals.seeds);
+    println!("{:<24}{:>12}", "steps", totals.steps);
+    println!("{:<24}{:>12.0}", "simulated hours", totals.simulated_hours);
+    println!("{:<24}{:>12}", "events", totals.events);
+    println!("{:<24}{:>12}", "published", totals.published);
+    println!("{:<24}{:>12}", "duplicates", totals.duplicates);
+    println!("{:<24}{:>12}", "set aside", totals.set_aside);
+    println!("injected faults");
+    for (fault, _) in Fault::ALL {
+        println!("  {:<22}{:>12}", format!("{fault:?}"), totals.injected(fault));
+    }
+    let crashes: u64 = [Fault::WriterCrash, Fault::RelayCrash, Fault::ConsumerCrash]
+        .map(|fault| totals.injected(fault))
+        .iter()
+        .sum();
+    println!("{:<24}{crashes:>12}", "crashes");
+    println!("{:<24}{:>12}", "safety violations", totals.violations(ViolationKind::Safety));
+    println!("{:<24}{:>12}", "liveness violations", totals.violations(ViolationKind::Liveness));
+    println!("{:<24}{:>12.1}", "seconds", began.elapsed().as_secs_f64());
+    for report in totals.violations.iter().take(MAX_PRINTED_VIOLATIONS) {
+        let message = report.violation.as_ref().map_or("", |violation| violation.message.as_str());
+        println!("\nseed {}: {message}", report.seed);
+        println!("    cargo run --release -p simulation -- --seed {} --trace", report.seed);
+    }
+}

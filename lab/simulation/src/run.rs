@@ -1,0 +1,155 @@
+//! The run of one seed: a fault period, then time without faults until nothing is pending.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    broker_actions::run_due_work,
+    fault::Fault,
+    fault_schedule::{TICK_INTERVAL, stop_faults, tick},
+    judge::Violation,
+    mutant::Mutant,
+    outbox_table::IDLE_LIMIT,
+    process_lifecycle::Processes,
+    quiescence::{check_all_settled, pending_work},
+    state::State,
+    world::World,
+};
+
+/// The deadline for quiescence after the fault period. The longest back-off of a refused event is five minutes.
+const QUIESCENCE_DEADLINE: Duration = Duration::from_secs(400);
+
+/// The same if an event is refused at every attempt: it is parked at the end of a schedule of up to nineteen minutes.
+const QUIESCENCE_DEADLINE_WITH_PARKING: Duration = Duration::from_secs(4_000);
+
+const QUIESCENCE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The deadline for a process to stop.
+const STOP_DEADLINE: Duration = Duration::from_secs(120);
+
+/// The result of one seed.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub seed: u64,
+    /// The hash of the whole history: two runs of one seed have the same.
+    pub hash: u64,
+    /// The number of entries in the history.
+    pub steps: u64,
+    /// Committed events.
+    pub events: usize,
+    /// Events that were marked as published.
+    pub published: usize,
+    /// Copies of events that the broker received after the first copy.
+    pub duplicates: usize,
+    /// Parked events and dead letters.
+    pub set_aside: usize,
+    /// How often each fault was injected, in the order of [`Fault::ALL`].
+    pub injected: [u64; Fault::COUNT],
+    /// The duration by the simulated clock.
+    pub simulated_time: Duration,
+    /// The first violation.
+    pub violation: Option<Violation>,
+    /// The text of the history, if it was requested.
+    pub history: Vec<String>,
+}
+
+/// Runs one seed on this thread.
+///
+/// # Errors
+/// When the runtime cannot be built.
+pub fn run(seed: u64, mutant: Option<Mutant>, keep_history: bool) -> std::io::Result<Report> {
+    // The real code draws its back-off and its first lane from this thread's generator.
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let (world, simulated_time) = runtime.block_on(async {
+        let began = Instant::now();
+        let world = Arc::new(World::new(State::new(seed, mutant, keep_history), mutant));
+        simulate(&world).await;
+        (world, began.elapsed())
+    });
+    // Drops all tasks, and with them all other references to the world.
+    drop(runtime);
+    let Some(world) = Arc::into_inner(world) else {
+        return Err(std::io::Error::other("a task still references the world"));
+    };
+    let state = world.into_state();
+    let parked = state.outbox.rows.values().filter(|row| row.parked).count();
+    let (hash, steps, history) = state.history.finish();
+    Ok(Report {
+        seed,
+        hash,
+        steps,
+        events: state.judge.event_count(),
+        published: state.judge.published_count(),
+        duplicates: state.judge.duplicates,
+        set_aside: parked + state.judge.set_aside_count(),
+        injected: state.faults.injected,
+        simulated_time,
+        violation: state.judge.violation,
+        history,
+    })
+}
+
+async fn simulate(world: &Arc<World>) {
+    let mut processes = Processes::start(world);
+    let fault_period = world.lock().random.millis(2_000, 30_000);
+    let faults_stop_at = Instant::now() + fault_period;
+    while Instant::now() < faults_stop_at && !has_violation(world) {
+        sleep(TICK_INTERVAL).await;
+        tick(world, &processes);
+    }
+    stop_faults(world);
+    // Once the writers have ended, no further event becomes pending.
+    for writer in &mut processes.writers {
+        let _ = timeout(STOP_DEADLINE, writer).await;
+    }
+    let needs_parking = {
+        let broker = &world.lock().broker;
+        !broker.always_refused.is_empty() || !broker.too_large.is_empty()
+    };
+    let limit = if needs_parking { QUIESCENCE_DEADLINE_WITH_PARKING } else { QUIESCENCE_DEADLINE };
+    let deadline = Instant::now() + limit;
+    while !is_finished(world, deadline, limit) {
+        sleep(QUIESCENCE_CHECK_INTERVAL).await;
+    }
+    if !has_violation(world) {
+        stop_processes(world, processes).await;
+    }
+}
+
+/// Whether the wait for quiescence is over: nothing is pending, the deadline has passed, or an invariant is violated.
+fn is_finished(world: &World, deadline: Instant, limit: Duration) -> bool {
+    let mut state = world.lock();
+    run_due_work(&mut state);
+    match pending_work(&state) {
+        None => check_all_settled(&mut state),
+        Some(pending) if Instant::now() >= deadline => {
+            state.judge.violate_liveness(format!("I8: {limit:?} after the faults stopped, {pending}"));
+        }
+        Some(_) => return state.judge.violation.is_some(),
+    }
+    true
+}
+
+/// Stops relays and consumers. Checks I8, that all of them stop, and I9, that no lane stays locked.
+async fn stop_processes(world: &Arc<World>, processes: Processes) {
+    world.stop.cancel();
+    for worker in processes.workers {
+        if !matches!(timeout(STOP_DEADLINE, worker).await, Ok(Ok(()))) {
+            return world.lock().judge.violate_liveness("I8: a process did not stop");
+        }
+    }
+    sleep(IDLE_LIMIT).await;
+    let mut state = world.lock();
+    let state = &mut *state;
+    state.outbox.end_idle_sessions(state.now);
+    if let Some(session) = state.outbox.sessions.values().next() {
+        let message = format!("I9: {} still holds lanes {:?}", session.actor, session.lanes);
+        state.judge.violate_liveness(message);
+    }
+}
+
+fn has_violation(world: &World) -> bool {
+    world.lock().judge.violation.is_some()
+}

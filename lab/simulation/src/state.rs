@@ -1,0 +1,102 @@
+//! The complete state of a simulated world.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use outbox::Wake;
+use uuid::Uuid;
+
+use crate::{
+    actor::{Actor, SERVICES},
+    fault::{Fault, FaultInjector},
+    history::History,
+    inbox_table::InboxTable,
+    judge::Judge,
+    mutant::Mutant,
+    outbox_table::OutboxTable,
+    queue::BrokerState,
+    random_source::RandomSource,
+};
+
+pub(crate) struct State {
+    pub(crate) now: Duration,
+    pub(crate) random: RandomSource,
+    pub(crate) faults: FaultInjector,
+    pub(crate) history: History,
+    pub(crate) judge: Judge,
+    pub(crate) aggregates: Vec<Aggregate>,
+    pub(crate) outbox: OutboxTable,
+    pub(crate) broker: BrokerState,
+    pub(crate) inboxes: [InboxTable; SERVICES],
+    pub(crate) wakes: BTreeMap<usize, Wake>,
+    pub(crate) databases_unavailable_until: Duration,
+    /// The events that each relay has claimed and not settled: a fault may cause one more copy of each.
+    pub(crate) claimed: BTreeMap<Actor, Vec<Uuid>>,
+}
+
+/// A row of the writers' own table. Transactions that change the same aggregate wait for each other on it.
+pub(crate) struct Aggregate {
+    pub(crate) id: Uuid,
+    pub(crate) version: i32,
+    pub(crate) locked: bool,
+}
+
+impl State {
+    /// The state at the beginning of a seed's run.
+    pub(crate) fn new(seed: u64, mutant: Option<Mutant>, keep_history: bool) -> Self {
+        let mut random = RandomSource::new(seed);
+        let mut faults = FaultInjector::draw(&mut random);
+        let broker = BrokerState {
+            competing_consumers: mutant == Some(Mutant::CompetingConsumers),
+            slow: faults.injects(Fault::SlowBroker, &mut random),
+            ..BrokerState::default()
+        };
+        let aggregates = (0..random.between(1, 8))
+            .map(|_| Aggregate { id: random.id(), version: 0, locked: false })
+            .collect();
+        Self {
+            now: Duration::ZERO,
+            random,
+            faults,
+            history: History::new(keep_history),
+            judge: Judge::default(),
+            aggregates,
+            outbox: OutboxTable::default(),
+            broker,
+            inboxes: [InboxTable::default(), InboxTable::default()],
+            wakes: BTreeMap::new(),
+            databases_unavailable_until: Duration::ZERO,
+            claimed: BTreeMap::new(),
+        }
+    }
+
+    /// Draws whether to inject this fault now.
+    pub(crate) fn injects(&mut self, fault: Fault) -> bool {
+        let injects = self.faults.injects(fault, &mut self.random);
+        if injects {
+            self.history.add(self.now, Actor::Environment, "fault", fault as u128, || format!("{fault:?}"));
+        }
+        injects
+    }
+
+    /// Adds a step to the history.
+    pub(crate) fn note(
+        &mut self,
+        actor: Actor,
+        step: &'static str,
+        number: u128,
+        detail: impl FnOnce() -> String,
+    ) {
+        self.history.add(self.now, actor, step, number, detail);
+    }
+
+    /// Allows one more copy of each event that this actor has claimed: a fault affects it.
+    pub(crate) fn allow_duplicates_of_claimed(&mut self, actor: Actor) {
+        if let Some(claimed) = self.claimed.get(&actor) {
+            self.judge.allow_duplicates(claimed.iter().copied());
+        }
+    }
+
+    pub(crate) fn broker_is_unavailable(&self) -> bool {
+        self.now < self.broker.unavailable_until
+    }
+}

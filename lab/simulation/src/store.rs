@@ -1,0 +1,263 @@
+use std::time::Duration;
+
+use messaging::{Outgoing, Refusal};
+use outbox::{
+    Error, MAX_NACKED_ATTEMPTS, RETRY_SECONDS,
+    store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
+};
+
+use crate::{
+    fault::Fault,
+    mutant::Mutant,
+    outbox_table::{ClaimFilter, Mark, Session},
+    process::{InjectedFault, Process},
+};
+
+/// The error after `idle_in_transaction_session_timeout`.
+const SESSION_ENDED: &str = "the database ended the idle session";
+
+/// An outbox in memory, as one relay sees it.
+pub(crate) struct MemoryStore {
+    process: Process,
+    filter: ClaimFilter,
+    /// Only for the mutant that continues reading after the last `seq` it read.
+    cursor: i64,
+}
+
+impl MemoryStore {
+    pub(crate) fn new(process: Process) -> Self {
+        let filter = ClaimFilter {
+            includes_uncommitted: process.world.is(Mutant::DirtyRead),
+            ignores_older: process.world.is(Mutant::OlderEventIgnored),
+        };
+        Self { process, filter, cursor: 0 }
+    }
+}
+
+/// An open transaction in memory.
+pub(crate) struct MemoryTransaction<'store> {
+    store: &'store mut MemoryStore,
+    session: u64,
+    ended: bool,
+}
+
+fn failed(what: &'static str) -> impl FnOnce(InjectedFault) -> Error {
+    move |injected| Error::new(what, injected)
+}
+
+impl Store for MemoryStore {
+    type Transaction<'store> = MemoryTransaction<'store>;
+
+    async fn claim_lanes(
+        &mut self,
+        first_lane: i16,
+        max_lanes: u8,
+    ) -> Result<ClaimResult<MemoryTransaction<'_>>, Error> {
+        let process = self.process.clone();
+        let claim = process.fault_point("claim lanes", &[Fault::DatabaseError]).await;
+        claim.map_err(failed("failed to claim lanes"))?;
+        let mut lanes = {
+            let mut state = process.world.lock();
+            let state = &mut *state;
+            state.outbox.end_idle_sessions(state.now);
+            state.outbox.claimable_lanes(state.now, self.filter, first_lane)
+        };
+        // The statement's snapshot is older than its locks: what it selected may be published by now.
+        process.scheduling_point("lock lanes").await;
+        let session = {
+            let mut state = process.world.lock();
+            let state = &mut *state;
+            state.outbox.end_idle_sessions(state.now);
+            let locks_rows = process.world.is(Mutant::SkipLockedOnRows);
+            if !locks_rows {
+                lanes.retain(|lane| state.outbox.is_free(*lane));
+            }
+            lanes.truncate(max_lanes.into());
+            if lanes.is_empty() {
+                let busy = state.outbox.claimable(state.now, self.filter).next().is_some();
+                return Ok(if busy { ClaimResult::Busy } else { ClaimResult::Idle });
+            }
+            let id = state.outbox.next_session;
+            state.outbox.next_session += 1;
+            state.note(process.actor, "locked lanes", id.into(), || format!("{lanes:?}"));
+            let session = Session {
+                actor: process.actor,
+                lanes: if locks_rows { vec![] } else { lanes.clone() },
+                rows: vec![],
+                staged: vec![],
+                last_statement: state.now,
+                lingers_until: None,
+            };
+            state.outbox.sessions.insert(id, session);
+            id
+        };
+        // From here on, dropping the transaction releases the locks.
+        let transaction = MemoryTransaction { store: self, session, ended: false };
+        process.scheduling_point("after locking lanes").await;
+        Ok(ClaimResult::Lanes(lanes, transaction))
+    }
+}
+
+impl MemoryTransaction<'_> {
+    /// Begins a statement. Any statement can fail, and fails if the database has ended the session.
+    async fn statement(&self, step: &'static str, failure: &'static str) -> Result<(), Error> {
+        let process = &self.store.process;
+        process.fault_point(step, &[Fault::DatabaseError]).await.map_err(failed(failure))?;
+        let mut state = process.world.lock();
+        let state = &mut *state;
+        state.outbox.end_idle_sessions(state.now);
+        match state.outbox.sessions.get_mut(&self.session) {
+            Some(session) => {
+                session.last_statement = state.now;
+                Ok(())
+            }
+            None => Err(Error::new(failure, SESSION_ENDED)),
+        }
+    }
+
+    fn end(&mut self) -> Option<Session> {
+        self.ended = true;
+        let mut state = self.store.process.world.lock();
+        state.claimed.remove(&self.store.process.actor);
+        state.outbox.sessions.remove(&self.session)
+    }
+}
+
+impl OutboxTransaction for MemoryTransaction<'_> {
+    async fn claimable(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<ClaimedEvent>, Error> {
+        self.statement("read claimable events", "failed to read claimable events").await?;
+        let process = self.store.process.clone();
+        let claimed = {
+            let mut state = process.world.lock();
+            let state = &mut *state;
+            let locked_rows: Vec<i64> = if process.world.is(Mutant::SkipLockedOnRows) {
+                state.outbox.sessions.values().flat_map(|session| session.rows.clone()).collect()
+            } else {
+                vec![]
+            };
+            let after = if process.world.is(Mutant::CursorOverSeq) { self.store.cursor } else { 0 };
+            let per_lane = usize::try_from(per_lane).unwrap_or(usize::MAX);
+            let mut claimed = Vec::new();
+            for lane in lanes {
+                let claimable = state.outbox.claimable(state.now, self.store.filter);
+                let free = claimable
+                    .filter(|(seq, row)| row.lane == *lane && *seq > after && !locked_rows.contains(seq));
+                claimed.extend(free.take(per_lane).map(|(seq, row)| ClaimedEvent {
+                    seq,
+                    lane: row.lane,
+                    aggregate_id: row.aggregate,
+                    message: Outgoing {
+                        id: row.id,
+                        event_type: "OrderCreated".into(),
+                        body: row.body.clone(),
+                        traceparent: Some(row.traceparent.clone()),
+                    },
+                }));
+            }
+            claimed.sort_by_key(|event| event.seq);
+            if process.world.is(Mutant::SkipLockedOnRows)
+                && let Some(session) = state.outbox.sessions.get_mut(&self.session)
+            {
+                session.rows = claimed.iter().map(|event| event.seq).collect();
+            }
+            self.store.cursor = claimed.last().map_or(self.store.cursor, |event| event.seq);
+            state.claimed.insert(process.actor, claimed.iter().map(|event| event.message.id).collect());
+            state.note(process.actor, "claimed", claimed.len() as u128, || {
+                format!("{:?}", claimed.iter().map(|event| event.seq).collect::<Vec<_>>())
+            });
+            claimed
+        };
+        process.scheduling_point("after reading claimable events").await;
+        Ok(claimed)
+    }
+
+    async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
+        self.statement("mark events as published", "failed to mark events as published").await?;
+        {
+            let mut state = self.store.process.world.lock();
+            if let Some(session) = state.outbox.sessions.get_mut(&self.session) {
+                session.staged.extend(confirmed.iter().map(|event| Mark::Published(event.seq)));
+            }
+        }
+        self.store.process.scheduling_point("after marking events as published").await;
+        Ok(())
+    }
+
+    async fn mark_refused(&mut self, event: &ClaimedEvent, refusal: Refusal) -> Result<(), Error> {
+        self.statement("mark an event as refused", "failed to mark an event as refused").await?;
+        {
+            let mut state = self.store.process.world.lock();
+            let state = &mut *state;
+            let attempts = state.outbox.rows.get(&event.seq).map_or(0, |row| row.attempts);
+            let attempts =
+                if refusal.may_be_final() { attempts } else { attempts.min(MAX_NACKED_ATTEMPTS.into()) };
+            let longest = RETRY_SECONDS.get(attempts).copied().unwrap_or_default();
+            let wait = state.random.part_of(Duration::from_secs_f64(longest));
+            let mark = Mark::Refused { seq: event.seq, refusal, available_at: state.now + wait };
+            if let Some(session) = state.outbox.sessions.get_mut(&self.session) {
+                session.staged.push(mark);
+            }
+            state.note(self.store.process.actor, "refused", event.seq.unsigned_abs().into(), || {
+                format!("seq {}: {refusal}, next attempt after {wait:?}", event.seq)
+            });
+        }
+        self.store.process.scheduling_point("after marking an event as refused").await;
+        Ok(())
+    }
+
+    async fn commit(mut self) -> Result<(), Error> {
+        const FAILURE: &str = "failed to commit the marks";
+        self.statement("commit the marks", FAILURE).await?;
+        let process = self.store.process.clone();
+        let commit = process.fault_point("while committing the marks", &[Fault::CommitLost]).await;
+        commit.map_err(failed(FAILURE))?;
+        {
+            let mut state = process.world.lock();
+            let state = &mut *state;
+            state.outbox.end_idle_sessions(state.now);
+        }
+        let Some(session) = self.end() else {
+            return Err(Error::new(FAILURE, SESSION_ENDED));
+        };
+        {
+            let mut state = process.world.lock();
+            let state = &mut *state;
+            state.outbox.apply(&session.staged);
+            state.note(process.actor, "committed marks", session.staged.len() as u128, || {
+                format!("{:?}", session.staged)
+            });
+            for mark in &session.staged {
+                if let Mark::Published(seq) = mark
+                    && let Some(row) = state.outbox.rows.get(seq)
+                {
+                    state.judge.marked_published(row.id);
+                }
+            }
+        }
+        // The claimed events are settled: an error from here on causes no duplicates.
+        process
+            .fault_point("after committing the marks", &[Fault::CommitUnknown])
+            .await
+            .map_err(failed(FAILURE))
+    }
+}
+
+impl Drop for MemoryTransaction<'_> {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let mut state = self.store.process.world.lock();
+        let state = &mut *state;
+        state.claimed.remove(&self.store.process.actor);
+        // Usually the database notices at once that the connection has ended. Sometimes it takes a while.
+        if state.outbox.sessions.contains_key(&self.session) && state.injects(Fault::SessionLingers) {
+            let until = state.now + state.random.millis(500, 40_000);
+            if let Some(session) = state.outbox.sessions.get_mut(&self.session) {
+                session.lingers_until = Some(until);
+                return;
+            }
+        }
+        state.outbox.sessions.remove(&self.session);
+    }
+}

@@ -1,0 +1,43 @@
+//! Helpers for running programs.
+
+use std::io::ErrorKind;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// Runs a program to its end and returns its output, also if it exits with an error. Kills it at the deadline.
+pub(crate) async fn output(command: &mut Command, deadline: Duration) -> Result<Output> {
+    let run = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = timeout(deadline, run).await;
+    let output = output
+        .with_context(|| format!("`{}` took more than {} s", shown(command.as_std()), deadline.as_secs()))?;
+    output.map_err(|error| {
+        let program = command.as_std().get_program().display();
+        match error.kind() {
+            ErrorKind::NotFound => anyhow!("failed to run `{program}`: it is not installed"),
+            _ => anyhow!("failed to run `{program}`: {error}"),
+        }
+    })
+}
+
+/// The program and its arguments, for error messages.
+pub(crate) fn shown(command: &std::process::Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Gives `to` the working directory and the changes to the environment that `from` has.
+pub(crate) fn copy_surroundings(from: &std::process::Command, to: &mut std::process::Command) {
+    for (name, value) in from.get_envs() {
+        match value {
+            Some(value) => to.env(name, value),
+            None => to.env_remove(name),
+        };
+    }
+    if let Some(dir) = from.get_current_dir() {
+        to.current_dir(dir);
+    }
+}

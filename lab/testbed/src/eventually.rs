@@ -1,0 +1,76 @@
+//! Waits for a condition instead of a time.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Short compared with the waits of a test, long compared with the cost of a probe.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Calls `probe` every 20 ms until it returns `Ok(Some(_))`, and returns that value.
+///
+/// `Ok(None)` and `Err(_)` both mean "not yet": a server that is starting refuses a few connections first. If the
+/// deadline passes, the error names `what` the caller waited for and why the last probe failed. A probe that hangs is
+/// cancelled at the deadline.
+pub async fn eventually<T>(
+    what: &str,
+    deadline: Duration,
+    mut probe: impl AsyncFnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let wait = Wait::new(what, deadline);
+    loop {
+        if let ControlFlow::Break(result) = wait.judge(timeout_at(wait.until, probe()).await) {
+            return result;
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Like [`eventually`], but its future is `Send`, so that a spawned task can kill and start a server. The compiler
+/// cannot prove that for the future of an `AsyncFnMut`.
+pub(crate) async fn eventually_send<T, Probe>(
+    what: &str,
+    deadline: Duration,
+    mut probe: impl FnMut() -> Probe + Send,
+) -> Result<T>
+where
+    Probe: Future<Output = Result<Option<T>>> + Send,
+{
+    let wait = Wait::new(what, deadline);
+    loop {
+        if let ControlFlow::Break(result) = wait.judge(timeout_at(wait.until, probe()).await) {
+            return result;
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+struct Wait<'a> {
+    what: &'a str,
+    deadline: Duration,
+    until: Instant,
+}
+
+impl<'a> Wait<'a> {
+    fn new(what: &'a str, deadline: Duration) -> Self {
+        Self { what, deadline, until: Instant::now() + deadline }
+    }
+
+    /// Decides by the outcome of a probe whether the wait is over.
+    fn judge<T>(&self, outcome: Result<Result<Option<T>>, Elapsed>) -> ControlFlow<Result<T>> {
+        let reason = match outcome {
+            Ok(Ok(Some(value))) => return ControlFlow::Break(Ok(value)),
+            Ok(Ok(None)) => "not yet".to_owned(),
+            Ok(Err(reason)) => format!("{reason:#}"),
+            Err(_) => "the last probe did not return".to_owned(),
+        };
+        if Instant::now() + POLL_INTERVAL < self.until {
+            return ControlFlow::Continue(());
+        }
+        let (what, seconds) = (self.what, self.deadline.as_secs_f64());
+        ControlFlow::Break(Err(anyhow!("waited {seconds:.1} s for {what}: {reason}")))
+    }
+}

@@ -1,0 +1,60 @@
+//! PostgreSQL and RabbitMQ servers for tests, drills and benchmarks.
+//!
+//! The servers run in containers where a container engine answers, and as processes of the machine's own binaries
+//! elsewhere. The calls and the faults are the same for both. This crate provides:
+//!
+//! - a **database** and a **virtual host** for one test, on servers that many tests share ([`database()`],
+//!   [`vhost()`]): most tests need no more, and each takes a few milliseconds to create;
+//! - **private servers** that a test can kill, pause and restart ([`Postgres`], [`Rabbitmq`]);
+//! - the **system**: the three services and the payment provider as child processes ([`System`]).
+//!
+//! Everything that this crate starts ends with the process that started it, even after a panic or `kill -9`: see
+//! [`guard`]. The servers listen on loopback addresses only.
+
+mod async_drop;
+mod binaries;
+mod bootstrap;
+mod command;
+mod container;
+mod database;
+mod eventually;
+pub mod guard;
+mod home;
+mod install;
+mod local_postgres;
+mod local_rabbitmq;
+mod local_server;
+mod ports;
+mod postgres;
+mod private_dir;
+mod rabbitmq;
+mod restartable_process;
+mod schema;
+mod server;
+mod server_settings;
+mod shared_servers;
+mod system;
+mod system_options;
+mod user;
+mod vhost;
+
+pub use binaries::{build_lab, build_services, cargo, find as find_service, workspace_root};
+pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
+pub use container::{IMAGES, engine_version, image_is_present};
+pub use database::{TestDatabase, database};
+pub use eventually::eventually;
+pub use home::Home;
+pub use install::{can_install, install_missing, missing_packages};
+/// Validates JSON against schemas in tests. The crates use it through this one: as a dev-dependency of each it would
+/// enable features of other crates for tests only, and everything would be compiled twice.
+pub use jsonschema;
+pub use local_postgres::find as find_postgres;
+pub use local_rabbitmq::find as find_rabbitmq;
+pub use ports::{free_port, is_free};
+pub use postgres::Postgres;
+pub use rabbitmq::Rabbitmq;
+pub use schema::migrate;
+pub use shared_servers::{Servers, servers};
+pub use system::System;
+pub use system_options::{Instances, SystemOptions};
+pub use vhost::{TestVhost, vhost};

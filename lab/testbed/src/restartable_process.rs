@@ -1,0 +1,118 @@
+//! A command that can be started, killed, paused and started again.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::guard::{AtExit, GuardedProcess, log_tail, signal_all, with_descendants};
+
+/// The kernel needs a moment after SIGKILL to remove a large process.
+const KILL_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A command and its current process, if it runs. Each start appends to the same log.
+#[derive(Debug)]
+pub(crate) struct RestartableProcess {
+    command: Command,
+    log: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    process: Option<GuardedProcess>,
+    /// The paused processes. If this process ends, they have to be resumed to notice it, and exit.
+    paused: Option<(Vec<u32>, AtExit)>,
+}
+
+impl RestartableProcess {
+    pub(crate) fn new(command: Command, log: PathBuf) -> Self {
+        Self { command, log, state: Mutex::default() }
+    }
+
+    pub(crate) fn command(&self) -> &Command {
+        &self.command
+    }
+
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The last lines of the log, for error messages.
+    pub(crate) fn log_tail(&self) -> String {
+        log_tail(&self.log)
+    }
+
+    pub(crate) fn start(&self) -> Result<()> {
+        let mut state = self.state();
+        if let Some(process) = &mut state.process
+            && process.exit_status()?.is_none()
+        {
+            bail!("it is already running, as process {}", process.pid());
+        }
+        state.process = Some(GuardedProcess::spawn(&self.command, &self.log)?);
+        Ok(())
+    }
+
+    /// The process id, or `None` while the command does not run.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        let mut state = self.state();
+        let process = state.process.as_mut()?;
+        process.exit_status().ok()?.is_none().then(|| process.pid())
+    }
+
+    /// Fails with the end of the log if the process has ended: waiting for it any longer is useless.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        let mut state = self.state();
+        let process = state.process.as_mut().context("it was not started")?;
+        match process.exit_status()? {
+            None => Ok(()),
+            Some(status) => bail!("it ended ({status}); {}", process.log_tail()),
+        }
+    }
+
+    /// Sends SIGKILL to the process and all its descendants, and waits until the process has ended.
+    pub(crate) async fn kill(&self) -> Result<()> {
+        let mut process = self.take()?;
+        process.signal("KILL")?;
+        process.wait(KILL_DEADLINE).await?;
+        self.state().paused = None;
+        Ok(())
+    }
+
+    /// Sends SIGSTOP to the process and all its descendants.
+    pub(crate) fn pause(&self) -> Result<()> {
+        let pid = self.pid().context("it is not running")?;
+        let pids = with_descendants(pid)?;
+        let resume = AtExit::resume(&pids)?;
+        signal_all("STOP", &pids)?;
+        self.state().paused = Some((pids, resume));
+        Ok(())
+    }
+
+    /// Sends SIGCONT to the processes that [`RestartableProcess::pause`] has stopped.
+    pub(crate) fn resume(&self) -> Result<()> {
+        match self.state().paused.take() {
+            Some((pids, _resume)) => signal_all("CONT", &pids),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a signal that asks the process to exit, and waits until it has. Does not resume a paused process.
+    pub(crate) async fn stop(&self, signal: &str, deadline: Duration) -> Result<ExitStatus> {
+        let mut process = self.take()?;
+        process.signal_one(signal)?;
+        process.wait(deadline).await
+    }
+
+    /// Hands the process over to the caller. From now on the command counts as not running.
+    pub(crate) fn take(&self) -> Result<GuardedProcess> {
+        self.state().process.take().context("it is not running")
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,276 @@
+//! The three services and the payment provider as child processes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use uuid::Uuid;
+
+use crate::binaries;
+use crate::eventually::eventually_send;
+use crate::guard::signal_all;
+use crate::ports::free_port;
+use crate::private_dir::PrivateDir;
+use crate::restartable_process::RestartableProcess;
+use crate::system_options::{Instances, SystemOptions};
+
+/// A service exits within ten seconds after SIGTERM.
+const STOP_DEADLINE: Duration = Duration::from_secs(12);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The running services and the payment provider. All are killed when the value is dropped.
+///
+/// The first process of a service has the service's name, the others are `orders-2`, `orders-3`, … A process that is
+/// started again keeps its port and settings.
+#[derive(Debug)]
+pub struct System {
+    members: BTreeMap<String, Member>,
+    admin_token: String,
+    logs: PathBuf,
+    _private: Option<PrivateDir>,
+}
+
+#[derive(Debug)]
+struct Member {
+    process: RestartableProcess,
+    url: String,
+    /// The payment provider and the variants have no admin API.
+    admin_url: Option<String>,
+}
+
+/// What all processes of a system have in common.
+struct Setup<'a> {
+    options: &'a SystemOptions,
+    logs: &'a Path,
+    admin_token: &'a str,
+    provider_url: &'a str,
+}
+
+impl System {
+    /// Builds the services if they are not up to date, and starts them. Does not wait until they are ready: see
+    /// [`System::wait_ready`].
+    pub async fn start(options: SystemOptions) -> Result<Self> {
+        if options.lab || options.variant.is_some() {
+            binaries::build_lab(false).await?;
+        } else {
+            binaries::build_services(false).await?;
+        }
+        let (logs, private) = match &options.log_dir {
+            Some(dir) => (dir.clone(), None),
+            None => {
+                let dir = PrivateDir::new("system", None)?;
+                (dir.path().to_owned(), Some(dir))
+            }
+        };
+        fs::create_dir_all(&logs).with_context(|| format!("failed to create {}", logs.display()))?;
+        let admin_token = Uuid::new_v4().simple().to_string();
+        let mut members = BTreeMap::new();
+        let provider = Member::provider(&options, &logs)?;
+        provider.process.start().context("failed to start provider")?;
+        let provider_url = provider.url.clone();
+        members.insert("provider".to_owned(), provider);
+        let setup =
+            Setup { options: &options, logs: &logs, admin_token: &admin_token, provider_url: &provider_url };
+        let Instances { orders, inventory, billing } = options.instances;
+        for (service, count) in [("orders", orders), ("inventory", inventory), ("billing", billing)] {
+            for number in 1..=count {
+                let name = if number == 1 { service.to_owned() } else { format!("{service}-{number}") };
+                let member = Member::service(service, &name, &setup)?;
+                member.process.start().with_context(|| format!("failed to start {name}"))?;
+                members.insert(name, member);
+            }
+        }
+        Ok(Self { members, admin_token, logs, _private: private })
+    }
+
+    /// The URL of the order API: that of the first `orders` process, without a trailing slash.
+    pub fn orders_url(&self) -> String {
+        self.url("orders").unwrap_or_default().to_owned()
+    }
+
+    /// The URL at which a process answers (`/metrics`, `/readyz`), without a trailing slash.
+    pub fn url(&self, name: &str) -> Result<&str> {
+        Ok(&self.member(name)?.url)
+    }
+
+    /// The URL of a process's admin API, without a trailing slash.
+    pub fn admin_url(&self, name: &str) -> Result<&str> {
+        self.member(name)?.admin_url.as_deref().with_context(|| format!("{name} has no admin API"))
+    }
+
+    /// The token that the admin APIs of this system require. It is random.
+    pub fn admin_token(&self) -> &str {
+        &self.admin_token
+    }
+
+    /// The names of all processes.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.members.keys().map(String::as_str)
+    }
+
+    /// The directory with the logs, one file per process.
+    pub fn logs(&self) -> &Path {
+        &self.logs
+    }
+
+    /// Everything that a process has logged so far.
+    pub fn log(&self, name: &str) -> Result<String> {
+        let log = self.member(name)?.process.log();
+        fs::read_to_string(log).with_context(|| format!("failed to read {}", log.display()))
+    }
+
+    /// A process's id, or `None` while it does not run.
+    pub fn pid(&self, name: &str) -> Option<u32> {
+        self.member(name).ok()?.process.pid()
+    }
+
+    /// Sends SIGKILL, and waits until the process has ended.
+    pub async fn kill(&self, name: &str) -> Result<()> {
+        self.member(name)?.process.kill().await.with_context(|| format!("failed to kill {name}"))
+    }
+
+    /// Sends SIGTERM, and returns the exit code when the process has ended (`None` if a signal ended it).
+    pub async fn terminate(&self, name: &str) -> Result<Option<i32>> {
+        let ended = self.member(name)?.process.stop("TERM", STOP_DEADLINE).await;
+        Ok(ended.with_context(|| format!("failed to terminate {name}"))?.code())
+    }
+
+    /// Sends SIGSTOP: the process keeps its connections and does nothing.
+    pub fn pause(&self, name: &str) -> Result<()> {
+        self.member(name)?.process.pause().with_context(|| format!("failed to pause {name}"))
+    }
+
+    /// Sends SIGCONT. Undoes [`System::pause`], and resumes a process that has stopped itself.
+    pub fn resume(&self, name: &str) -> Result<()> {
+        let process = &self.member(name)?.process;
+        process.resume()?;
+        let pid = process.pid().with_context(|| format!("failed to resume {name}: it is not running"))?;
+        signal_all("CONT", &[pid])
+    }
+
+    /// Starts a process again that was killed or has ended.
+    pub async fn start_again(&self, name: &str) -> Result<()> {
+        self.member(name)?.process.start().with_context(|| format!("failed to start {name}"))
+    }
+
+    /// Waits until `/readyz` of every process answers 200. The error names the first process that is not ready, with
+    /// the end of its log.
+    pub async fn wait_ready(&self, deadline: Duration) -> Result<()> {
+        for (name, member) in &self.members {
+            let url = format!("{}/readyz", member.url);
+            let what = format!("{name} to be ready");
+            let ready = eventually_send(&what, deadline, || async {
+                if member.process.pid().is_none() {
+                    return Ok(Some(Err(anyhow!("{name} has ended"))));
+                }
+                let response = reqwest::Client::new().get(&url).timeout(REQUEST_TIMEOUT).send().await?;
+                match response.status().as_u16() {
+                    200 => Ok(Some(Ok(()))),
+                    other => bail!("/readyz answers {other}: {}", response.text().await?.trim()),
+                }
+            });
+            if let Err(reason) = ready.await.flatten() {
+                bail!("{reason:#}; {}", member.process.log_tail());
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends SIGTERM to all running processes, and waits until they have ended. The error names those that did not exit
+    /// in time, or not with exit code 0.
+    pub async fn stop(&self) -> Result<()> {
+        let mut stopping = Vec::new();
+        for (name, member) in &self.members {
+            if member.process.pid().is_some() {
+                let process = member.process.take()?;
+                process.signal_one("CONT")?;
+                process.signal_one("TERM")?;
+                stopping.push((name, process));
+            }
+        }
+        let mut failures = Vec::new();
+        for (name, mut process) in stopping {
+            match process.wait(STOP_DEADLINE).await {
+                Ok(status) if status.success() => {}
+                Ok(status) => failures.push(format!("{name} exited with {status}; {}", process.log_tail())),
+                // The process is killed when it is dropped.
+                Err(late) => failures.push(format!("{name}: {late:#}")),
+            }
+        }
+        if !failures.is_empty() {
+            bail!("{}", failures.join("\n"));
+        }
+        Ok(())
+    }
+
+    fn member(&self, name: &str) -> Result<&Member> {
+        self.members.get(name).with_context(|| {
+            let names: Vec<_> = self.names().collect();
+            format!("no process has the name `{name}`; the processes are: {}", names.join(", "))
+        })
+    }
+}
+
+impl Member {
+    /// The payment provider. It needs a database and an address, but neither a broker nor an admin API.
+    fn provider(options: &SystemOptions, logs: &Path) -> Result<Self> {
+        let mut command = command_without_settings("payment-provider", "PROVIDER_")?;
+        let address = format!("127.0.0.1:{}", free_port()?);
+        command.env("PROVIDER_DATABASE_URL", &options.database.provider);
+        command.env("PROVIDER_HTTP_ADDRESS", &address);
+        command.envs(options.env.iter().map(|(variable, value)| (variable, value)));
+        let process = RestartableProcess::new(command, logs.join("provider.log"));
+        Ok(Self { process, url: format!("http://{address}"), admin_url: None })
+    }
+
+    fn service(service: &str, name: &str, setup: &Setup<'_>) -> Result<Self> {
+        let options = setup.options;
+        let port = match (name, options.orders_port) {
+            ("orders", port @ 1..) => port,
+            _ => free_port()?,
+        };
+        let database = match service {
+            "orders" => &options.database.orders,
+            "inventory" => &options.database.inventory,
+            _ => &options.database.billing,
+        };
+        let prefix = service.to_uppercase();
+        let variant = options.variant.filter(|_| service == "orders");
+        let binary = match variant {
+            Some(_) => "orders-variant".to_owned(),
+            None if options.lab => format!("{service}-lab"),
+            None => service.to_owned(),
+        };
+        let address = format!("127.0.0.1:{port}");
+        let admin_address = format!("127.0.0.1:{}", free_port()?);
+        let mut command = command_without_settings(&binary, &format!("{prefix}_"))?;
+        command.envs(variant.map(|variant| ("VARIANT", variant)));
+        command.env(format!("{prefix}_DATABASE_URL"), database);
+        command.env(format!("{prefix}_AMQP_URL"), &options.amqp_url);
+        command.env(format!("{prefix}_HTTP_ADDRESS"), &address);
+        command.env(format!("{prefix}_ADMIN_ADDRESS"), &admin_address);
+        command.env(format!("{prefix}_ADMIN_TOKEN"), setup.admin_token);
+        if service == "billing" {
+            command.env("BILLING_PROVIDER_URL", setup.provider_url);
+        }
+        command.envs(options.env.iter().map(|(variable, value)| (variable, value)));
+        let process = RestartableProcess::new(command, setup.logs.join(format!("{name}.log")));
+        let admin_url = variant.is_none().then(|| format!("http://{admin_address}"));
+        Ok(Self { process, url: format!("http://{address}"), admin_url })
+    }
+}
+
+/// A command for a service's executable without the service's settings from the surrounding shell, which are not meant
+/// for this system.
+fn command_without_settings(binary: &str, prefix: &str) -> Result<Command> {
+    let mut command = Command::new(binaries::find(binary)?);
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with(prefix) {
+            command.env_remove(variable);
+        }
+    }
+    Ok(command)
+}

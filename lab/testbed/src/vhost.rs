@@ -1,0 +1,82 @@
+//! A virtual host for one test.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use reqwest::Url;
+use uuid::Uuid;
+
+use crate::async_drop::block_on_cleanup;
+use crate::shared_servers;
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A RabbitMQ virtual host for one test: it shares no exchange, queue or message with any other. When the value is
+/// dropped, the virtual host is deleted, unless the broker does not answer.
+#[derive(Debug)]
+pub struct TestVhost {
+    name: String,
+    amqp: String,
+    api: String,
+}
+
+/// Creates an empty virtual host on the shared broker.
+pub async fn vhost() -> Result<TestVhost> {
+    let broker = shared_servers::rabbitmq().await?;
+    let name = format!("test-{}", Uuid::now_v7().simple());
+    let user = Url::parse(&broker.api).context("the management API's URL is invalid")?.username().to_owned();
+    put(format!("{}/api/vhosts/{name}", broker.api), "{}").await?;
+    // RabbitMQ 4.x grants these rights to the creator; 3.x does not.
+    let all = r#"{"configure": ".*", "write": ".*", "read": ".*"}"#;
+    put(format!("{}/api/permissions/{name}/{user}", broker.api), all).await?;
+    Ok(TestVhost { name, amqp: broker.url.clone(), api: broker.api.clone() })
+}
+
+impl TestVhost {
+    /// The AMQP URL, including the virtual host.
+    pub fn url(&self) -> String {
+        format!("{}/{}", self.amqp, self.name)
+    }
+
+    /// The virtual host's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Limits a queue to so many messages by a policy, as an operator may; `None` removes the policy.
+    pub async fn limit_queue(&self, queue: &str, messages: Option<u32>) -> Result<()> {
+        let path = format!("{}/api/policies/{}/limit", self.api, self.name);
+        let Some(messages) = messages else {
+            let response = reqwest::Client::new().delete(&path).timeout(REQUEST_TIMEOUT).send().await?;
+            response.error_for_status().context("failed to delete a policy")?;
+            return Ok(());
+        };
+        let pattern = queue.replace('.', r"\\.");
+        let definition = format!(r#"{{"max-length": {messages}}}"#);
+        let policy =
+            format!(r#"{{"pattern": "^{pattern}$", "definition": {definition}, "apply-to": "queues"}}"#);
+        put(path, policy).await
+    }
+
+    /// The URL of the broker's management API, which can delete declared objects and close connections.
+    pub fn api_url(&self) -> &str {
+        &self.api
+    }
+}
+
+impl Drop for TestVhost {
+    fn drop(&mut self) {
+        let vhost = format!("{}/api/vhosts/{}", self.api, self.name);
+        block_on_cleanup(async move {
+            reqwest::Client::new().delete(vhost).send().await?;
+            Ok(())
+        });
+    }
+}
+
+async fn put(path: String, body: impl Into<reqwest::Body>) -> Result<()> {
+    let request = reqwest::Client::new().put(&path).header("content-type", "application/json").body(body);
+    let response = request.timeout(REQUEST_TIMEOUT).send().await?;
+    response.error_for_status().with_context(|| format!("failed to PUT {path}"))?;
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! What the variants share: pools, prices, a publisher, and the insert of an order.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
+
+use anyhow::{Context as _, bail};
+use broker::{ConnectionStatus, Endpoint, Publisher};
+use database::PoolKind;
+use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
+use messaging::{Outgoing, PublishOutcome, Publisher as _};
+use orders::{SERVICE, Settings};
+use outbox::Wake;
+use serde::Deserialize;
+use sqlx::{PgConnection, PgPool};
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+/// The only currency; the tables check it too.
+const CURRENCY: &str = "EUR";
+
+/// Pools, prices and a publisher. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct VariantState {
+    /// Returned connections are checked: see [`PoolKind::Transactions`].
+    pub(crate) transactions: PgPool,
+    /// The pool of the product's handlers. Returned connections are not checked: see [`PoolKind::Statements`].
+    pub(crate) statements: PgPool,
+    pub(crate) wake: Wake,
+    publisher: Arc<Mutex<Publisher>>,
+    /// Empty until the database was available once.
+    prices: Arc<OnceLock<HashMap<String, i64>>>,
+}
+
+/// The body of `POST /orders`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct OrderRequest {
+    customer_id: Uuid,
+    lines: Vec<RequestedLine>,
+}
+
+#[derive(Deserialize)]
+struct RequestedLine {
+    sku: String,
+    quantity: i32,
+}
+
+impl VariantState {
+    pub(crate) fn new(settings: &Settings, statements: PgPool, wake: Wake) -> anyhow::Result<Self> {
+        let Settings { common, publisher, database_connections, .. } = settings;
+        let endpoint = Endpoint::new(&common.amqp_url, SERVICE.name)?;
+        let publisher =
+            Publisher::new(endpoint, ConnectionStatus::new("variant"), publisher.confirm_deadline);
+        let (url, connections) = (&common.database_url, *database_connections);
+        Ok(Self {
+            transactions: database::pool(url, "orders-variant", connections, PoolKind::Transactions),
+            statements,
+            wake,
+            publisher: Arc::new(Mutex::new(publisher)),
+            prices: Arc::default(),
+        })
+    }
+
+    /// Reads the prices. Until then no order can be priced.
+    pub(crate) async fn read_prices(&self) -> anyhow::Result<()> {
+        let prices = sqlx::query_as("select sku, unit_price from products").fetch_all(&self.statements).await;
+        let _ = self.prices.set(prices.context("failed to read the prices")?.into_iter().collect());
+        Ok(())
+    }
+
+    /// The order with its prices. `None` if it names an unknown product, or before the prices were read.
+    pub(crate) fn price(&self, request: OrderRequest) -> Option<OrderCreated> {
+        let prices = self.prices.get()?;
+        let price = |line: RequestedLine| {
+            let unit_price = *prices.get(&line.sku)?;
+            Some(Line { sku: line.sku, quantity: line.quantity, unit_price })
+        };
+        let lines = request.lines.into_iter().map(price).collect::<Option<Vec<_>>>()?;
+        let total = Money { amount: OrderCreated::sum(&lines)?, currency: CURRENCY.into() };
+        Some(OrderCreated { order_id: Uuid::now_v7(), customer_id: request.customer_id, lines, total })
+    }
+
+    /// Publishes the order's event straight from the request, with the product's publisher and its confirms. One message
+    /// at a time.
+    pub(crate) async fn publish(&self, order: &OrderCreated) -> anyhow::Result<()> {
+        let trace = TraceContext::root();
+        let event = NewEvent::of("/orders", ("order", order.order_id, 1), &trace, order)?;
+        let message = Outgoing {
+            id: event.event_id,
+            event_type: event.event_type.into(),
+            body: event.payload.into_bytes(),
+            traceparent: Some(trace.to_string()),
+        };
+        let mut publisher = self.publisher.lock().await;
+        publisher.ready().await?;
+        match publisher.publish(&[message]).await.first().context("the publisher returned no outcome")? {
+            PublishOutcome::Confirmed => Ok(()),
+            PublishOutcome::Refused(refusal) => bail!("failed to publish the event: {refusal}"),
+            PublishOutcome::Unknown => bail!("failed to publish the event: the outcome is unknown"),
+        }
+    }
+}
+
+/// The order's `OrderCreated` event, for an outbox.
+pub(crate) fn created_event(order: &OrderCreated) -> Result<NewEvent, serde_json::Error> {
+    NewEvent::of("/orders", ("order", order.order_id, 1), &TraceContext::root(), order)
+}
+
+/// Inserts the order and its lines in the caller's transaction.
+pub(crate) async fn insert_order(
+    transaction: &mut PgConnection,
+    order: &OrderCreated,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into orders (id, customer_id, status, total_amount, currency) values ($1, $2, 'pending', $3, $4)",
+    )
+    .bind(order.order_id)
+    .bind(order.customer_id)
+    .bind(order.total.amount)
+    .bind(&order.total.currency)
+    .execute(&mut *transaction)
+    .await?;
+    for (number, line) in (1_i16..).zip(&order.lines) {
+        sqlx::query(
+            "insert into order_lines (order_id, line_number, sku, quantity, unit_price) values ($1, $2, $3, $4, $5)",
+        )
+        .bind(order.order_id)
+        .bind(number)
+        .bind(&line.sku)
+        .bind(line.quantity)
+        .bind(line.unit_price)
+        .execute(&mut *transaction)
+        .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The benchmarks, as subcommands.
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    claim, consumer, footprint, latency, relay, report::Report, retention, saga, setup::Setup, vacuum, write,
+};
+
+/// One benchmark with its options.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Benchmark {
+    /// Compare `POST /orders` with its own statement in pgbench, and that statement with and without the outbox row.
+    Write(write::Options),
+    /// Compare the relay, as it publishes a backlog, with a bare publisher that awaits the same confirms.
+    Relay(relay::Options),
+    /// Compare the consumers, as they apply waiting messages, with a bare consumer that only acknowledges them.
+    Consumer(consumer::Options),
+    /// Measure the time from an order's commit to its publication and to its effects, at a constant rate of orders.
+    Latency(latency::Options),
+    /// Measure how many orders a second the whole system accepts and confirms.
+    Saga(saga::Options),
+    /// Measure how long the services take to start, and their memory.
+    Footprint(footprint::Options),
+    /// Compare the relay's claim statements on an outbox with few and with many published events.
+    Claim(claim::Options),
+    /// Compare the relay with and without a long transaction elsewhere that holds back vacuum.
+    Vacuum(vacuum::Options),
+    /// Compare ways to erase old events: in windows, in one statement, and with their partition.
+    Retention(retention::Options),
+}
+
+/// Every benchmark once, as it would be typed.
+pub(crate) const ALL: [&str; 9] = [
+    "write",
+    "relay",
+    "consumer",
+    "latency --rate 100 --rate 600",
+    "saga",
+    "footprint",
+    "claim",
+    "vacuum",
+    "retention",
+];
+
+/// A benchmark as it is typed, without the options that all benchmarks share.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true)]
+struct Line {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+}
+
+impl Benchmark {
+    /// Reads a benchmark with its options, such as `relay --rounds 1`.
+    pub(crate) fn parse(line: &str) -> Result<Self, clap::Error> {
+        Ok(Line::try_parse_from(line.split_whitespace())?.benchmark)
+    }
+
+    /// Returns every benchmark with its default options; latency at 100 and at 600 orders a second.
+    pub(crate) fn all() -> Result<Vec<Self>, clap::Error> {
+        ALL.into_iter().map(Self::parse).collect()
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Write(_) => "write",
+            Self::Relay(_) => "relay",
+            Self::Consumer(_) => "consumer",
+            Self::Latency(_) => "latency",
+            Self::Saga(_) => "saga",
+            Self::Footprint(_) => "footprint",
+            Self::Claim(_) => "claim",
+            Self::Vacuum(_) => "vacuum",
+            Self::Retention(_) => "retention",
+        }
+    }
+
+    /// Whether the benchmark starts services, and not only a database.
+    pub(crate) fn needs_services(&self) -> bool {
+        !matches!(self, Self::Claim(_) | Self::Retention(_))
+    }
+
+    /// Lowers the counts and times to what only shows that the benchmark works. Smaller ones stay as they are.
+    pub(crate) fn smoke(self) -> Self {
+        match self {
+            Self::Write(options) => Self::Write(options.smoke()),
+            Self::Relay(options) => Self::Relay(options.smoke()),
+            Self::Consumer(options) => Self::Consumer(options.smoke()),
+            Self::Latency(options) => Self::Latency(options.smoke()),
+            Self::Saga(options) => Self::Saga(options.smoke()),
+            Self::Footprint(options) => Self::Footprint(options.smoke()),
+            Self::Claim(options) => Self::Claim(options.smoke()),
+            Self::Vacuum(options) => Self::Vacuum(options.smoke()),
+            Self::Retention(options) => Self::Retention(options.smoke()),
+        }
+    }
+
+    pub(crate) async fn run(&self, setup: &Setup) -> anyhow::Result<Report> {
+        match self {
+            Self::Write(options) => write::run(options, setup).await,
+            Self::Relay(options) => relay::run(options, setup).await,
+            Self::Consumer(options) => consumer::run(options, setup).await,
+            Self::Latency(options) => latency::run(options, setup).await,
+            Self::Saga(options) => saga::run(options, setup).await,
+            Self::Footprint(options) => footprint::run(options, setup).await,
+            Self::Claim(options) => claim::run(options, setup).await,
+            Self::Vacuum(options) => vacuum::run(options, setup).await,
+            Self::Retention(options) => retention::run(options, setup).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn all_runs_each_benchmark_once() {
+        let names: Vec<&str> = Benchmark::all().unwrap().iter().map(Benchmark::name).collect();
+        let command = Line::command();
+        let subcommands: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        assert_eq!(names, subcommands);
+    }
+
+    #[test]
+    fn a_smoke_run_is_small_and_does_not_enlarge_what_is_smaller() {
+        let Benchmark::Relay(options) = Benchmark::parse("relay --events 700").unwrap().smoke() else {
+            panic!("it is the relay's benchmark");
+        };
+        assert_eq!((options.events, options.rounds), (700, 1));
+        assert!(Benchmark::parse("relay --rounds 0").is_err() && Benchmark::parse("rely").is_err());
+    }
+}

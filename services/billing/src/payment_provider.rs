@@ -1,0 +1,133 @@
+use std::time::Duration;
+
+use anyhow::Context as _;
+use events::Money;
+use reqwest::{Client, StatusCode, Url};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// The payment provider, as the worker calls it.
+pub trait PaymentProvider: Clone + Send + Sync + 'static {
+    /// Charges a customer for an order, once for each `key`.
+    fn charge(
+        &self,
+        key: Uuid,
+        order: Uuid,
+        customer: Uuid,
+        amount: &Money,
+    ) -> impl Future<Output = ProviderResponse> + Send;
+
+    /// Refunds all of a charge, once for each `key`. `amount` is in minor units.
+    fn refund(&self, key: Uuid, charge: Uuid, amount: i64) -> impl Future<Output = ProviderResponse> + Send;
+}
+
+/// The payment provider over HTTP.
+#[derive(Debug, Clone)]
+pub struct HttpPaymentProvider {
+    client: Client,
+    url: Url,
+}
+
+/// The outcome of a charge or a refund.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProviderResponse {
+    /// It is done, under this id: now, or at an earlier call with the same key.
+    Done(Uuid),
+    /// It is not done and will not be, for this reason.
+    Declined(String),
+    /// It may or may not be done. Only a repeated call with the same key is safe.
+    Unknown(String),
+}
+
+#[derive(Deserialize)]
+struct Done {
+    id: Uuid,
+}
+
+impl HttpPaymentProvider {
+    /// `deadline` bounds each call, from the connection to the last byte of the answer.
+    ///
+    /// # Errors
+    /// When the HTTP client cannot be created.
+    pub fn new(url: Url, deadline: Duration) -> anyhow::Result<Self> {
+        // A redirect would send a charge to another host.
+        let client = Client::builder().timeout(deadline).redirect(reqwest::redirect::Policy::none());
+        Ok(Self { client: client.build().context("failed to create an HTTP client")?, url })
+    }
+
+    async fn call(&self, path: &str, key: Uuid, body: &Value) -> ProviderResponse {
+        let Ok(url) = self.url.join(path) else {
+            return ProviderResponse::Unknown(format!("there is no {path} under {}", self.url));
+        };
+        let request = self.client.post(url).json(body).header("idempotency-key", format!("\"{key}\""));
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) => return ProviderResponse::Unknown(chain(&error)),
+        };
+        let status = response.status();
+        let text = match response.text().await {
+            Ok(text) => text,
+            Err(error) => return ProviderResponse::Unknown(chain(&error)),
+        };
+        match status {
+            StatusCode::CREATED => match serde_json::from_str::<Done>(&text) {
+                Ok(done) => ProviderResponse::Done(done.id),
+                Err(error) => ProviderResponse::Unknown(format!("201, and no id: {error}")),
+            },
+            StatusCode::PAYMENT_REQUIRED => ProviderResponse::Declined(detail(&text)),
+            // Also a 4xx, which says that nothing was done: repeating the call is safe, believing it is not.
+            other => ProviderResponse::Unknown(format!("{other}: {}", detail(&text))),
+        }
+    }
+}
+
+impl PaymentProvider for HttpPaymentProvider {
+    async fn charge(&self, key: Uuid, order: Uuid, customer: Uuid, amount: &Money) -> ProviderResponse {
+        let Money { amount, currency } = amount;
+        let body =
+            json!({ "reference": order, "customerId": customer, "amount": amount, "currency": currency });
+        self.call("charges", key, &body).await
+    }
+
+    async fn refund(&self, key: Uuid, charge: Uuid, amount: i64) -> ProviderResponse {
+        self.call("refunds", key, &json!({ "charge": charge, "amount": amount })).await
+    }
+}
+
+/// The detail of an RFC 9457 problem, or else the text of the answer.
+fn detail(text: &str) -> String {
+    let problem: Value = serde_json::from_str(text).unwrap_or_default();
+    let sentence = problem["detail"].as_str().or(problem["title"].as_str()).unwrap_or(text);
+    storable(sentence, 200)
+}
+
+/// An error with its causes: reqwest's own text omits them.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    storable(&text, 300)
+}
+
+/// Text that PostgreSQL accepts: an answer from outside may hold a NUL.
+fn storable(text: &str, longest: usize) -> String {
+    text.chars().filter(|letter| *letter != '\0').take(longest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_of_a_provider_can_be_stored() {
+        let answer = format!(r#"{{"detail": "no\u0000way{}"}}"#, "é".repeat(1000));
+        let kept = detail(&answer);
+        assert!(kept.starts_with("noway") && kept.chars().count() == 200, "{kept}");
+        assert_eq!(detail("\0plain\0"), "plain");
+        assert_eq!(detail(r#"{"title": "Gone"}"#), "Gone");
+    }
+}

@@ -1,0 +1,285 @@
+//! The payment worker calls the provider until each payment is settled, and charges once, whatever happens meanwhile.
+//! With the lab's payment provider and a PostgreSQL database.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use billing::{
+    HttpPaymentProvider, PaymentHandler, PaymentProvider, PaymentWorker, PaymentWorkerOptions,
+    ProviderResponse,
+};
+use events::{Body, Cause, Data, Event, Line, Money, OrderCancelled, OrderCreated, TraceContext};
+use messaging::Handler;
+use outbox::Wake;
+use payment_provider::DECLINED_CUSTOMERS;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use testbed::{TestDatabase, eventually};
+use time::OffsetDateTime;
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, Semaphore},
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// How long a test waits for a condition, on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A lease that no other worker outlasts in these tests.
+const LONG_LEASE: Duration = Duration::from_secs(6);
+
+/// Billing's handler and the payment provider's API, without their processes.
+struct Billing {
+    handler: PaymentHandler,
+    pool: PgPool,
+    payments_due: Arc<Notify>,
+    provider: SocketAddr,
+    /// The provider's own tables.
+    provider_pool: PgPool,
+    stop: CancellationToken,
+    _database: TestDatabase,
+}
+
+impl Drop for Billing {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Billing {
+    async fn start() -> anyhow::Result<Self> {
+        let database = testbed::database().await?;
+        testbed::migrate(database.urls()).await?;
+        let provider_pool = PgPool::connect(&database.url("provider")).await?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let provider = listener.local_addr()?;
+        let app = payment_provider::router(payment_provider::Provider::new(provider_pool.clone()));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let (pool, payments_due) =
+            (PgPool::connect(&database.url("billing")).await?, Arc::new(Notify::new()));
+        let handler = PaymentHandler::new(pool.clone(), payments_due.clone());
+        let stop = CancellationToken::new();
+        Ok(Self { handler, pool, payments_due, provider, provider_pool, stop, _database: database })
+    }
+
+    fn http_provider(&self) -> anyhow::Result<HttpPaymentProvider> {
+        HttpPaymentProvider::new(format!("http://{}/", self.provider).parse()?, Duration::from_secs(3))
+    }
+
+    fn start_worker(&self, provider: impl PaymentProvider, retry_lease: Duration) {
+        let options = PaymentWorkerOptions { calls: 4, retry_lease };
+        let (pool, wake) = (self.pool.clone(), Wake::new());
+        let worker = PaymentWorker::on_pool(pool, provider, wake, self.payments_due.clone(), options);
+        tokio::spawn(worker.run(self.stop.clone()));
+    }
+
+    async fn put_faults(&self, faults: Value) -> anyhow::Result<()> {
+        let put = reqwest::Client::new().put(format!("http://{}/faults", self.provider)).json(&faults);
+        put.send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    async fn until(&self, order: Uuid, state: &str) -> anyhow::Result<()> {
+        eventually(&format!("the payment to be {state}"), DEADLINE, async || {
+            let now: Option<String> = sqlx::query_scalar("select state from payments where order_id = $1")
+                .bind(order)
+                .fetch_optional(&self.pool)
+                .await?;
+            Ok((now.as_deref() == Some(state)).then_some(()))
+        })
+        .await
+    }
+
+    /// The types of an order's events, in order; the number of its captured charges, and the sum of their refunds.
+    async fn outcome(&self, order: Uuid) -> anyhow::Result<(Vec<String>, i64, i64)> {
+        let events = sqlx::query_scalar(
+            "select event_type from outbox where payload -> 'data' ->> 'orderId' = $1::text order by seq",
+        );
+        let events = events.bind(order).fetch_all(&self.pool).await?;
+        let (charges, refunded) = sqlx::query_as(
+            "select count(*), coalesce(sum(refunded), 0)::bigint from charges
+             where reference = $1 and status = 'captured'",
+        )
+        .bind(order)
+        .fetch_one(&self.provider_pool)
+        .await?;
+        Ok((events, charges, refunded))
+    }
+}
+
+/// A provider whose calls wait until the test closes the gate's semaphore.
+#[derive(Clone)]
+struct HeldProvider {
+    provider: HttpPaymentProvider,
+    gate: Arc<Semaphore>,
+    begun: Arc<AtomicUsize>,
+    ended: Arc<AtomicUsize>,
+}
+
+impl HeldProvider {
+    fn new(provider: HttpPaymentProvider, gate: &Arc<Semaphore>) -> Self {
+        Self { provider, gate: gate.clone(), begun: Arc::default(), ended: Arc::default() }
+    }
+
+    async fn hold(&self, call: impl Future<Output = ProviderResponse>) -> ProviderResponse {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        // It has no permits: this returns when it is closed.
+        let _ = self.gate.acquire().await;
+        let response = call.await;
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        response
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::SeqCst) > 0
+    }
+
+    fn has_ended(&self) -> bool {
+        self.begun.load(Ordering::SeqCst) == self.ended.load(Ordering::SeqCst)
+    }
+}
+
+impl PaymentProvider for HeldProvider {
+    async fn charge(&self, key: Uuid, order: Uuid, customer: Uuid, amount: &Money) -> ProviderResponse {
+        self.hold(self.provider.charge(key, order, customer, amount)).await
+    }
+
+    async fn refund(&self, key: Uuid, charge: Uuid, amount: i64) -> ProviderResponse {
+        self.hold(self.provider.refund(key, charge, amount)).await
+    }
+}
+
+fn event(order_id: Uuid, event_type: &'static str, version: i32, body: Body) -> Event {
+    Event {
+        id: Uuid::now_v7(),
+        event_type,
+        aggregate_id: order_id,
+        aggregate_version: version,
+        time: OffsetDateTime::now_utc(),
+        trace: TraceContext::root(),
+        body,
+    }
+}
+
+fn created(order_id: Uuid, customer_id: Uuid) -> Event {
+    let lines = vec![Line { sku: "TEA-001".into(), quantity: 1, unit_price: 625 }];
+    let total = Money { amount: 625, currency: "EUR".into() };
+    let body = OrderCreated { order_id, customer_id, lines, total };
+    event(order_id, OrderCreated::TYPE, 1, Body::OrderCreated(body))
+}
+
+fn cancelled(order_id: Uuid) -> Event {
+    let body = OrderCancelled { order_id, cause: Cause::Customer, detail: String::new() };
+    event(order_id, OrderCancelled::TYPE, 2, Body::OrderCancelled(body))
+}
+
+#[tokio::test]
+async fn payment_is_captured_and_refunded_when_the_order_is_cancelled() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    billing.start_worker(billing.http_provider()?, LONG_LEASE);
+    let order = Uuid::now_v7();
+    billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
+    billing.until(order, "captured").await?;
+    billing.handler.apply(&[cancelled(order)]).await?;
+    billing.until(order, "refunded").await?;
+    let events = vec!["PaymentCaptured".to_owned(), "PaymentRefunded".to_owned()];
+    assert_eq!(billing.outcome(order).await?, (events, 1, 625));
+    Ok(())
+}
+
+#[tokio::test]
+async fn payment_cancelled_before_any_call_is_void_and_never_charged() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    let order = Uuid::now_v7();
+    billing.handler.apply(&[created(order, Uuid::new_v4()), cancelled(order)]).await?;
+    billing.until(order, "void").await?;
+    billing.start_worker(billing.http_provider()?, LONG_LEASE);
+    // When the next payment is captured, the worker has read the table.
+    let next = Uuid::now_v7();
+    billing.handler.apply(&[created(next, Uuid::new_v4())]).await?;
+    billing.until(next, "captured").await?;
+    assert_eq!(billing.outcome(order).await?, (vec![], 0, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn cancellation_while_the_charge_is_in_progress_ends_in_a_refund() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    let gate = Arc::new(Semaphore::new(0));
+    let provider = HeldProvider::new(billing.http_provider()?, &gate);
+    billing.start_worker(provider.clone(), LONG_LEASE);
+    let order = Uuid::now_v7();
+    billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
+    eventually("the call to begin", DEADLINE, async || Ok(provider.has_begun().then_some(()))).await?;
+    let attempts: i32 = sqlx::query_scalar("select attempts from payments where order_id = $1")
+        .bind(order)
+        .fetch_one(&billing.pool)
+        .await?;
+    assert_eq!(attempts, 1);
+    billing.handler.apply(&[cancelled(order)]).await?;
+    gate.close();
+    billing.until(order, "refunded").await?;
+    let events = vec!["PaymentCaptured".to_owned(), "PaymentRefunded".to_owned()];
+    assert_eq!(billing.outcome(order).await?, (events, 1, 625));
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_workers_that_call_for_one_payment_at_the_same_time_charge_once() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    // The provider uses up one fault for each call.
+    billing.put_faults(json!([{ "fault": "slow", "milliseconds": 100, "times": 2 }])).await?;
+    // Neither worker respects the other's lease, and both are inside their calls before either call is made.
+    let gate = Arc::new(Semaphore::new(0));
+    let one = HeldProvider::new(billing.http_provider()?, &gate);
+    let other = HeldProvider::new(billing.http_provider()?, &gate);
+    for provider in [&one, &other] {
+        billing.start_worker(provider.clone(), Duration::from_millis(1));
+    }
+    let order = Uuid::now_v7();
+    billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
+    eventually("both workers to be inside a call", DEADLINE, async || {
+        Ok((one.has_begun() && other.has_begun()).then_some(()))
+    })
+    .await?;
+    gate.close();
+    billing.until(order, "captured").await?;
+    eventually("all calls to end", DEADLINE, async || {
+        Ok((one.has_ended() && other.has_ended()).then_some(()))
+    })
+    .await?;
+    let unused = reqwest::get(format!("http://{}/faults", billing.provider))
+        .await?
+        .json::<Value>()
+        .await?
+        .as_array()
+        .unwrap()
+        .len();
+    assert_eq!(unused, 0, "the provider was not called twice");
+    assert_eq!(billing.outcome(order).await?, (vec!["PaymentCaptured".to_owned()], 1, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn errors_are_retried_and_a_decline_is_final() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    billing.put_faults(json!([{ "fault": "error-after", "times": 2 }])).await?;
+    billing.start_worker(billing.http_provider()?, LONG_LEASE);
+    let (order, declined) = (Uuid::now_v7(), Uuid::now_v7());
+    let without_money = format!("{DECLINED_CUSTOMERS}{}", &Uuid::new_v4().to_string()[8..]).parse()?;
+    billing.handler.apply(&[created(order, Uuid::new_v4()), created(declined, without_money)]).await?;
+    billing.until(order, "captured").await?;
+    billing.until(declined, "declined").await?;
+    assert_eq!(billing.outcome(order).await?, (vec!["PaymentCaptured".to_owned()], 1, 0));
+    assert_eq!(billing.outcome(declined).await?, (vec!["PaymentDeclined".to_owned()], 0, 0));
+    Ok(())
+}

@@ -1,0 +1,247 @@
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crash_points::crash_point;
+use events::{Body, Data, Event, Line, NewEvent, OrderCreated, StockRejected, StockReleased, StockReserved};
+use messaging::{Applied, Failure, Handler};
+use outbox::Wake;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::CONSUMER;
+
+/// `OrderCreated`: reserves stock for all of the order's lines, or for none. `OrderCancelled`: releases it. Each answer is
+/// an event, inserted in the transaction of the change that it describes.
+#[derive(Clone)]
+pub struct StockHandler {
+    pool: PgPool,
+    wake: Wake,
+}
+
+impl StockHandler {
+    pub fn new(pool: PgPool, wake: Wake) -> Self {
+        Self { pool, wake }
+    }
+}
+
+impl Handler for StockHandler {
+    async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
+        let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
+        let first = inbox::first_time(&mut transaction, CONSUMER, group).await?;
+        // Within a group all creations come before all cancellations. For each order that is the order of its events,
+        // and a few statements for each kind do for hundreds of orders.
+        let (mut created, mut cancelled) = (vec![], HashMap::new());
+        for event in &first {
+            match &event.body {
+                Body::OrderCreated(order) => created.push((*event, order)),
+                Body::OrderCancelled(order) => _ = cancelled.insert(event.id, (*event, order.order_id)),
+                // Published for other services.
+                _ => {}
+            }
+        }
+        let mut answers = vec![];
+        if !created.is_empty() {
+            answers.extend(reserve(&mut transaction, &created).await?);
+        }
+        if !cancelled.is_empty() {
+            answers.extend(release(&mut transaction, &cancelled).await?);
+        }
+        outbox::append(&mut transaction, &answers).await.map_err(inbox::failure)?;
+        crash_point("effect-written");
+        // The record "processed", the effect and the answer are committed together. The acknowledgement comes after this
+        // line: before it, a crash would lose the event; after it, a crash only causes a duplicate.
+        transaction.commit().await.map_err(inbox::failure)?;
+        crash_point("effect-committed");
+        if !answers.is_empty() {
+            self.wake.after_commit();
+        }
+        Ok(inbox::applied(group, &first))
+    }
+}
+
+/// A product of which an order wants more than there is.
+struct Shortage {
+    sku: String,
+    wanted: i64,
+    available: i64,
+}
+
+/// The first product that is short for an order.
+fn shortage(order: &OrderCreated, free: &BTreeMap<String, i64>) -> Option<Shortage> {
+    wanted(order).into_iter().find_map(|(sku, wanted)| {
+        let available = free.get(sku).copied().unwrap_or(0).max(0);
+        (wanted > available).then(|| Shortage { sku: sku.to_owned(), wanted, available })
+    })
+}
+
+/// The quantities of an order by product. An event may have one product in two lines, although the API refuses it.
+fn wanted(order: &OrderCreated) -> BTreeMap<&str, i64> {
+    let mut wanted = BTreeMap::new();
+    for line in &order.lines {
+        *wanted.entry(line.sku.as_str()).or_default() += i64::from(line.quantity);
+    }
+    wanted
+}
+
+/// Reserves stock for the orders, one after the other, except those that are cancelled already: all lines, or none.
+async fn reserve(
+    transaction: &mut PgConnection,
+    orders: &[(&Event, &OrderCreated)],
+) -> Result<Vec<NewEvent>, Failure> {
+    let ids: Vec<_> = orders.iter().map(|(_, order)| order.order_id).collect();
+    let cancelled =
+        sqlx::query_scalar!("select order_id from cancelled_orders where order_id = any($1)", &ids)
+            .fetch_all(&mut *transaction)
+            .await
+            .map_err(inbox::failure)?;
+    let cancelled: HashSet<_> = cancelled.into_iter().collect();
+    let mut free = free_stock(transaction, orders).await.map_err(inbox::failure)?;
+
+    let (mut answers, mut reservations, mut taken) = (vec![], vec![], BTreeMap::new());
+    for (event, order) in orders.iter().filter(|(_, order)| !cancelled.contains(&order.order_id)) {
+        let (reservation_id, order_id) = (Uuid::now_v7(), order.order_id);
+        let mut reservation =
+            Reservation { id: reservation_id, order_id, event_id: event.id, state: "rejected", lines: &[] };
+        if let Some(Shortage { sku, wanted, available }) = shortage(order, &free) {
+            reservations.push(reservation);
+            let body = StockRejected { reservation_id, order_id, sku, wanted, available };
+            answers.push(answer(event, reservation_id, 1, &body)?);
+            continue;
+        }
+        for (sku, quantity) in wanted(order) {
+            *free.entry(sku.to_owned()).or_default() -= quantity;
+            *taken.entry(sku.to_owned()).or_default() += quantity;
+        }
+        (reservation.state, reservation.lines) = ("held", &order.lines);
+        reservations.push(reservation);
+        answers.push(answer(event, reservation_id, 1, &StockReserved { reservation_id, order_id })?);
+    }
+    insert(transaction, &reservations).await.map_err(inbox::failure)?;
+    move_stock(transaction, taken).await.map_err(inbox::failure)?;
+    Ok(answers)
+}
+
+/// The free quantity of each product that is ordered. Locked until the commit, sorted by SKU, so that two transactions
+/// cannot deadlock.
+async fn free_stock(
+    transaction: &mut PgConnection,
+    orders: &[(&Event, &OrderCreated)],
+) -> Result<BTreeMap<String, i64>, sqlx::Error> {
+    let skus: HashSet<_> =
+        orders.iter().flat_map(|(_, order)| &order.lines).map(|line| line.sku.clone()).collect();
+    let rows = sqlx::query!(
+        r#"select sku, on_hand - reserved as "free!" from stock where sku = any($1) order by sku for update"#,
+        &skus.into_iter().collect::<Vec<_>>(),
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.sku, row.free)).collect())
+}
+
+/// Releases the reservations of cancelled orders, and records the cancellations.
+async fn release(
+    transaction: &mut PgConnection,
+    orders: &HashMap<Uuid, (&Event, Uuid)>,
+) -> Result<Vec<NewEvent>, Failure> {
+    let (event_ids, order_ids): (Vec<_>, Vec<_>) =
+        orders.iter().map(|(event_id, (_, order_id))| (*event_id, *order_id)).unzip();
+    let released = sqlx::query!(
+        r#"update reservations set state = 'released', released_by = off.event_id, released_at = clock_timestamp()
+           from unnest($1::uuid[], $2::uuid[]) as off (order_id, event_id)
+           where reservations.order_id = off.order_id and state = 'held'
+           returning reservations.id, reservations.order_id, released_by as "released_by!""#,
+        &order_ids,
+        &event_ids,
+    )
+    .fetch_all(&mut *transaction)
+    .await
+    .map_err(inbox::failure)?;
+    sqlx::query!(
+        "insert into cancelled_orders (order_id, event_id, came_first)
+         select off.order_id, off.event_id,
+                not exists (select from reservations asked where asked.order_id = off.order_id)
+         from unnest($1::uuid[], $2::uuid[]) as off (order_id, event_id)
+         on conflict (order_id) do nothing",
+        &order_ids,
+        &event_ids,
+    )
+    .execute(&mut *transaction)
+    .await
+    .map_err(inbox::failure)?;
+    let back = sqlx::query!(
+        r#"select sku, sum(quantity)::bigint as "quantity!" from reservation_lines
+           where reservation_id = any($1) group by sku"#,
+        &released.iter().map(|reservation| reservation.id).collect::<Vec<_>>(),
+    )
+    .fetch_all(&mut *transaction)
+    .await
+    .map_err(inbox::failure)?;
+    let back = back.into_iter().map(|line| (line.sku, -line.quantity)).collect();
+    move_stock(transaction, back).await.map_err(inbox::failure)?;
+
+    let mut answers = vec![];
+    for row in released {
+        if let Some((event, _)) = orders.get(&row.released_by) {
+            let body = StockReleased { reservation_id: row.id, order_id: row.order_id };
+            answers.push(answer(event, row.id, 2, &body)?);
+        }
+    }
+    Ok(answers)
+}
+
+/// An event that answers `cause`, in the same trace.
+fn answer<D: Data>(cause: &Event, reservation_id: Uuid, version: i32, body: &D) -> Result<NewEvent, Failure> {
+    let aggregate = ("reservation", reservation_id, version);
+    NewEvent::of("/inventory", aggregate, &cause.trace.child(), body)
+        .map_err(|error| Failure::Unexpected(error.into()))
+}
+
+/// A row of `reservations`, with its lines if it is held.
+struct Reservation<'event> {
+    id: Uuid,
+    order_id: Uuid,
+    event_id: Uuid,
+    state: &'static str,
+    lines: &'event [Line],
+}
+
+async fn insert(transaction: &mut PgConnection, reservations: &[Reservation<'_>]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "insert into reservations (id, order_id, event_id, state)
+         select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[])",
+        &reservations.iter().map(|reservation| reservation.id).collect::<Vec<_>>(),
+        &reservations.iter().map(|reservation| reservation.order_id).collect::<Vec<_>>(),
+        &reservations.iter().map(|reservation| reservation.event_id).collect::<Vec<_>>(),
+        &reservations.iter().map(|reservation| reservation.state.to_owned()).collect::<Vec<_>>(),
+    )
+    .execute(&mut *transaction)
+    .await?;
+    let numbered =
+        |reservation: &Reservation<'_>| (1_i16..).zip(reservation.lines).map(|(n, _)| n).collect::<Vec<_>>();
+    let lines = || reservations.iter().flat_map(|one| one.lines.iter().map(move |line| (one.id, line)));
+    sqlx::query!(
+        "insert into reservation_lines (reservation_id, line_number, sku, quantity)
+         select * from unnest($1::uuid[], $2::smallint[], $3::text[], $4::int[])",
+        &lines().map(|(id, _)| id).collect::<Vec<_>>(),
+        &reservations.iter().flat_map(numbered).collect::<Vec<_>>(),
+        &lines().map(|(_, line)| line.sku.clone()).collect::<Vec<_>>(),
+        &lines().map(|(_, line)| line.quantity).collect::<Vec<_>>(),
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Changes the reserved quantities. Sorted by SKU, like every lock here.
+async fn move_stock(transaction: &mut PgConnection, moved: BTreeMap<String, i64>) -> Result<(), sqlx::Error> {
+    let (skus, amounts): (Vec<_>, Vec<_>) = moved.into_iter().unzip();
+    sqlx::query!(
+        "update stock set reserved = stock.reserved + more.amount
+         from (select * from unnest($1::text[], $2::bigint[]) as more (sku, amount) order by sku) more
+         where stock.sku = more.sku",
+        &skus,
+        &amounts,
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}

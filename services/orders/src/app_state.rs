@@ -1,0 +1,49 @@
+use std::sync::{Arc, OnceLock};
+
+use database::PoolKind;
+use outbox::Wake;
+use sqlx::PgPool;
+
+use crate::{Settings, catalogue::Catalogue};
+
+/// What the API's handlers share. Cheap to clone.
+#[derive(Clone)]
+pub struct AppState {
+    /// For single statements: see [`PoolKind::Statements`].
+    pub(crate) pool: PgPool,
+    /// Wakes the relays after each commit that wrote an event.
+    pub(crate) wake: Wake,
+    /// Empty until the database was available once.
+    catalogue: Arc<OnceLock<Catalogue>>,
+    pub(crate) max_requests: u16,
+}
+
+impl AppState {
+    pub fn new(settings: &Settings, wake: Wake) -> Self {
+        let Settings { common, database_connections, max_requests, .. } = settings;
+        Self {
+            pool: database::pool(&common.database_url, "orders", *database_connections, PoolKind::Statements),
+            wake,
+            catalogue: Arc::default(),
+            max_requests: *max_requests,
+        }
+    }
+
+    /// Reads the prices. Call it once the database is prepared; until then `POST /orders` answers 503.
+    ///
+    /// # Errors
+    /// When the catalogue cannot be read.
+    pub async fn read_catalogue(&self) -> anyhow::Result<()> {
+        let catalogue = Catalogue::read(&self.pool).await?;
+        let _ = self.catalogue.set(catalogue);
+        Ok(())
+    }
+
+    pub(crate) fn catalogue(&self) -> Option<&Catalogue> {
+        self.catalogue.get()
+    }
+
+    pub fn pool(&self) -> PgPool {
+        self.pool.clone()
+    }
+}

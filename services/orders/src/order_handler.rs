@@ -1,0 +1,191 @@
+//! Applies the answers of inventory and billing to orders: the second half of what
+//! [`place_order`](crate::place_order) begins.
+
+use std::collections::HashMap;
+
+use crash_points::crash_point;
+use events::{Body, Cause, Event, NewEvent, OrderCancelled, OrderConfirmed};
+use messaging::{Applied, Failure, Handler};
+use outbox::Wake;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::{
+    CONSUMER,
+    order_state::{State, Trigger},
+};
+
+/// Applies each answer as a transition of its order. The second positive answer confirms the order, the first negative one
+/// cancels it, and either is an event.
+#[derive(Clone)]
+pub struct OrderHandler {
+    pool: PgPool,
+    wake: Wake,
+}
+
+impl OrderHandler {
+    /// The pool has to be one for transactions. `wake` wakes the relays after a commit.
+    pub fn new(pool: PgPool, wake: Wake) -> Self {
+        Self { pool, wake }
+    }
+}
+
+/// What an event means for an order.
+struct Answer<'event> {
+    event: &'event Event,
+    order_id: Uuid,
+    trigger: Trigger,
+    source: &'static str,
+}
+
+/// A locked order and its new state.
+struct Order {
+    state: State,
+    version: i32,
+    cancelled_for: Option<Cause>,
+}
+
+impl Handler for OrderHandler {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this pool is for transactions, and no client can hang up on this task"
+    )]
+    async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
+        let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
+        let first = inbox::first_time(&mut transaction, CONSUMER, group).await?;
+        let answers: Vec<_> = first.iter().filter_map(|event| answer(event)).collect();
+        let mut published = vec![];
+        if !answers.is_empty() {
+            let mut orders = lock(&mut transaction, &answers).await?;
+            for answer in &answers {
+                published.extend(transition(answer, &mut orders)?);
+            }
+            write(&mut transaction, &orders).await.map_err(inbox::failure)?;
+            record(&mut transaction, &answers).await.map_err(inbox::failure)?;
+            outbox::append(&mut transaction, &published).await.map_err(inbox::failure)?;
+        }
+        crash_point("effect-written");
+        // The record "processed", the transition and its event are committed together. The acknowledgement comes after.
+        transaction.commit().await.map_err(inbox::failure)?;
+        crash_point("effect-committed");
+        if !published.is_empty() {
+            self.wake.after_commit();
+        }
+        Ok(inbox::applied(group, &first))
+    }
+}
+
+fn answer(event: &Event) -> Option<Answer<'_>> {
+    let (order_id, trigger, source) = match &event.body {
+        Body::StockReserved(said) => (said.order_id, Trigger::StockReserved, "/inventory"),
+        Body::StockRejected(said) => (said.order_id, Trigger::StockRejected, "/inventory"),
+        Body::StockReleased(said) => (said.order_id, Trigger::StockReleased, "/inventory"),
+        Body::PaymentCaptured(said) => (said.order_id, Trigger::PaymentCaptured, "/billing"),
+        Body::PaymentDeclined(said) => (said.order_id, Trigger::PaymentDeclined, "/billing"),
+        Body::PaymentRefunded(said) => (said.order_id, Trigger::PaymentRefunded, "/billing"),
+        // Published by this service.
+        Body::OrderCreated(_) | Body::OrderConfirmed(_) | Body::OrderCancelled(_) => return None,
+    };
+    Some(Answer { event, order_id, trigger, source })
+}
+
+/// Locks the orders, sorted by id, and reads them. While the locks are held no client can cancel these orders, and the
+/// events that are inserted here get a higher `seq` than those inserted before.
+async fn lock(
+    transaction: &mut PgConnection,
+    answers: &[Answer<'_>],
+) -> Result<HashMap<Uuid, Order>, Failure> {
+    let ids: Vec<_> = answers.iter().map(|answer| answer.order_id).collect();
+    let rows = sqlx::query!(
+        "select id, status, version from orders where id = any($1) order by id for no key update",
+        &ids
+    )
+    .fetch_all(transaction)
+    .await
+    .map_err(inbox::failure)?;
+    let mut orders = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let state = row.status.parse().map_err(|problem: String| Failure::Unexpected(problem.into()))?;
+        orders.insert(row.id, Order { state, version: row.version, cancelled_for: None });
+    }
+    Ok(orders)
+}
+
+/// Makes one transition, and returns the event that it causes.
+fn transition(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<Option<NewEvent>, Failure> {
+    let Answer { event, order_id, trigger, .. } = *answer;
+    let permanent = |problem: String| Failure::Permanent(problem.into());
+    let order =
+        orders.get_mut(&order_id).ok_or_else(|| permanent(format!("there is no order {order_id}")))?;
+    let next = order.state.after(trigger).ok_or_else(|| {
+        permanent(format!("{trigger:?} is not possible for order {order_id}, which is {}", order.state))
+    })?;
+    if next == order.state {
+        return Ok(None);
+    }
+    order.state = next;
+    let aggregate = ("order", order_id, order.version + 1);
+    let trace = event.trace.child();
+    let new_event = match next {
+        State::Confirmed => NewEvent::of("/orders", aggregate, &trace, &OrderConfirmed { order_id }),
+        State::Cancelled => {
+            let (cause, detail) = cancellation_cause(&event.body);
+            order.cancelled_for = Some(cause);
+            NewEvent::of("/orders", aggregate, &trace, &OrderCancelled { order_id, cause, detail })
+        }
+        State::Pending | State::Reserved | State::Paid => return Ok(None),
+    };
+    order.version += 1;
+    new_event.map(Some).map_err(|error| Failure::Unexpected(error.into()))
+}
+
+/// Why an order is cancelled, for programs and for people.
+fn cancellation_cause(body: &Body) -> (Cause, String) {
+    match body {
+        Body::StockRejected(said) => (
+            Cause::OutOfStock,
+            format!("{} of {} were ordered, and {} are left", said.wanted, said.sku, said.available),
+        ),
+        Body::PaymentDeclined(said) => (Cause::PaymentDeclined, said.reason.clone()),
+        _ => (Cause::Other, String::new()),
+    }
+}
+
+/// Updates the orders. A transition without an event leaves the version unchanged: it counts published events.
+async fn write(transaction: &mut PgConnection, orders: &HashMap<Uuid, Order>) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "update orders
+         set status = moved.status, version = moved.version,
+             confirmed_at = case when moved.status = 'confirmed' then clock_timestamp() else confirmed_at end,
+             cancelled_at = case when moved.status = 'cancelled' then clock_timestamp() end,
+             cancelled_for = moved.cause
+         from unnest($1::uuid[], $2::text[], $3::int[], $4::text[]) as moved (id, status, version, cause)
+         where orders.id = moved.id and orders.status <> moved.status",
+        &orders.keys().copied().collect::<Vec<_>>(),
+        &orders.values().map(|order| order.state.to_string()).collect::<Vec<_>>(),
+        &orders.values().map(|order| order.version).collect::<Vec<_>>(),
+        &orders
+            .values()
+            .map(|order| order.cancelled_for.map(|cause| cause.name().to_owned()))
+            .collect::<Vec<_>>() as &[Option<String>],
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Records which service has answered what.
+async fn record(transaction: &mut PgConnection, answers: &[Answer<'_>]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "insert into answers (order_id, event_id, event_type, source, occurred_at)
+         select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[])",
+        &answers.iter().map(|answer| answer.order_id).collect::<Vec<_>>(),
+        &answers.iter().map(|answer| answer.event.id).collect::<Vec<_>>(),
+        &answers.iter().map(|answer| answer.event.event_type.to_owned()).collect::<Vec<_>>(),
+        &answers.iter().map(|answer| answer.source.to_owned()).collect::<Vec<_>>(),
+        &answers.iter().map(|answer| answer.event.time).collect::<Vec<_>>(),
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}

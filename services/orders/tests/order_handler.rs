@@ -1,0 +1,202 @@
+//! The order handler applies the answers of inventory and billing: in any order, twice, late, and contradicting earlier
+//! ones.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
+
+use events::{
+    Body, Data, Event, Money, PaymentCaptured, PaymentDeclined, PaymentRefunded, StockRejected,
+    StockReleased, StockReserved, TraceContext,
+};
+use messaging::{Applied, Failure, Handler};
+use orders::{
+    OrderHandler,
+    order_state::{State, Trigger},
+};
+use outbox::Wake;
+use sqlx::PgPool;
+use testbed::TestDatabase;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+struct Orders {
+    handler: OrderHandler,
+    pool: PgPool,
+    _database: TestDatabase,
+}
+
+impl Orders {
+    async fn start() -> anyhow::Result<Self> {
+        let database = testbed::database().await?;
+        testbed::migrate(database.urls()).await?;
+        let pool = PgPool::connect(&database.url("orders")).await?;
+        Ok(Self { handler: OrderHandler::new(pool.clone(), Wake::new()), pool, _database: database })
+    }
+
+    /// Inserts an order in this state, with the version that the state implies.
+    async fn insert(&self, state: State) -> anyhow::Result<Uuid> {
+        let id = Uuid::now_v7();
+        let version = match state {
+            State::Pending | State::Reserved | State::Paid => 1,
+            State::Confirmed | State::Cancelled => 2,
+        };
+        sqlx::query(
+            "insert into orders (id, customer_id, status, total_amount, currency, version, confirmed_at, cancelled_at,
+                                 cancelled_for)
+             values ($1, $1, $2, 625, 'EUR', $3, case $2 when 'confirmed' then now() end,
+                     case $2 when 'cancelled' then now() end, case $2 when 'cancelled' then 'customer' end)",
+        )
+        .bind(id)
+        .bind(state.name())
+        .bind(version)
+        .execute(&self.pool)
+        .await?;
+        Ok(id)
+    }
+
+    /// An order's status and version, and the types of its events and of its answers.
+    async fn read(&self, id: Uuid) -> anyhow::Result<(String, i32, Vec<String>, Vec<String>)> {
+        Ok(sqlx::query_as(
+            "select status, version,
+                    array(select event_type from outbox where aggregate_id = id order by aggregate_version),
+                    array(select event_type from answers where order_id = orders.id order by answers.id)
+             from orders where id = $1",
+        )
+        .bind(id)
+        .fetch_one(&self.pool)
+        .await?)
+    }
+}
+
+/// The event by which another service answers.
+fn answer(order_id: Uuid, trigger: Trigger) -> Event {
+    let (reservation_id, payment_id) = (Uuid::now_v7(), Uuid::now_v7());
+    let amount = Money { amount: 625, currency: "EUR".into() };
+    let (event_type, body) = match trigger {
+        Trigger::StockReserved => {
+            (StockReserved::TYPE, Body::StockReserved(StockReserved { reservation_id, order_id }))
+        }
+        Trigger::StockRejected => {
+            let body =
+                StockRejected { reservation_id, order_id, sku: "POT-003".into(), wanted: 5, available: 2 };
+            (StockRejected::TYPE, Body::StockRejected(body))
+        }
+        Trigger::StockReleased => {
+            (StockReleased::TYPE, Body::StockReleased(StockReleased { reservation_id, order_id }))
+        }
+        Trigger::PaymentCaptured => {
+            let body = PaymentCaptured { payment_id, order_id, amount, charge_id: Uuid::now_v7() };
+            (PaymentCaptured::TYPE, Body::PaymentCaptured(body))
+        }
+        Trigger::PaymentDeclined => {
+            let body = PaymentDeclined { payment_id, order_id, reason: "no money".into() };
+            (PaymentDeclined::TYPE, Body::PaymentDeclined(body))
+        }
+        Trigger::PaymentRefunded => {
+            let body = PaymentRefunded { payment_id, order_id, amount, refund_id: Uuid::now_v7() };
+            (PaymentRefunded::TYPE, Body::PaymentRefunded(body))
+        }
+        Trigger::CustomerCancels | Trigger::WaitedTooLong => {
+            panic!("{trigger:?} is not an answer of another service")
+        }
+    };
+    Event {
+        id: Uuid::now_v7(),
+        event_type,
+        aggregate_id: payment_id,
+        aggregate_version: 1,
+        time: OffsetDateTime::now_utc(),
+        trace: TraceContext::root(),
+        body,
+    }
+}
+
+/// The six answers of other services.
+fn answers() -> impl Iterator<Item = Trigger> {
+    let own = [Trigger::CustomerCancels, Trigger::WaitedTooLong];
+    Trigger::ALL.into_iter().filter(move |trigger| !own.contains(trigger))
+}
+
+#[tokio::test]
+async fn every_transition_is_made_and_every_other_answer_is_refused_and_changes_nothing() -> anyhow::Result<()>
+{
+    let orders = Orders::start().await?;
+    for state in State::ALL {
+        for trigger in answers() {
+            let order = orders.insert(state).await?;
+            let before = orders.read(order).await?;
+            let applied = orders.handler.apply(&[answer(order, trigger)]).await;
+            let (status, version, events, answers) = orders.read(order).await?;
+            let Some(next) = state.after(trigger) else {
+                assert!(matches!(applied, Err(Failure::Permanent(_))), "{trigger:?} at {state}: {applied:?}");
+                assert_eq!((status, version, events, answers), before, "{trigger:?} at {state}");
+                continue;
+            };
+            assert_eq!(applied.unwrap(), Applied { first: 1, duplicates: 0 }, "{trigger:?} at {state}");
+            assert_eq!((status.as_str(), answers.len()), (next.name(), 1), "{trigger:?} at {state}");
+            // Only the two final states are published as events.
+            let expected = match next {
+                _ if next == state => vec![],
+                State::Confirmed => vec!["OrderConfirmed"],
+                State::Cancelled => vec!["OrderCancelled"],
+                _ => vec![],
+            };
+            assert_eq!(events, expected, "{trigger:?} at {state}");
+            assert_eq!(version, before.1 + i32::try_from(events.len())?, "{trigger:?} at {state}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_positive_answers_in_one_group_confirm_an_order_once_in_either_order() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    for answers in [
+        [Trigger::StockReserved, Trigger::PaymentCaptured],
+        [Trigger::PaymentCaptured, Trigger::StockReserved],
+    ] {
+        let order = orders.insert(State::Pending).await?;
+        let group = answers.map(|trigger| answer(order, trigger));
+        orders.handler.apply(&group).await?;
+        // The group is delivered again, as after a crash between the commit and the acknowledgement.
+        let again = orders.handler.apply(&group).await?;
+        assert_eq!(again, Applied { first: 0, duplicates: 2 });
+        let (status, version, events, answers) = orders.read(order).await?;
+        assert_eq!((status.as_str(), version), ("confirmed", 2));
+        assert_eq!((events, answers.len()), (vec!["OrderConfirmed".to_owned()], 2));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn negative_answer_cancels_with_its_cause_and_a_later_positive_one_changes_nothing()
+-> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    for (negative, positive, cause) in [
+        (Trigger::StockRejected, Trigger::PaymentCaptured, "outOfStock"),
+        (Trigger::PaymentDeclined, Trigger::StockReserved, "paymentDeclined"),
+    ] {
+        let order = orders.insert(State::Pending).await?;
+        orders.handler.apply(&[answer(order, negative), answer(order, positive)]).await?;
+        let (status, version, events, answers) = orders.read(order).await?;
+        assert_eq!((status.as_str(), version, answers.len()), ("cancelled", 2, 2));
+        assert_eq!(events, ["OrderCancelled"]);
+        let (column, payload): (String, String) = sqlx::query_as(
+            "select cancelled_for, payload::text from orders join outbox on aggregate_id = id where id = $1",
+        )
+        .bind(order)
+        .fetch_one(&orders.pool)
+        .await?;
+        assert_eq!(column, cause);
+        let event: serde_json::Value = serde_json::from_str(&payload)?;
+        assert_eq!((&event["data"]["cause"], &event["sequence"]), (&cause.into(), &2.into()));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn answer_to_an_unknown_order_is_a_permanent_failure() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let refused = orders.handler.apply(&[answer(Uuid::now_v7(), Trigger::StockReserved)]).await;
+    assert!(matches!(refused, Err(Failure::Permanent(_))), "{refused:?}");
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! PostgreSQL as every service uses it.
+//!
+//! - [`pool()`]: a pool that never lends a connection inside a transaction that an earlier borrower left open.
+//! - [`prepare()`]: waits for the server at start, checks it, and migrates the schema.
+//! - [`is_unavailable`], [`is_locked`]: what an error means for the caller.
+//! - [`DatabaseHealth`]: whether the database answers, for `/readyz`.
+//! - [`Retention`]: erases old rows in small windows.
+
+mod errors;
+mod health;
+mod pool;
+mod prepare;
+mod read_only;
+mod retention;
+mod url;
+
+pub use errors::{is_locked, is_unavailable};
+pub use health::DatabaseHealth;
+pub use pool::{PoolKind, pool};
+pub use prepare::{InvalidDatabase, prepare};
+pub use retention::{Erase, Retention, Round, Window};
+pub use url::DatabaseUrl;

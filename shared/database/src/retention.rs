@@ -1,0 +1,123 @@
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// How often a round begins.
+const ROUND_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The pause after each window, so that retention does not slow the service down.
+const WINDOW_PAUSE: Duration = Duration::from_millis(20);
+
+/// The most windows of one round: a million rows. The next round continues there.
+const MAX_WINDOWS: u32 = 1000;
+
+/// How long one window may take. The next round tries again.
+const WINDOW_DEADLINE: Duration = Duration::from_secs(15);
+
+/// How often a round begins at the first key. The others begin where young rows do, so that rows which stay are not read
+/// every minute; rows that have become old behind that point are found by this one.
+const RESTART_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+
+/// What one window contained.
+pub struct Window<K> {
+    /// The last key of the window, where the next one begins; `None` if it was empty.
+    pub last: Option<K>,
+    pub erased: i64,
+    /// Whether rows remain that will be old enough later.
+    pub some_are_young: bool,
+    /// Whether rows behind this window may be old enough.
+    pub more: bool,
+}
+
+/// Erases one window of old rows: a statement that commits by itself and may be cancelled at any moment.
+pub trait Erase: Send + Sync {
+    /// The key that the walk follows.
+    type Key: Copy + Send;
+    /// Below every key.
+    const FIRST_KEY: Self::Key;
+
+    /// Erases what is old among the thousand rows after a key. `None`: another instance is erasing at this moment.
+    fn erase_window(
+        &self,
+        after: Self::Key,
+    ) -> impl Future<Output = Result<Option<Window<Self::Key>>, sqlx::Error>> + Send;
+}
+
+/// Erases old rows of a table, window by window: locks, replication and vacuum see small deletes.
+pub struct Retention<E: Erase> {
+    table: &'static str,
+    erase: E,
+    /// After this key the next round begins.
+    next: E::Key,
+    restarted: Instant,
+}
+
+/// The outcome of a round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Round {
+    pub erased: u64,
+    pub windows: u32,
+}
+
+impl<E: Erase> Retention<E> {
+    /// `table` is the label of `retention_erased_total`.
+    pub fn new(table: &'static str, erase: E) -> Self {
+        Self { table, erase, next: E::FIRST_KEY, restarted: Instant::now() }
+    }
+
+    /// Erases window by window, and ends where all rows are too young, or when another instance is erasing.
+    ///
+    /// # Errors
+    /// When the database fails. Rows that were erased by then stay erased.
+    pub async fn round(&mut self) -> Result<Round, sqlx::Error> {
+        if self.restarted.elapsed() > RESTART_INTERVAL {
+            (self.next, self.restarted) = (E::FIRST_KEY, Instant::now());
+        }
+        let mut round = Round::default();
+        let (mut after, mut young_since) = (self.next, None);
+        while round.windows < MAX_WINDOWS {
+            let window = timeout(WINDOW_DEADLINE, self.erase.erase_window(after)).await;
+            let Some(window) = window.map_err(|_| sqlx::Error::PoolTimedOut)?? else { return Ok(round) };
+            let erased = u64::try_from(window.erased).unwrap_or(0);
+            round.windows += 1;
+            round.erased += erased;
+            metrics::counter!("retention_erased_total", "table" => self.table).increment(erased);
+            if window.some_are_young {
+                young_since = young_since.or(Some(after));
+            }
+            // Rows behind a window that is too young as a whole are younger still, except a few that waited for long.
+            // Those stay until a later round.
+            let too_young = window.erased == 0 && window.some_are_young;
+            let (true, false, Some(last)) = (window.more, too_young, window.last) else { break };
+            after = last;
+            sleep(WINDOW_PAUSE).await;
+        }
+        self.next = young_since.unwrap_or(after);
+        Ok(round)
+    }
+
+    /// Makes a round every minute, until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let rounds = async {
+            loop {
+                match self.round().await {
+                    Ok(Round { erased: 0, .. }) => {}
+                    Ok(Round { erased, windows }) => {
+                        tracing::info!(table = self.table, erased, windows, "erased old rows");
+                    }
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(
+                            table = self.table,
+                            error,
+                            "failed to erase old rows; the next round retries"
+                        );
+                    }
+                }
+                sleep(ROUND_INTERVAL).await;
+            }
+        };
+        stop.run_until_cancelled(rounds).await;
+    }
+}

@@ -1,0 +1,81 @@
+//! What a session needs for the promises is set by the pool, whatever the server's defaults are.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use database::{DatabaseHealth, DatabaseUrl, PoolKind};
+use sqlx::{Connection as _, PgConnection, PgPool};
+use testbed::TestDatabase;
+use tokio_util::sync::CancellationToken;
+
+const KINDS: [PoolKind; 3] = [PoolKind::Statements, PoolKind::Transactions, PoolKind::AsyncCommit];
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn pool(database: &TestDatabase, kind: PoolKind) -> anyhow::Result<PgPool> {
+    let url: DatabaseUrl = database.url("orders").parse().map_err(anyhow::Error::msg)?;
+    Ok(database::pool(&url, "test", 2, kind))
+}
+
+/// Changes a default of this database, for sessions that begin after it.
+async fn set_default(database: &TestDatabase, change: &str) -> anyhow::Result<()> {
+    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    // One of the defaults would refuse to be changed back.
+    sqlx::query("set default_transaction_read_only = off").execute(&mut admin).await?;
+    let sql = format!("alter database \"{}\" {change}", database.name());
+    // Text from this file; the statement takes no parameters.
+    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await.context("failed to change a default")?;
+    Ok(())
+}
+
+async fn show(pool: &PgPool, setting: &str) -> anyhow::Result<String> {
+    Ok(sqlx::query_scalar("select current_setting($1)").bind(setting).fetch_one(pool).await?)
+}
+
+#[tokio::test]
+async fn commits_and_isolation_do_not_depend_on_defaults_of_the_database() -> anyhow::Result<()> {
+    let database = testbed::database().await?;
+    set_default(&database, "set synchronous_commit = 'off'").await?;
+    set_default(&database, "set default_transaction_isolation = 'repeatable read'").await?;
+    let unpinned = PgPool::connect(&database.url("orders")).await?;
+    assert_eq!(show(&unpinned, "synchronous_commit").await?, "off", "the defaults have to be bad here");
+    for kind in KINDS {
+        let pool = pool(&database, kind)?;
+        let expected = if kind == PoolKind::AsyncCommit { "off" } else { "on" };
+        assert_eq!(show(&pool, "synchronous_commit").await?, expected, "{kind:?}");
+        assert_eq!(show(&pool, "transaction_isolation").await?, "read committed", "{kind:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn health_reports_a_read_only_server_and_the_pool_leaves_it_afterwards() -> anyhow::Result<()> {
+    for kind in KINDS {
+        let database = testbed::database().await?;
+        set_default(&database, "set default_transaction_read_only = on").await?;
+        let pool = pool(&database, kind)?;
+        let (health, stop) = (DatabaseHealth::default(), CancellationToken::new());
+        health.set_prepared();
+        let watching = tokio::spawn(health.clone().watch("test", pool.clone(), stop.clone()));
+        let probe = health.probe();
+        testbed::eventually("health to say read-only", DEADLINE, async || {
+            Ok(probe().is_err_and(|reason| reason == "it is read-only").then_some(()))
+        })
+        .await?;
+        let refused = sqlx::query("create table notes (text text)").execute(&pool).await;
+        assert!(refused.is_err_and(|error| database::is_unavailable(&error)), "{kind:?}");
+
+        // As after a failover: new connections can write, those that are open cannot.
+        set_default(&database, "reset default_transaction_read_only").await?;
+        testbed::eventually("the pool to write again", DEADLINE, async || {
+            sqlx::query("create table if not exists notes (text text)").execute(&pool).await?;
+            Ok(Some(()))
+        })
+        .await
+        .with_context(|| format!("{kind:?}"))?;
+        testbed::eventually("health to be good", DEADLINE, async || Ok(probe().is_ok().then_some(())))
+            .await?;
+        stop.cancel();
+        watching.await?;
+    }
+    Ok(())
+}

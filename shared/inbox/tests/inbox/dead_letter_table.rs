@@ -1,0 +1,52 @@
+use inbox::DeadLetterTable;
+use messaging::{DeadLetter, DeadLetterStore};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::support::Inbox;
+
+fn letter(body: &[u8]) -> DeadLetter {
+    DeadLetter {
+        queue: "billing.events",
+        arrival: new_arrival(),
+        message_id: Some("poison".into()),
+        reason: "malformed".into(),
+        detail: "malformed: not JSON".into(),
+        headers: json!({ "reason": "malformed" }),
+        routing_key: "order.created".into(),
+        body: body.to_vec(),
+    }
+}
+
+fn new_arrival() -> Option<String> {
+    Some(Uuid::now_v7().to_string())
+}
+
+#[tokio::test]
+async fn dead_letter_delivered_again_is_one_row_even_after_it_is_resolved() -> anyhow::Result<()> {
+    let inbox = Inbox::new().await?;
+    let table = DeadLetterTable::new(inbox.pool.clone());
+    let rows = async || {
+        sqlx::query_scalar::<_, i64>("select count(*) from dead_letters").fetch_one(&inbox.pool).await
+    };
+    let first = letter(b"\xff\x00 not json");
+    for _ in 0..3 {
+        table.save(&first).await?;
+    }
+    // A consumer that crashes between setting a message aside and acknowledging it sets it aside twice.
+    table.save(&DeadLetter { arrival: new_arrival(), ..first.clone() }).await?;
+    assert_eq!(rows().await?, 1);
+
+    let discard =
+        "update dead_letters set resolved_at = clock_timestamp(), resolution = 'discarded', note = 'a test'";
+    sqlx::query(discard).execute(&inbox.pool).await?;
+    table.save(&first).await?;
+    assert_eq!(rows().await?, 1, "the resolved dead letter was delivered again");
+    // The same message, set aside again after that, is a new row for the operator.
+    table.save(&DeadLetter { arrival: new_arrival(), ..first.clone() }).await?;
+    assert_eq!(rows().await?, 2);
+    // Other bytes under the same id are another message.
+    table.save(&letter(b"other")).await?;
+    assert_eq!(rows().await?, 3);
+    Ok(())
+}

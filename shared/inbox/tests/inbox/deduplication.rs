@@ -1,0 +1,131 @@
+//! Whether an event is new is decided by the primary key, in the transaction of the effect.
+
+use events::Event;
+use inbox::{applied, first_time};
+use sqlx::PgPool;
+use testbed::eventually;
+use tokio::time::timeout;
+
+use crate::support::{DEADLINE, Inbox, event};
+
+/// An inbox with a table `effects`, which has one row for each time that an event was applied.
+async fn inbox_with_effects() -> anyhow::Result<Inbox> {
+    let inbox = Inbox::new().await?;
+    sqlx::query("create table effects (event_id uuid not null)").execute(&inbox.pool).await?;
+    Ok(inbox)
+}
+
+/// Applies a group as a handler does. Pauses before the commit, so that other transactions overlap with this one.
+async fn handle(pool: &PgPool, consumer: &str, group: &[Event]) -> anyhow::Result<usize> {
+    let mut transaction = pool.begin().await?;
+    let first = first_time(&mut transaction, consumer, group).await?;
+    for event in &first {
+        sqlx::query("insert into effects values ($1)").bind(event.id).execute(&mut *transaction).await?;
+    }
+    sqlx::query("select pg_sleep(0.05)").execute(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(applied(group, &first).first)
+}
+
+async fn effects(pool: &PgPool, event: &Event) -> anyhow::Result<i64> {
+    let sql = "select count(*) from effects where event_id = $1";
+    Ok(sqlx::query_scalar(sql).bind(event.id).fetch_one(pool).await?)
+}
+
+#[tokio::test]
+async fn event_delivered_twice_has_one_effect() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let event = event();
+    assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1);
+    assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 0);
+    assert_eq!(effects(pool, &event).await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn event_delivered_to_ten_connections_at_once_has_one_effect() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    for _ in 0..5 {
+        let event = event();
+        let tries = (0..10).map(|_| {
+            let (pool, event) = (pool.clone(), event.clone());
+            tokio::spawn(async move { handle(&pool, "billing", &[event]).await })
+        });
+        let mut first = 0;
+        for tried in tries.collect::<Vec<_>>() {
+            first += tried.await??;
+        }
+        assert_eq!(first, 1);
+        assert_eq!(effects(pool, &event).await?, 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let (a, b) = (event(), event());
+    let group = [b.clone(), a.clone(), b.clone()];
+    let mut transaction = pool.begin().await?;
+    let first = first_time(&mut transaction, "billing", &group).await?;
+    assert_eq!(first.iter().map(|event| event.id).collect::<Vec<_>>(), [b.id, a.id]);
+    transaction.commit().await?;
+    assert_eq!(applied(&group, &first).duplicates, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn event_whose_effect_was_rolled_back_is_applied_again() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let event = event();
+    let mut transaction = pool.begin().await?;
+    assert_eq!(first_time(&mut transaction, "billing", std::slice::from_ref(&event)).await?.len(), 1);
+    transaction.rollback().await?;
+    assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1, "the event is lost");
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_consumers_each_apply_an_event_once() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let event = event();
+    assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1);
+    assert_eq!(handle(pool, "reporting", std::slice::from_ref(&event)).await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn groups_with_the_same_events_in_opposite_orders_do_not_deadlock() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let events: Vec<_> = (0..50).map(|_| event()).collect();
+    let backwards: Vec<_> = events.iter().rev().cloned().collect();
+    let both = async { tokio::join!(handle(pool, "billing", &events), handle(pool, "billing", &backwards)) };
+    let (one, other) = timeout(DEADLINE, both).await?;
+    assert_eq!(one? + other?, 50);
+    Ok(())
+}
+
+#[tokio::test]
+async fn transactions_of_one_consumer_never_overlap() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let mut replay = pool.begin().await?;
+    first_time(&mut replay, "billing", &[event()]).await?;
+    // Another consumer in the same schema does not wait.
+    assert_eq!(handle(pool, "archive", &[event()]).await?, 1);
+
+    let consumer = tokio::spawn({
+        let pool = pool.clone();
+        async move { handle(&pool, "billing", &[event()]).await }
+    });
+    let waiting = "select count(*) from pg_locks join pg_database on pg_database.oid = pg_locks.database
+                   where locktype = 'advisory' and not granted and datname = current_database()";
+    eventually("the consumer to wait for the replay", DEADLINE, async || {
+        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(pool).await?;
+        Ok((waiting == 1).then_some(()))
+    })
+    .await?;
+    assert!(!consumer.is_finished());
+    replay.commit().await?;
+    assert_eq!(consumer.await??, 1);
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! How long processed events are kept, and what happens to a copy that arrives later. The tests write the records' ages
+//! instead of waiting.
+
+use std::time::Duration;
+
+use database::{Erase, Retention, Round};
+use events::Event;
+use inbox::first_time;
+use sqlx::PgPool;
+
+use crate::support::{Inbox, event};
+
+const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
+
+fn retention(pool: &PgPool) -> Retention<impl Erase + use<>> {
+    inbox::retention(pool.clone(), "billing", MONTH)
+}
+
+/// Records the event as processed. Returns whether it was new to the consumer.
+async fn is_new(pool: &PgPool, event: &Event) -> anyhow::Result<bool> {
+    let mut transaction = pool.begin().await?;
+    let group = std::slice::from_ref(event);
+    let new = !first_time(&mut transaction, "billing", group).await?.is_empty();
+    transaction.commit().await?;
+    Ok(new)
+}
+
+/// Inserts records whose ids and times are of this age.
+async fn insert_processed(pool: &PgPool, consumer: &str, records: i64, age: &str) -> anyhow::Result<()> {
+    let sql = "insert into processed_events (consumer, event_id, event_type, processed_at)
+               select $1, (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0')
+                           || '7' || substr(md5(random()::text), 1, 3)
+                           || '8' || substr(md5(random()::text), 1, 15))::uuid,
+                      'OrderCreated', at
+               from (select clock_timestamp() - $3::text::interval as at from generate_series(1, $2)) as records";
+    sqlx::query(sql).bind(consumer).bind(records).bind(age).execute(pool).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn copy_is_dropped_during_the_retention_time_and_applied_again_afterwards() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &Inbox::new().await?;
+    let event = event();
+    let mut retention = retention(pool);
+    assert!(is_new(pool, &event).await?);
+    for (age, new) in [("29 days 23 hours", false), ("30 days 1 minute", true)] {
+        let older = "update processed_events set processed_at = clock_timestamp() - $1::text::interval";
+        sqlx::query(older).bind(age).execute(pool).await?;
+        assert_eq!(retention.round().await?.erased, u64::from(new), "{age}");
+        // Because of the second case, records must be kept for longer than anything can be published again.
+        assert_eq!(is_new(pool, &event).await?, new, "{age}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn round_erases_window_by_window_and_only_old_records_of_its_consumer() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &Inbox::new().await?;
+    insert_processed(pool, "another", 100, "60 days").await?;
+    insert_processed(pool, "billing", 2500, "31 days").await?;
+    insert_processed(pool, "billing", 10_000, "1 day").await?;
+    let mut retention = retention(pool);
+    assert_eq!(retention.round().await?, Round { erased: 2500, windows: 4 });
+    assert_eq!(retention.round().await?, Round { erased: 0, windows: 1 });
+    let left: i64 = sqlx::query_scalar("select count(*) from processed_events").fetch_one(pool).await?;
+    assert_eq!(left, 10_100);
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_instances_take_turns_and_erase_each_record_once() -> anyhow::Result<()> {
+    let Inbox { pool, .. } = &Inbox::new().await?;
+    insert_processed(pool, "billing", 5000, "31 days").await?;
+    let (mut one, mut other) = (retention(pool), retention(pool));
+    let (first, second) = tokio::try_join!(one.round(), other.round())?;
+    let later = one.round().await?;
+    assert_eq!(first.erased + second.erased + later.erased, 5000);
+    let recorded: i64 = sqlx::query_scalar("select erased from inbox_retention").fetch_one(pool).await?;
+    assert_eq!(recorded, 5000);
+    Ok(())
+}

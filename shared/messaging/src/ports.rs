@@ -1,0 +1,166 @@
+use std::{error::Error, future::Future};
+
+use events::Event;
+use uuid::Uuid;
+
+/// A message to publish.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// The event's id, sent as `message_id`: the same at every attempt, so that consumers recognise a duplicate.
+    pub id: Uuid,
+    pub event_type: String,
+    /// The envelope as it was written into the outbox.
+    pub body: Vec<u8>,
+    /// W3C trace context, for the message's headers.
+    pub traceparent: Option<String>,
+}
+
+/// The outcome of publishing one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PublishOutcome {
+    /// The broker has stored it. The only outcome after which an event is marked as published.
+    Confirmed,
+    /// The broker refused the message. Counts as an attempt.
+    Refused(Refusal),
+    /// The connection or the deadline ended before an answer came, so the broker may or may not have it. The event is
+    /// published again with the same id, and consumers drop the second copy. Does not count as an attempt.
+    Unknown,
+}
+
+/// Why one message was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Negative acknowledgement: a queue is full or failing.
+    #[error("the broker sent a negative acknowledgement")]
+    Nacked,
+    /// The message is mandatory and no queue is bound for it.
+    #[error("no queue is bound for it")]
+    Unroutable,
+    /// Larger than the publisher's limit. The broker would close the channel, and the whole batch would be unconfirmed.
+    #[error("larger than the limit")]
+    TooLarge,
+}
+
+impl Refusal {
+    /// Whether the event itself may be to blame, so that no retry may ever succeed. A negative acknowledgement is about a
+    /// queue, and it passes, however long that takes.
+    pub fn may_be_final(self) -> bool {
+        self != Self::Nacked
+    }
+
+    /// A short, stable name for metrics.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Nacked => "nacked",
+            Self::Unroutable => "unroutable",
+            Self::TooLarge => "too-large",
+        }
+    }
+}
+
+/// The broker cannot be reached or does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the broker is unavailable: {0}")]
+pub struct BrokerUnavailable(pub String);
+
+/// Publishes messages with publisher confirms.
+pub trait Publisher: Send {
+    /// Checks that the broker is reachable, and connects if necessary. The relay calls it before it claims anything, so
+    /// that an outage costs neither locks nor attempts. Returns within a few seconds.
+    ///
+    /// # Errors
+    /// [`BrokerUnavailable`]: try again later.
+    fn ready(&mut self) -> impl Future<Output = Result<(), BrokerUnavailable>> + Send;
+
+    /// Publishes all messages in order and waits for their confirms, up to the confirm deadline. Returns one outcome for
+    /// each message, in the same order.
+    fn publish(&mut self, batch: &[Outgoing]) -> impl Future<Output = Vec<PublishOutcome>> + Send;
+}
+
+/// A received message that is not decoded yet.
+#[derive(Debug, Clone, Default)]
+pub struct Incoming {
+    /// The AMQP property, if it is set.
+    pub message_id: Option<String>,
+    /// W3C trace context, from the headers.
+    pub traceparent: Option<String>,
+    pub body: Vec<u8>,
+}
+
+impl Incoming {
+    /// Decodes the message into an event.
+    ///
+    /// # Errors
+    /// [`events::Rejection`]: the message can never be applied.
+    pub fn decode(&self) -> Result<Event, events::Rejection> {
+        events::decode(&self.body, self.message_id.as_deref(), self.traceparent.as_deref())
+    }
+}
+
+/// What a handler did with a group of events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Events whose effect was committed now.
+    pub first: usize,
+    /// Events whose effect had been committed before: nothing was done.
+    pub duplicates: usize,
+}
+
+/// Why a handler could not apply a group. It decides what the consumer does with the messages.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The cause is not the event, and it will pass: the database is unavailable. The consumer waits and uses up no
+    /// delivery attempt.
+    #[error("temporary: {0}")]
+    Temporary(#[source] Box<dyn Error + Send + Sync>),
+    /// It took too long. Fewer events at once may be fast enough: the consumer halves the group.
+    #[error("too slow: {0}")]
+    TooSlow(#[source] Box<dyn Error + Send + Sync>),
+    /// This event can never be applied. The consumer sets it aside at once.
+    #[error("permanent: {0}")]
+    Permanent(#[source] Box<dyn Error + Send + Sync>),
+    /// The cause is not known. The consumer tries a few more times, then sets the event aside.
+    #[error("unexpected: {0}")]
+    Unexpected(#[source] Box<dyn Error + Send + Sync>),
+}
+
+/// Applies events to a service's tables.
+pub trait Handler: Send + Sync + 'static {
+    /// Applies a whole group in one transaction, or nothing. The consumer acknowledges after this has returned `Ok`, never
+    /// before: the commit comes first.
+    ///
+    /// # Errors
+    /// [`Failure`] says what the consumer should do with the group.
+    fn apply(&self, group: &[Event]) -> impl Future<Output = Result<Applied, Failure>> + Send;
+}
+
+/// A message that could not be applied, as the collector received it from a dead-letter queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeadLetter {
+    /// The queue whose consumer could not apply it.
+    pub queue: &'static str,
+    /// Identifies this dead letter, so that a second delivery of it is recognised. `None` if the message has no such id.
+    pub arrival: Option<String>,
+    /// The AMQP property, if it is set.
+    pub message_id: Option<String>,
+    /// A short, stable name of what was wrong.
+    pub reason: String,
+    /// The reason as a sentence.
+    pub detail: String,
+    /// All headers as a JSON object.
+    pub headers: serde_json::Value,
+    /// The routing key under which it was first published.
+    pub routing_key: String,
+    /// The original bytes.
+    pub body: Vec<u8>,
+}
+
+/// Keeps dead letters for an operator.
+pub trait DeadLetterStore: Send + Sync + 'static {
+    /// Saves a dead letter durably. The collector acknowledges after this has returned `Ok`, never before. Saving the
+    /// same dead letter again does nothing and returns `Ok`.
+    ///
+    /// # Errors
+    /// [`Failure::Temporary`]: try again. Anything else: this dead letter cannot be saved and stays in its queue.
+    fn save(&self, letter: &DeadLetter) -> impl Future<Output = Result<(), Failure>> + Send;
+}

@@ -1,0 +1,274 @@
+//! Dead letters: messages that this service could not apply.
+
+use std::{sync::Arc, time::Duration};
+
+use messaging::{Applied, Failure, Handler, Incoming};
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
+use serde_json::{Value, value::RawValue};
+use sqlx::{PgPool, types::Json};
+use time::OffsetDateTime;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::{Page, ReplayPolicy, Selection, request::next_page};
+
+/// The most dead letters that one call replays, and the most ids that it takes: it has to end within the deadline of a
+/// request.
+pub const MAX_REPLAY: i64 = 50;
+
+/// How long the handler may take for one dead letter.
+const HANDLER_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A dead letter as an operator sees it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeadLetter {
+    pub id: i64,
+    /// The queue whose consumer could not apply it.
+    pub queue: String,
+    pub message_id: Option<String>,
+    /// The event that the message claims to be, if that could be read.
+    pub event_id: Option<Uuid>,
+    pub event_type: Option<String>,
+    /// A short, stable name of what was wrong.
+    pub reason: String,
+    /// The same as a sentence.
+    pub detail: String,
+    #[serde(with = "time::serde::rfc3339")]
+    pub arrived_at: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub resolved_at: Option<OffsetDateTime>,
+    /// `replayed` or `discarded`; `None` while it waits.
+    pub resolution: Option<String>,
+    /// Why it was discarded.
+    pub note: Option<String>,
+    pub routing_key: String,
+    /// Not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headers: Option<Json<Box<RawValue>>>,
+    /// Not in lists.
+    #[serde(flatten)]
+    pub body: Option<MessageBody>,
+}
+
+/// The original bytes of a message. Serialises as `body` if they are UTF-8, else as `bodyHex`.
+#[derive(Debug, sqlx::Type)]
+#[sqlx(transparent)]
+pub struct MessageBody(pub Vec<u8>);
+
+impl Serialize for MessageBody {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => map.serialize_entry("body", text)?,
+            Err(_) => map.serialize_entry("bodyHex", &hex(&self.0))?,
+        }
+        map.end()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Lists dead letters in the order of their arrival, after id `after`: those that wait, or with `resolved_too` all.
+pub async fn list(
+    pool: &PgPool,
+    after: i64,
+    limit: u8,
+    resolved_too: bool,
+) -> Result<Page<DeadLetter>, sqlx::Error> {
+    let items = sqlx::query_as!(
+        DeadLetter,
+        r#"select id, queue, message_id, event_id, event_type, reason, detail, arrived_at, resolved_at, resolution, note,
+                  routing_key, null as "headers: Json<Box<RawValue>>", null as "body: MessageBody"
+           from dead_letters
+           where id > $1 and (resolved_at is null or $3)
+           order by id
+           limit $2"#,
+        after,
+        i64::from(limit),
+        resolved_too,
+    )
+    .fetch_all(pool)
+    .await?;
+    Ok(Page { next: next_page(&items, limit.into(), |item| item.id), items })
+}
+
+/// Reads one dead letter with its bytes; `None` if there is none with this id.
+pub async fn show(pool: &PgPool, id: i64) -> Result<Option<DeadLetter>, sqlx::Error> {
+    sqlx::query_as!(
+        DeadLetter,
+        r#"select id, queue, message_id, event_id, event_type, reason, detail, arrived_at, resolved_at, resolution, note,
+                  routing_key, headers as "headers: Json<Box<RawValue>>", body as "body: MessageBody"
+           from dead_letters where id = $1"#,
+        id,
+    )
+    .fetch_optional(pool)
+    .await
+}
+
+/// What became of one dead letter in a replay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+pub enum ReplayOutcome {
+    /// The effect was committed now.
+    Applied,
+    /// The event had been applied before: nothing changed.
+    Unchanged,
+    /// It still cannot be applied, for this reason; it still waits.
+    StillFails { reason: String, detail: String },
+    /// Refused: older than [`ReplayPolicy::max_age`].
+    TooOld { detail: String },
+    /// It was discarded before. `force` replays it all the same.
+    Discarded,
+    /// There is no dead letter with this id.
+    NotFound,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplayResult {
+    pub id: i64,
+    pub event_id: Option<Uuid>,
+    #[serde(flatten)]
+    pub outcome: ReplayOutcome,
+}
+
+/// Applies dead letters again, in the order of their arrival, with the service's own handler. The bytes are decoded
+/// again, so a service that has learnt a new schema meanwhile can read them, and `processed_events` decides in the
+/// transaction of the effect whether it is there already. A dead letter is resolved once it is applied.
+///
+/// A crash after the effect and before the dead letter is resolved leaves it waiting; the next replay finds it unchanged.
+///
+/// # Errors
+/// When the database fails. Effects that were committed by then stay.
+pub async fn replay<H: Handler>(
+    pool: &PgPool,
+    handler: &Arc<H>,
+    selection: &Selection<i64>,
+    policy: ReplayPolicy,
+) -> Result<Page<ReplayResult>, sqlx::Error> {
+    let chosen = sqlx::query!(
+        "select id, event_id, resolution
+         from dead_letters
+         where case when $2::bigint[] is null then id > $1 and resolved_at is null else id = any($2) end
+           and ($3::timestamptz is null or arrived_at >= $3) and ($4::timestamptz is null or arrived_at < $4)
+         order by id
+         limit $5",
+        selection.after,
+        selection.ids.as_deref(),
+        selection.from,
+        selection.to,
+        MAX_REPLAY,
+    )
+    .fetch_all(pool)
+    .await?;
+    let mut next = selection.next_page(&chosen, MAX_REPLAY, |letter| letter.id);
+    let mut items = Vec::with_capacity(chosen.len());
+    for letter in &chosen {
+        let (outcome, unavailable) = if letter.resolution.as_deref() == Some("discarded") && !policy.force {
+            (ReplayOutcome::Discarded, false)
+        } else {
+            replay_one(pool, handler, letter.id, policy).await?
+        };
+        items.push(ReplayResult { id: letter.id, event_id: letter.event_id, outcome });
+        if unavailable {
+            // Each of the others would only wait for the same database.
+            next = None;
+            break;
+        }
+    }
+    let missing = selection.missing(|id| chosen.iter().any(|letter| letter.id == *id));
+    let not_found = |id: &i64| ReplayResult { id: *id, event_id: None, outcome: ReplayOutcome::NotFound };
+    items.extend(missing.map(not_found));
+    Ok(Page { items, next })
+}
+
+/// Returns what became of it, and whether the database was unavailable.
+async fn replay_one<H: Handler>(
+    pool: &PgPool,
+    handler: &Arc<H>,
+    id: i64,
+    policy: ReplayPolicy,
+) -> Result<(ReplayOutcome, bool), sqlx::Error> {
+    let row = sqlx::query!(
+        r#"select message_id, headers::text as "headers!", body from dead_letters where id = $1"#,
+        id,
+    )
+    .fetch_one(pool)
+    .await?;
+    // Not by the database's `->>`, which fails for a header that holds \u0000.
+    let headers: Value = serde_json::from_str(&row.headers).unwrap_or_default();
+    let traceparent = headers["traceparent"].as_str().map(str::to_owned);
+    let incoming = Incoming { message_id: row.message_id, traceparent, body: row.body };
+    let event = match incoming.decode() {
+        Ok(event) => event,
+        Err(rejection) => return Ok((still_fails(rejection.reason(), &rejection), false)),
+    };
+    // By the writer's clock: good enough where days are compared with days.
+    if OffsetDateTime::now_utc() - event.time > policy.max_age && !policy.force {
+        let detail = format!(
+            "the event is older than {} days, and the record that it was applied may be erased: applied again, its \
+             effect could happen twice; `force` applies it all the same",
+            policy.max_age.as_secs() / 86_400
+        );
+        return Ok((ReplayOutcome::TooOld { detail }, false));
+    }
+    // In a task of its own: a client that hangs up does not cancel the transaction, and a panic affects one letter.
+    let handler = handler.clone();
+    let applying =
+        tokio::spawn(
+            async move { timeout(HANDLER_DEADLINE, handler.apply(std::slice::from_ref(&event))).await },
+        );
+    let outcome = match applying.await {
+        Ok(Ok(Ok(Applied { first: 0, .. }))) => ReplayOutcome::Unchanged,
+        Ok(Ok(Ok(_))) => ReplayOutcome::Applied,
+        Ok(Ok(Err(failure))) => {
+            let (reason, unavailable) = match failure {
+                Failure::Temporary(_) | Failure::TooSlow(_) => ("temporary", true),
+                Failure::Permanent(_) => ("permanent", false),
+                Failure::Unexpected(_) => ("unexpected", false),
+            };
+            return Ok((still_fails(reason, &failure), unavailable));
+        }
+        Ok(Err(_)) => return Ok((still_fails("temporary", &"the handler took too long"), true)),
+        Err(_) => return Ok((still_fails("unexpected", &"the handler panicked"), false)),
+    };
+    sqlx::query!(
+        "update dead_letters set resolved_at = clock_timestamp(), resolution = 'replayed'
+         where id = $1 and resolution is distinct from 'replayed'",
+        id,
+    )
+    .execute(pool)
+    .await?;
+    Ok((outcome, false))
+}
+
+fn still_fails(reason: &str, detail: &impl ToString) -> ReplayOutcome {
+    ReplayOutcome::StillFails { reason: reason.to_owned(), detail: detail.to_string() }
+}
+
+/// What a call to [`discard`] changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Discard {
+    /// These are discarded now. Their bytes are kept.
+    pub discarded: Vec<i64>,
+    /// These were resolved before, or do not exist.
+    pub untouched: Vec<i64>,
+}
+
+/// Discards dead letters: they are not applied and do not wait any longer. `note` says why.
+pub async fn discard(pool: &PgPool, ids: &[i64], note: &str) -> Result<Discard, sqlx::Error> {
+    let discarded = sqlx::query_scalar!(
+        "update dead_letters set resolved_at = clock_timestamp(), resolution = 'discarded', note = $2
+         where id = any($1) and resolved_at is null
+         returning id",
+        ids,
+        note,
+    )
+    .fetch_all(pool)
+    .await?;
+    let untouched = ids.iter().copied().filter(|id| !discarded.contains(id)).collect();
+    Ok(Discard { discarded, untouched })
+}

@@ -1,0 +1,192 @@
+//! Events of the outbox: those that are parked, and published ones that are to be published again.
+//!
+//! Every function is one statement, so it is safe on a pool on which no transaction may be begun. After a change the
+//! caller wakes the relays.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sqlx::{PgPool, types::Json};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::{Page, ReplayPolicy, Selection, request::next_page};
+
+/// The most events that one call replays, and the most ids that it takes.
+pub const MAX_REPLAY: i64 = 1_000;
+
+/// An event of the outbox as an operator sees it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutboxEvent {
+    pub seq: i64,
+    pub event_id: Uuid,
+    pub event_type: String,
+    pub aggregate_id: Uuid,
+    pub aggregate_version: i32,
+    pub attempts: i16,
+    /// Why the broker refused the last failed attempt.
+    pub last_error: Option<String>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub parked_at: Option<OffsetDateTime>,
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub published_at: Option<OffsetDateTime>,
+    /// How many later events of its aggregate are pending: they wait behind it while it is parked.
+    pub waiting_behind: i64,
+    /// The message as it is published. Not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Json<Box<RawValue>>>,
+}
+
+/// What became of one event in a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReplayOutcome {
+    /// It is pending again, with a new retry schedule. The relay publishes it under the same id.
+    Pending,
+    /// Refused: older than [`ReplayPolicy::max_age`]. `force` replays it all the same.
+    TooOld,
+    /// There is no such event, or it is not in the state that was asked for.
+    NotFound,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplayResult {
+    pub event_id: Uuid,
+    pub outcome: ReplayOutcome,
+}
+
+/// Lists parked events in their order, after `seq` `after`.
+pub async fn list(pool: &PgPool, after: i64, limit: u8) -> Result<Page<OutboxEvent>, sqlx::Error> {
+    // `attempts > 0` is the condition of the index `outbox_failed`; no event is parked without an attempt.
+    let items = sqlx::query_as!(
+        OutboxEvent,
+        r#"select seq, event_id, event_type, aggregate_id, aggregate_version, attempts, last_error, created_at,
+                  parked_at, published_at, null as "payload: Json<Box<RawValue>>",
+                  (select count(*) from outbox later
+                   where later.aggregate_id = outbox.aggregate_id and later.seq > outbox.seq
+                     and later.published_at is null) as "waiting_behind!"
+           from outbox
+           where published_at is null and attempts > 0 and parked_at is not null and seq > $1
+           order by seq
+           limit $2"#,
+        after,
+        i64::from(limit),
+    )
+    .fetch_all(pool)
+    .await?;
+    Ok(Page { next: next_page(&items, limit.into(), |item| item.seq), items })
+}
+
+/// Reads one event with its payload; `None` if the outbox has none with this id.
+pub async fn show(pool: &PgPool, event_id: Uuid) -> Result<Option<OutboxEvent>, sqlx::Error> {
+    sqlx::query_as!(
+        OutboxEvent,
+        r#"select seq, event_id, event_type, aggregate_id, aggregate_version, attempts, last_error, created_at,
+                  parked_at, published_at, payload as "payload: Json<Box<RawValue>>",
+                  (select count(*) from outbox later
+                   where later.aggregate_id = outbox.aggregate_id and later.seq > outbox.seq
+                     and later.published_at is null) as "waiting_behind!"
+           from outbox where event_id = $1"#,
+        event_id,
+    )
+    .fetch_optional(pool)
+    .await
+}
+
+/// Which events a replay may select.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replayed {
+    /// Parked events: the relay tries them again, and those that wait behind them follow, in order. Old ones are refused
+    /// although they were never confirmed: an attempt without an answer may have arrived.
+    Parked,
+    /// Published events: consumers that have applied them drop the copies, and one that has lost its queue or its tables
+    /// receives what it lacks. A selection by time reads the whole history, which takes seconds per million events.
+    Published,
+}
+
+/// Makes events pending again, under their own ids and with a new retry schedule.
+pub async fn replay(
+    pool: &PgPool,
+    replayed: Replayed,
+    selection: &Selection<Uuid>,
+    policy: ReplayPolicy,
+) -> Result<Page<ReplayResult>, sqlx::Error> {
+    // Age counts from the creation: the event was applied after that, so the record of a young one still exists.
+    let rows = sqlx::query!(
+        r#"with chosen as (
+               select seq, event_id, created_at >= clock_timestamp() - make_interval(secs => $5) or $6 as allowed
+               from outbox
+               where case when $8 then published_at is not null
+                          else published_at is null and attempts > 0 and parked_at is not null end
+                 and case when $1::uuid[] is null then seq > $4 else event_id = any($1) end
+                 and ($2::timestamptz is null or coalesce(published_at, parked_at) >= $2)
+                 and ($3::timestamptz is null or coalesce(published_at, parked_at) < $3)
+               order by seq
+               limit $7
+               for update
+           ), replayed as (
+               update outbox
+               set published_at = null, parked_at = null, attempts = 0, available_at = clock_timestamp()
+               from chosen where outbox.seq = chosen.seq and chosen.allowed
+           )
+           select seq, event_id, allowed as "allowed!" from chosen order by seq"#,
+        selection.ids.as_deref(),
+        selection.from,
+        selection.to,
+        selection.after,
+        policy.max_age.as_secs_f64(),
+        policy.force,
+        MAX_REPLAY,
+        replayed == Replayed::Published,
+    )
+    .fetch_all(pool)
+    .await?;
+    let outcome = |allowed| if allowed { ReplayOutcome::Pending } else { ReplayOutcome::TooOld };
+    let replayed =
+        rows.iter().map(|row| ReplayResult { event_id: row.event_id, outcome: outcome(row.allowed) });
+    let missing = selection.missing(|id| rows.iter().any(|row| row.event_id == *id));
+    let not_found = missing.map(|id| ReplayResult { event_id: *id, outcome: ReplayOutcome::NotFound });
+    let items = replayed.chain(not_found).collect();
+    Ok(Page { items, next: selection.next_page(&rows, MAX_REPLAY, |row| row.seq) })
+}
+
+/// A parked event that was discarded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Discarded {
+    pub aggregate_id: Uuid,
+    /// The version that no consumer will receive.
+    pub gap: i32,
+    /// The later versions that had waited and are published now: at most a hundred are named.
+    pub follow: Vec<i32>,
+}
+
+/// Discards a parked event: it is never published, and the aggregate's later events go on without it. Consumers see a
+/// gap in `sequence`. `note` says why, for those who find that gap. `None`: no parked event has this id.
+pub async fn discard(pool: &PgPool, event_id: Uuid, note: &str) -> Result<Option<Discarded>, sqlx::Error> {
+    // Moved in one statement: the row is in one table or in the other, never in both or in neither.
+    sqlx::query_as!(
+        Discarded,
+        r#"with gone as (
+               delete from outbox
+               where event_id = $1 and published_at is null and parked_at is not null
+               returning *
+           ), kept as (
+               insert into outbox_discarded select gone.*, clock_timestamp(), $2 from gone
+               returning seq, aggregate_id, aggregate_version
+           )
+           select aggregate_id, aggregate_version as gap,
+                  array(select later.aggregate_version from outbox later
+                        where later.aggregate_id = kept.aggregate_id and later.seq > kept.seq
+                          and later.published_at is null
+                        order by later.seq limit 100) as "follow!"
+           from kept"#,
+        event_id,
+        note,
+    )
+    .fetch_optional(pool)
+    .await
+}

@@ -1,0 +1,157 @@
+use std::time::Duration;
+
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::request::Parts;
+use runtime::problem::{Problem, read_json};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use time::OffsetDateTime;
+
+/// `axum::extract::Query` that rejects with a [`Problem`].
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = Query::from_request_parts(parts, state).await;
+        params.map(|Query(params)| Self(params)).map_err(|invalid| Problem::bad_request(invalid.body_text()))
+    }
+}
+
+/// `axum::Json` for requests that rejects with a [`Problem`].
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        read_json(request, Problem::bad_request).await.map(Self)
+    }
+}
+
+/// Which items a replay means: some by id, those of a period, or all.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, bound = "Id: DeserializeOwned")]
+pub struct Selection<Id> {
+    #[serde(default)]
+    pub ids: Option<Vec<Id>>,
+    /// From this moment on, by the database's clock.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub from: Option<OffsetDateTime>,
+    /// Before this moment.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub to: Option<OffsetDateTime>,
+    /// All that wait. Has to be said: an empty body is more likely a mistake.
+    #[serde(default)]
+    pub all: bool,
+    /// Where the last page ended. Without ids only.
+    #[serde(default)]
+    pub after: i64,
+    /// Replay also what the [`ReplayPolicy`] refuses.
+    #[serde(default)]
+    pub force: bool,
+}
+
+impl<Id> Default for Selection<Id> {
+    fn default() -> Self {
+        Self { ids: None, from: None, to: None, all: false, after: 0, force: false }
+    }
+}
+
+impl<Id> Selection<Id> {
+    /// Checks that exactly one way of selecting is used, with at most `max_ids` ids.
+    ///
+    /// # Errors
+    /// The problem to answer with.
+    pub fn check(&self, max_ids: i64) -> Result<(), Problem> {
+        let period = self.from.is_some() || self.to.is_some();
+        let ways = usize::from(self.ids.is_some()) + usize::from(period) + usize::from(self.all);
+        if ways != 1 {
+            return Err(Problem::bad_request("one of ids, from with or without to, and all is needed"));
+        }
+        let count = self.ids.as_ref().map_or(0, Vec::len);
+        if i64::try_from(count).is_ok_and(|count| count <= max_ids) {
+            return Ok(());
+        }
+        Err(Problem::bad_request(format!("at most {max_ids} ids at a time")))
+    }
+
+    /// The ids that were asked for and not found.
+    pub(crate) fn missing(&self, is_found: impl Fn(&Id) -> bool) -> impl Iterator<Item = &Id> {
+        self.ids.iter().flatten().filter(move |id| !is_found(id))
+    }
+
+    /// Like [`next_page`]. Ids that were named are one page.
+    pub(crate) fn next_page<T>(&self, chosen: &[T], limit: i64, id: impl Fn(&T) -> i64) -> Option<i64> {
+        if self.ids.is_some() { None } else { next_page(chosen, limit, id) }
+    }
+}
+
+/// Under which conditions an event may be published or applied again.
+#[derive(Debug, Clone, Copy)]
+pub struct ReplayPolicy {
+    /// Older events are refused. Shorter than the time for which consumers keep `processed_events`: a copy of an event
+    /// whose record was erased would be applied a second time.
+    pub max_age: Duration,
+    /// Replay older ones too, and discarded ones. The operator is responsible for the result.
+    pub force: bool,
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// The value of `after` for the next page; `None` on the last.
+    pub next: Option<i64>,
+}
+
+/// The `after` of the next page: the id of the last item, if the page is full.
+pub(crate) fn next_page<T>(items: &[T], limit: i64, id: impl Fn(&T) -> i64) -> Option<i64> {
+    items.last().filter(|_| i64::try_from(items.len()) == Ok(limit)).map(id)
+}
+
+/// Why an operator discarded something: a text of 1 to 1,000 bytes.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Note(String);
+
+impl Note {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Note {
+    type Error = &'static str;
+
+    fn try_from(note: String) -> Result<Self, Self::Error> {
+        let valid = !note.trim().is_empty() && note.len() <= 1_000 && !note.contains('\0');
+        if valid { Ok(Self(note)) } else { Err("a note of 1 to 1,000 bytes is needed") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selection_uses_exactly_one_way_of_selecting() {
+        let selection = |json: &str| {
+            serde_json::from_str::<Selection<i64>>(json).map(|selection| selection.check(2).is_ok())
+        };
+        for good in [
+            r#"{"ids": [1, 2]}"#,
+            r#"{"all": true, "force": true}"#,
+            r#"{"from": "2026-01-01T00:00:00Z"}"#,
+            r#"{"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00+01:00", "after": 7}"#,
+        ] {
+            assert!(selection(good).unwrap(), "{good}");
+        }
+        for bad in ["{}", r#"{"ids": [1], "all": true}"#, r#"{"ids": [1, 2, 3]}"#, r#"{"all": false}"#] {
+            assert!(!selection(bad).unwrap(), "{bad}");
+        }
+        for nonsense in [r#"{"id": [1]}"#, r#"{"from": "yesterday"}"#] {
+            assert!(selection(nonsense).is_err(), "{nonsense}");
+        }
+    }
+}

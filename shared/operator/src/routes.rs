@@ -1,0 +1,209 @@
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::StatusCode,
+    routing::{get, post},
+};
+use messaging::Handler;
+use outbox::Wake;
+use runtime::problem::Problem;
+use serde::Deserialize;
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::{
+    Note, Page, Params, ReplayPolicy, Selection, dead_letters,
+    parked_events::{self, ReplayOutcome, Replayed},
+    request::Body,
+};
+
+const DEFAULT_LIMIT: u8 = 50;
+const MAX_LIMIT: u8 = 100;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListParams {
+    #[serde(default)]
+    after: i64,
+    limit: Option<u8>,
+    /// Dead letters only: also those that are resolved.
+    #[serde(default)]
+    all: bool,
+}
+
+impl ListParams {
+    fn limit(&self) -> u8 {
+        self.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT)
+    }
+}
+
+#[derive(Clone)]
+struct OutboxState {
+    pool: PgPool,
+    wake: Wake,
+    policy: ReplayPolicy,
+}
+
+/// `/admin/parked…` and `/admin/published…`. Wakes the relays when events are pending again.
+pub fn outbox_routes(pool: PgPool, wake: Wake, policy: ReplayPolicy) -> Router {
+    Router::new()
+        .route("/admin/parked", get(list_parked))
+        .route("/admin/parked/replay", post(replay_parked))
+        .route("/admin/parked/{event_id}", get(show_event))
+        .route("/admin/parked/{event_id}/discard", post(discard_parked))
+        .route("/admin/published/replay", post(replay_published))
+        .with_state(OutboxState { pool, wake, policy })
+}
+
+async fn list_parked(
+    State(state): State<OutboxState>,
+    Params(params): Params<ListParams>,
+) -> Result<Json<Page<parked_events::OutboxEvent>>, Problem> {
+    Ok(Json(parked_events::list(&state.pool, params.after, params.limit()).await?))
+}
+
+async fn show_event(
+    State(state): State<OutboxState>,
+    Path(event_id): Path<Uuid>,
+) -> Result<Json<parked_events::OutboxEvent>, Problem> {
+    let event = parked_events::show(&state.pool, event_id).await?;
+    event.map(Json).ok_or_else(|| Problem::not_found("the outbox has no event with this id"))
+}
+
+async fn replay_parked(
+    State(state): State<OutboxState>,
+    Body(selection): Body<Selection<Uuid>>,
+) -> Result<Json<Page<parked_events::ReplayResult>>, Problem> {
+    state.replay(Replayed::Parked, selection).await
+}
+
+async fn replay_published(
+    State(state): State<OutboxState>,
+    Body(selection): Body<Selection<Uuid>>,
+) -> Result<Json<Page<parked_events::ReplayResult>>, Problem> {
+    if selection.all {
+        // The whole history through every consumer is never what was meant.
+        return Err(Problem::bad_request("`all` is not allowed here: give ids, or from and to"));
+    }
+    state.replay(Replayed::Published, selection).await
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DiscardParked {
+    note: Note,
+    /// The operator accepts that consumers will see a gap in this aggregate's sequence.
+    #[serde(default)]
+    accept_gap: bool,
+}
+
+async fn discard_parked(
+    State(state): State<OutboxState>,
+    Path(event_id): Path<Uuid>,
+    Body(body): Body<DiscardParked>,
+) -> Result<Json<parked_events::Discarded>, Problem> {
+    if !body.accept_gap {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        let problem = Problem::new(status, "gap-not-accepted", "Discarding leaves a gap");
+        return Err(problem.detail(
+            "consumers will never receive this event, and the later ones of its aggregate are published without it: \
+             send acceptGap: true to accept that",
+        ));
+    }
+    let note = body.note.as_str();
+    let discarded = parked_events::discard(&state.pool, event_id, note).await?;
+    let discarded = discarded.ok_or_else(|| Problem::not_found("no parked event has this id"))?;
+    state.wake.after_commit();
+    let parked_events::Discarded { aggregate_id, gap, follow } = &discarded;
+    tracing::info!(%event_id, %aggregate_id, gap, ?follow, note, "parked event discarded");
+    Ok(Json(discarded))
+}
+
+impl OutboxState {
+    async fn replay(
+        &self,
+        replayed: Replayed,
+        selection: Selection<Uuid>,
+    ) -> Result<Json<Page<parked_events::ReplayResult>>, Problem> {
+        selection.check(parked_events::MAX_REPLAY)?;
+        let policy = ReplayPolicy { force: selection.force, ..self.policy };
+        let page = parked_events::replay(&self.pool, replayed, &selection, policy).await?;
+        let pending = page.items.iter().filter(|item| item.outcome == ReplayOutcome::Pending);
+        let ids: Vec<_> = pending.map(|item| item.event_id.to_string()).collect();
+        if !ids.is_empty() {
+            self.wake.after_commit();
+        }
+        let (count, asked) = (ids.len(), page.items.len());
+        tracing::info!(?replayed, count, asked, force = policy.force, ?ids, "events replayed");
+        Ok(Json(page))
+    }
+}
+
+struct DeadLetterState<H> {
+    pool: PgPool,
+    handler: Arc<H>,
+    policy: ReplayPolicy,
+}
+
+impl<H> Clone for DeadLetterState<H> {
+    fn clone(&self) -> Self {
+        Self { pool: self.pool.clone(), handler: self.handler.clone(), policy: self.policy }
+    }
+}
+
+/// `/admin/dead-letters…`. Replays use the service's own `handler`.
+pub fn dead_letter_routes<H: Handler>(pool: PgPool, handler: H, policy: ReplayPolicy) -> Router {
+    Router::new()
+        .route("/admin/dead-letters", get(list_letters::<H>))
+        .route("/admin/dead-letters/{id}", get(show_letter::<H>))
+        .route("/admin/dead-letters/replay", post(replay_letters::<H>))
+        .route("/admin/dead-letters/discard", post(discard_letters::<H>))
+        .with_state(DeadLetterState { pool, handler: Arc::new(handler), policy })
+}
+
+async fn list_letters<H: Handler>(
+    State(state): State<DeadLetterState<H>>,
+    Params(params): Params<ListParams>,
+) -> Result<Json<Page<dead_letters::DeadLetter>>, Problem> {
+    Ok(Json(dead_letters::list(&state.pool, params.after, params.limit(), params.all).await?))
+}
+
+async fn show_letter<H: Handler>(
+    State(state): State<DeadLetterState<H>>,
+    Path(id): Path<i64>,
+) -> Result<Json<dead_letters::DeadLetter>, Problem> {
+    let letter = dead_letters::show(&state.pool, id).await?;
+    letter.map(Json).ok_or_else(|| Problem::not_found("there is no dead letter with this id"))
+}
+
+async fn replay_letters<H: Handler>(
+    State(state): State<DeadLetterState<H>>,
+    Body(selection): Body<Selection<i64>>,
+) -> Result<Json<Page<dead_letters::ReplayResult>>, Problem> {
+    selection.check(dead_letters::MAX_REPLAY)?;
+    let policy = ReplayPolicy { force: selection.force, ..state.policy };
+    let page = dead_letters::replay(&state.pool, &state.handler, &selection, policy).await?;
+    let outcomes: Vec<_> = page.items.iter().map(|item| (item.id, &item.outcome)).collect();
+    tracing::info!(count = outcomes.len(), force = policy.force, ?outcomes, "dead letters replayed");
+    Ok(Json(page))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiscardLetters {
+    ids: Vec<i64>,
+    note: Note,
+}
+
+async fn discard_letters<H: Handler>(
+    State(state): State<DeadLetterState<H>>,
+    Body(body): Body<DiscardLetters>,
+) -> Result<Json<dead_letters::Discard>, Problem> {
+    let note = body.note.as_str();
+    let discard = dead_letters::discard(&state.pool, &body.ids, note).await?;
+    let dead_letters::Discard { discarded, untouched } = &discard;
+    tracing::info!(?discarded, ?untouched, note, "dead letters discarded");
+    Ok(Json(discard))
+}

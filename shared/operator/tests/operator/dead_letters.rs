@@ -1,0 +1,227 @@
+use std::sync::{Arc, Mutex};
+
+use events::{Event, Line, Money, NewEvent, OrderCreated, TraceContext};
+use inbox::DeadLetterTable;
+use messaging::{Applied, DeadLetter, DeadLetterStore, Failure, Handler};
+use operator::{
+    ReplayPolicy, Selection,
+    dead_letters::{self, Discard, ReplayOutcome, discard, list, replay, show},
+};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::support::{Database, TWO_WEEKS, by_id};
+
+/// A service's inbox with dead letters, and a table `effects` with one row for each time that an event was applied.
+struct Inbox(Database);
+
+impl Inbox {
+    async fn new() -> anyhow::Result<Self> {
+        let database = Database::new(&inbox::MIGRATIONS).await?;
+        sqlx::query("create table effects (event_id uuid not null)").execute(&database.pool).await?;
+        Ok(Self(database))
+    }
+
+    /// Saves a dead letter. Returns its id.
+    async fn save(&self, letter: &DeadLetter) -> anyhow::Result<i64> {
+        DeadLetterTable::new(self.0.pool.clone()).save(letter).await?;
+        Ok(sqlx::query_scalar("select max(id) from dead_letters").fetch_one(&self.0.pool).await?)
+    }
+
+    async fn effects(&self) -> anyhow::Result<i64> {
+        Ok(sqlx::query_scalar("select count(*) from effects").fetch_one(&self.0.pool).await?)
+    }
+
+    async fn unresolved(&self) -> anyhow::Result<Vec<dead_letters::DeadLetter>> {
+        Ok(list(&self.0.pool, 0, 10, false).await?.items)
+    }
+
+    /// Replays one dead letter.
+    async fn replay(
+        &self,
+        handler: &Arc<OrderHandler>,
+        id: i64,
+        policy: ReplayPolicy,
+    ) -> anyhow::Result<ReplayOutcome> {
+        let page = replay(&self.0.pool, handler, &by_id(&[id]), policy).await?;
+        assert_eq!((page.items.len(), page.next), (1, None), "{page:?}");
+        Ok(page.items[0].outcome.clone())
+    }
+}
+
+/// A service's handler, with a defect that a test can set and remove.
+struct OrderHandler {
+    pool: PgPool,
+    defect: Mutex<Option<fn() -> Failure>>,
+}
+
+impl OrderHandler {
+    fn new(inbox: &Inbox) -> Arc<Self> {
+        Arc::new(Self { pool: inbox.0.pool.clone(), defect: Mutex::default() })
+    }
+
+    fn set_defect(&self, defect: Option<fn() -> Failure>) {
+        *self.defect.lock().unwrap() = defect;
+    }
+}
+
+impl Handler for OrderHandler {
+    async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
+        // Copied first: a defect that panics would poison the lock.
+        let defect = *self.defect.lock().unwrap();
+        if let Some(defect) = defect {
+            return Err(defect());
+        }
+        let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
+        let first = inbox::first_time(&mut transaction, "billing", group).await?;
+        for event in &first {
+            let insert = sqlx::query("insert into effects values ($1)").bind(event.id);
+            insert.execute(&mut *transaction).await.map_err(inbox::failure)?;
+        }
+        transaction.commit().await.map_err(inbox::failure)?;
+        Ok(inbox::applied(group, &first))
+    }
+}
+
+fn letter(message_id: &str, body: &[u8]) -> DeadLetter {
+    DeadLetter {
+        queue: "billing.events",
+        arrival: Some(Uuid::now_v7().to_string()),
+        message_id: Some(message_id.into()),
+        reason: "unknown-schema".into(),
+        detail: "unknown schema".into(),
+        headers: json!({ "reason": "unknown-schema", "odd": "a\u{0}b" }),
+        routing_key: "order.created".into(),
+        body: body.to_vec(),
+    }
+}
+
+/// The envelope of an event that the handler can apply.
+fn envelope() -> Value {
+    let order = OrderCreated {
+        order_id: Uuid::now_v7(),
+        customer_id: Uuid::new_v4(),
+        lines: vec![Line { sku: "TEA-001".into(), quantity: 1, unit_price: 625 }],
+        total: Money { amount: 625, currency: "EUR".into() },
+    };
+    let aggregate = ("order", order.order_id, 1);
+    let event = NewEvent::of("/orders", aggregate, &TraceContext::root(), &order).unwrap();
+    serde_json::from_str(&event.payload).unwrap()
+}
+
+fn letter_with(envelope: &Value) -> DeadLetter {
+    letter(envelope["id"].as_str().unwrap(), envelope.to_string().as_bytes())
+}
+
+#[tokio::test]
+async fn undecodable_dead_letter_is_shown_with_its_bytes_and_can_only_be_discarded() -> anyhow::Result<()> {
+    let inbox = Inbox::new().await?;
+    let pool = &inbox.0.pool;
+    let mut poison = letter("odd\u{0}id", b"\xff\x00 not json");
+    poison.reason = "malformed".into();
+    let id = inbox.save(&poison).await?;
+    let page = list(pool, 0, 10, false).await?;
+    assert_eq!((page.items.len(), page.items[0].id, page.items[0].reason.as_str()), (1, id, "malformed"));
+    let shown = show(pool, id).await?.unwrap();
+    let shown = serde_json::to_string(&shown)?;
+    assert!(
+        shown.contains(r#""bodyHex":"ff00206e6f74206a736f6e""#) && !shown.contains(r#""body":"#),
+        "{shown}"
+    );
+    assert!(shown.contains(r"a\u0000b"), "{shown}");
+    let listed = serde_json::to_string(&page)?;
+    assert!(!listed.contains("headers") && !listed.contains("body"), "{listed}");
+
+    let handler = OrderHandler::new(&inbox);
+    let outcome = inbox.replay(&handler, id, TWO_WEEKS).await?;
+    let ReplayOutcome::StillFails { reason, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(reason, "malformed");
+    assert_eq!(inbox.unresolved().await?.len(), 1, "it still waits");
+
+    let done = discard(pool, &[id, 999], "sent by a test of another team").await?;
+    assert_eq!(done, Discard { discarded: vec![id], untouched: vec![999] });
+    assert!(inbox.unresolved().await?.is_empty());
+    let all = list(pool, 0, 10, true).await?.items;
+    assert_eq!(all[0].note.as_deref(), Some("sent by a test of another team"));
+    assert_eq!(inbox.replay(&handler, id, TWO_WEEKS).await?, ReplayOutcome::Discarded);
+    assert_eq!(inbox.replay(&handler, 999, TWO_WEEKS).await?, ReplayOutcome::NotFound);
+    assert_eq!(discard(pool, &[id], "again").await?.discarded, Vec::<i64>::new());
+    Ok(())
+}
+
+#[tokio::test]
+async fn replay_applies_the_event_once_after_the_defect_is_fixed() -> anyhow::Result<()> {
+    let inbox = Inbox::new().await?;
+    let envelope = envelope();
+    let id = inbox.save(&letter_with(&envelope)).await?;
+    let event_id: Uuid = envelope["id"].as_str().unwrap().parse()?;
+    assert_eq!(inbox.unresolved().await?[0].event_id, Some(event_id));
+
+    let handler = OrderHandler::new(&inbox);
+    let defects: [fn() -> Failure; 3] = [
+        || Failure::Permanent("there is no such product".into()),
+        || Failure::Unexpected("set by the test".into()),
+        || panic!("set by the test"),
+    ];
+    for (defect, expected) in defects.into_iter().zip(["permanent", "unexpected", "unexpected"]) {
+        handler.set_defect(Some(defect));
+        let outcome = inbox.replay(&handler, id, TWO_WEEKS).await?;
+        let ReplayOutcome::StillFails { reason, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(reason, expected);
+    }
+    assert_eq!((inbox.effects().await?, inbox.unresolved().await?.len()), (0, 1));
+
+    handler.set_defect(None);
+    assert_eq!(inbox.replay(&handler, id, TWO_WEEKS).await?, ReplayOutcome::Applied);
+    assert_eq!(inbox.replay(&handler, id, TWO_WEEKS).await?, ReplayOutcome::Unchanged);
+    assert_eq!((inbox.effects().await?, inbox.unresolved().await?.len()), (1, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn replay_of_a_second_copy_of_an_applied_event_changes_nothing() -> anyhow::Result<()> {
+    let inbox = Inbox::new().await?;
+    let (first, handler) = (letter_with(&envelope()), OrderHandler::new(&inbox));
+    let id = inbox.save(&first).await?;
+    assert_eq!(inbox.replay(&handler, id, TWO_WEEKS).await?, ReplayOutcome::Applied);
+    let id = inbox.save(&DeadLetter { arrival: None, ..first }).await?;
+    assert_eq!(inbox.replay(&handler, id, TWO_WEEKS).await?, ReplayOutcome::Unchanged);
+    assert_eq!(inbox.effects().await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn replay_refuses_old_dead_letters_unless_it_is_forced() -> anyhow::Result<()> {
+    let inbox = Inbox::new().await?;
+    let mut envelope = envelope();
+    envelope["time"] = json!("2020-01-01T00:00:00Z");
+    let (id, handler) = (inbox.save(&letter_with(&envelope)).await?, OrderHandler::new(&inbox));
+    let outcome = inbox.replay(&handler, id, TWO_WEEKS).await?;
+    let ReplayOutcome::TooOld { detail } = outcome else { panic!("{outcome:?}") };
+    assert!(detail.contains("14 days") && detail.contains("force"), "{detail}");
+    assert_eq!(inbox.effects().await?, 0);
+    let force = ReplayPolicy { force: true, ..TWO_WEEKS };
+    assert_eq!(inbox.replay(&handler, id, force).await?, ReplayOutcome::Applied);
+    Ok(())
+}
+
+#[tokio::test]
+async fn replay_of_all_goes_page_by_page_and_skips_resolved_dead_letters() -> anyhow::Result<()> {
+    let inbox = Inbox::new().await?;
+    let (pool, handler) = (&inbox.0.pool, OrderHandler::new(&inbox));
+    let mut last = 0;
+    for _ in 0..70 {
+        last = inbox.save(&letter_with(&envelope())).await?;
+    }
+    discard(pool, &[last], "discarded by the test").await?;
+    let (mut next, mut applied) = (Some(0), 0);
+    while let Some(after) = next {
+        let selection = Selection { all: true, after, ..Selection::default() };
+        let page = replay(pool, &handler, &selection, TWO_WEEKS).await?;
+        applied += page.items.iter().filter(|item| item.outcome == ReplayOutcome::Applied).count();
+        next = page.next;
+    }
+    assert_eq!((applied, inbox.effects().await?), (69, 69));
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! From which `seq` on a relay scans each lane. `docs/scan-watermark.md` explains why this exists and what it may not do.
+//!
+//! In short: the index entry of a published row stays until vacuum removes it, and vacuum waits for the oldest
+//! transaction of the server. While a report runs for an hour, a million dead entries gather at the head of the index,
+//! and without a watermark every scan walks over all of them.
+//!
+//! The watermark is a hint in the memory of one relay. Each lane is scanned in full every few seconds, so a wrong
+//! watermark delays an event by that long and loses none.
+
+use std::{array, collections::HashSet, time::Duration};
+
+use messaging::LANES;
+use tokio::time::Instant;
+
+use crate::{Error, store::ClaimedEvent};
+
+const LANE_COUNT: usize = LANES as usize;
+
+/// How far below the last published event a scan begins. Sequence numbers are drawn before the commit, so an event may
+/// become visible after higher numbers were published. One that is late by fewer numbers is found at once; one that is
+/// later still waits for the lane's next full scan.
+const LATE_COMMIT_MARGIN: i64 = 5000;
+
+/// The pause after a full scan, as a multiple of what it took: with a million dead entries to walk over, full scans then
+/// use at most a twentieth of the relay's time.
+const PAUSE_FACTOR: u32 = 20;
+
+/// The longest pause, as a multiple of the usual interval: a minute by default.
+const MAX_PAUSE_FACTOR: u32 = 20;
+
+/// The watermark of each lane, and when the lane is scanned in full again.
+#[derive(Debug, Clone)]
+pub(crate) struct ScanWatermark {
+    scan_from: [i64; LANE_COUNT],
+    /// The lowest event of each lane that was read since its last full scan and not published.
+    lowest_unpublished: [i64; LANE_COUNT],
+    next_full_scan: [Instant; LANE_COUNT],
+    full_scan_interval: Duration,
+}
+
+/// One scan: where it reads, how long its statements take, and what became of the events it found.
+#[derive(Debug)]
+pub(crate) struct Scan<'watermark> {
+    watermark: &'watermark mut ScanWatermark,
+    from: [i64; LANE_COUNT],
+    /// The lanes that this scan reads from their beginning.
+    is_full: [bool; LANE_COUNT],
+    took: Duration,
+    claimed: Vec<(i16, i64)>,
+    published: HashSet<i64>,
+}
+
+impl ScanWatermark {
+    pub(crate) fn new(full_scan_interval: Duration) -> Self {
+        Self {
+            scan_from: [0; LANE_COUNT],
+            lowest_unpublished: [i64::MAX; LANE_COUNT],
+            next_full_scan: [Instant::now(); LANE_COUNT],
+            full_scan_interval,
+        }
+    }
+
+    pub(crate) fn start_scan(&mut self) -> Scan<'_> {
+        let now = Instant::now();
+        let is_full = self.next_full_scan.map(|at| at <= now);
+        let from = array::from_fn(|lane| if is_full[lane] { 0 } else { self.scan_from[lane] });
+        Scan {
+            watermark: self,
+            from,
+            is_full,
+            took: Duration::ZERO,
+            claimed: vec![],
+            published: HashSet::new(),
+        }
+    }
+}
+
+impl Scan<'_> {
+    /// The `seq` after which each lane is read: the same for all statements of the scan.
+    pub(crate) fn from(&self) -> [i64; LANE_COUNT] {
+        self.from
+    }
+
+    /// Runs a statement of this scan and records how long it took. `read` names the lanes that it has read; none means
+    /// all. A statement that failed counts as one that read all: repeated at once, it would fail for the same reason.
+    pub(crate) async fn time<T>(
+        &mut self,
+        statement: impl Future<Output = Result<T, Error>>,
+        read: impl FnOnce(&T) -> Vec<i16>,
+    ) -> Result<T, Error> {
+        let began = Instant::now();
+        let result = statement.await;
+        self.statement_took(&result.as_ref().map_or(vec![], read), began.elapsed());
+        result
+    }
+
+    fn statement_took(&mut self, lanes: &[i16], took: Duration) {
+        self.took += took;
+        let (now, interval) = (Instant::now(), self.watermark.full_scan_interval);
+        let pause = (self.took * PAUSE_FACTOR).min(interval * MAX_PAUSE_FACTOR);
+        for lane in (0..LANE_COUNT).filter(|lane| self.is_full[*lane]) {
+            let was_read = lanes.is_empty() || lanes.iter().any(|read| usize::try_from(*read) == Ok(lane));
+            // A lane that was locked out of this scan is due for a full one soon, but not in every step if each takes long.
+            self.watermark.next_full_scan[lane] = now + if was_read { interval.max(pause) } else { pause };
+            if was_read {
+                // This scan reads again what is still claimable; the next full one finds what is backing off now.
+                self.watermark.lowest_unpublished[lane] = i64::MAX;
+            }
+        }
+    }
+
+    pub(crate) fn claimed(&mut self, events: &[ClaimedEvent]) {
+        self.claimed.extend(events.iter().map(|event| (event.lane, event.seq)));
+    }
+
+    pub(crate) fn published(&mut self, events: &[ClaimedEvent]) {
+        self.published.extend(events.iter().map(|event| event.seq));
+    }
+
+    /// A refused event becomes claimable again below events that are published meanwhile: scan in full next time.
+    pub(crate) fn refused(&mut self) {
+        self.watermark.next_full_scan = [Instant::now(); LANE_COUNT];
+    }
+
+    /// Moves the watermarks: the marks of this scan are committed.
+    ///
+    /// The last published event decides, not the highest ever published: when an operator has a hundred thousand old
+    /// events published again, the first full scan finds the first few hundred, and the next scans must continue there.
+    pub(crate) fn committed(self) {
+        let Self { watermark, claimed, published, .. } = self;
+        for (lane, seq) in claimed {
+            let Some(lane) = usize::try_from(lane).ok().filter(|lane| *lane < LANE_COUNT) else { continue };
+            if published.contains(&seq) {
+                watermark.scan_from[lane] = seq.saturating_sub(LATE_COMMIT_MARGIN);
+            } else {
+                watermark.lowest_unpublished[lane] = watermark.lowest_unpublished[lane].min(seq);
+            }
+        }
+        for (scan_from, unpublished) in watermark.scan_from.iter_mut().zip(watermark.lowest_unpublished) {
+            *scan_from = (*scan_from).min(unpublished.saturating_sub(1)).max(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(3);
+
+    /// A watermark that has published up to 9,000 in lanes 0 and 1.
+    fn watermark() -> ScanWatermark {
+        let mut watermark = ScanWatermark::new(INTERVAL);
+        let mut scan = watermark.start_scan();
+        scan.statement_took(&[], Duration::from_millis(1));
+        scan.claimed.extend([(0, 9000), (1, 9000)]);
+        scan.published.insert(9000);
+        scan.committed();
+        assert_eq!(watermark.start_scan().from[..2], [4000, 4000]);
+        watermark
+    }
+
+    fn scan(watermark: &mut ScanWatermark, lanes: &[i16], took: Duration) {
+        watermark.start_scan().statement_took(lanes, took);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_scan_that_takes_long_is_made_less_often() {
+        let mut watermark = watermark();
+        advance(INTERVAL).await;
+        let mut full = watermark.start_scan();
+        assert_eq!(full.from[0], 0, "a quick one is due again after three seconds");
+        full.statement_took(&[], Duration::from_millis(400));
+        full.statement_took(&[0, 1], Duration::from_millis(600));
+        advance(Duration::from_secs(19)).await;
+        let mut partial = watermark.start_scan();
+        assert_eq!(partial.from[0], 4000, "one that took a second is not");
+        partial.statement_took(&[], Duration::from_secs(100));
+        advance(Duration::from_secs(1)).await;
+        let mut full = watermark.start_scan();
+        assert_eq!(full.from[0], 0, "but it is after twenty, and what other scans took does not matter");
+
+        full.statement_took(&[], Duration::from_secs(100));
+        advance(INTERVAL * MAX_PAUSE_FACTOR).await;
+        assert_eq!(watermark.start_scan().from[0], 0, "nor is any pause longer than a minute");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_that_a_full_scan_did_not_read_is_scanned_in_full_soon() {
+        let mut watermark = watermark();
+        advance(INTERVAL).await;
+        scan(&mut watermark, &[0], Duration::from_millis(1));
+        assert_eq!(watermark.start_scan().from[..2], [4000, 4000]);
+        advance(Duration::from_millis(20)).await;
+        assert_eq!(watermark.start_scan().from[..2], [4000, 0], "soon");
+    }
+}

@@ -1,0 +1,219 @@
+//! The cost of a scan follows the pending events, not the history. Costs are counted in pages, which do not depend on
+//! the machine's speed.
+
+use std::time::Duration;
+
+use messaging::{PublishOutcome, Refusal, lane};
+use outbox::{Relay, RelayOptions, Step};
+use sqlx::{Connection as _, PgPool, postgres::PgPoolOptions};
+use uuid::Uuid;
+
+use crate::support::{NEVER, Outbox, ScriptedBroker, aggregate_in_lane, event};
+
+impl Outbox {
+    /// Draws sequence numbers and uses none, as transactions that are rolled back do.
+    async fn skip_sequence_numbers(&self, numbers: i64) -> anyhow::Result<()> {
+        let sql =
+            "select count(nextval(pg_get_serial_sequence('outbox', 'seq'))) from generate_series(1, $1)";
+        sqlx::query(sql).bind(numbers).execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// A pool with one session. PostgreSQL counts pages per session, and publishes the counts later.
+    async fn one_session(&self) -> anyhow::Result<PgPool> {
+        let one = PgPoolOptions::new().max_connections(1);
+        Ok(one.connect_with((*self.pool.connect_options()).clone()).await?)
+    }
+}
+
+/// A relay over this pool that claims all lanes in one step.
+fn relay_over(pool: &PgPool, broker: &ScriptedBroker, full_scan: Duration) -> Relay<ScriptedBroker> {
+    let options = RelayOptions { lanes: 16, full_scan, ..RelayOptions::default() };
+    Relay::new(pool.clone(), broker.clone(), options)
+}
+
+/// What PostgreSQL has counted for the outbox: pages that were read, and sequential scans of the whole table.
+async fn pages_and_table_scans(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
+    // In the session that did the work: it would publish its counts only when it is idle.
+    sqlx::query("select pg_stat_force_next_flush()").execute(pool).await?;
+    let sql = "select (select sum(coalesce(heap_blks_hit, 0) + coalesce(heap_blks_read, 0)
+                                  + coalesce(idx_blks_hit, 0) + coalesce(idx_blks_read, 0))::bigint
+                       from pg_statio_user_tables where relid = 'outbox'::regclass),
+                      (select seq_scan from pg_stat_user_tables where relid = 'outbox'::regclass)";
+    Ok(sqlx::query_as(sql).fetch_one(pool).await?)
+}
+
+/// Moves the clock of the relay forward. The clock is paused only here: while a test waits for the database, it runs.
+async fn advance_clock(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn step_with_a_large_history_reads_few_pages_and_never_the_whole_table() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    outbox.insert_published(150_000, "1 day").await?;
+    sqlx::query("vacuum analyze outbox").execute(&outbox.pool).await?;
+    let pool = outbox.one_session().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let mut relay = relay_over(&pool, &broker, Duration::ZERO);
+    for _ in 0..10 {
+        // After five executions PostgreSQL may choose a plan that does not depend on the parameters.
+        outbox.append(Uuid::now_v7(), 1).await?;
+        assert_eq!(relay.step().await?, Step::Published(1));
+    }
+    let (before_idle, scans_before) = pages_and_table_scans(&pool).await?;
+    assert_eq!(relay.step().await?, Step::Idle);
+    let (after_idle, _) = pages_and_table_scans(&pool).await?;
+    outbox.append(Uuid::now_v7(), 1).await?;
+    assert_eq!(relay.step().await?, Step::Published(1));
+    let (after_busy, scans_after) = pages_and_table_scans(&pool).await?;
+    let (idle, busy) = (after_idle - before_idle, after_busy - after_idle);
+    // Two scans of 16 lanes read two or three pages each, and the dead entries of ten steps. The table has thousands.
+    assert!((1..=400).contains(&idle), "an idle step read {idle} pages");
+    assert!((1..=400).contains(&busy), "a step with one event read {busy} pages");
+    assert_eq!(scans_after, scans_before, "a step scanned the whole table");
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_full_scans_read_dead_entries_while_vacuum_is_held_back() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    // While this transaction is open, vacuum removes no row that died after its snapshot. Any transaction in this
+    // database does that.
+    let mut long_transaction = sqlx::PgConnection::connect_with(&outbox.pool.connect_options()).await?;
+    sqlx::raw_sql("begin isolation level repeatable read; select 1").execute(&mut long_transaction).await?;
+    outbox.insert_published(100_000, "1 day").await?;
+    sqlx::query("update outbox set published_at = null").execute(&outbox.pool).await?;
+    sqlx::query("update outbox set published_at = now()").execute(&outbox.pool).await?;
+    sqlx::query("vacuum analyze outbox").execute(&outbox.pool).await?;
+
+    let pool = outbox.one_session().await?;
+    let broker = ScriptedBroker::that_confirms();
+    // One event in each lane, so that each lane gets a watermark.
+    for lane in 0..16 {
+        outbox.append(aggregate_in_lane(lane), 1).await?;
+    }
+    let mut relay = relay_over(&pool, &broker, NEVER);
+    let (start, _) = pages_and_table_scans(&pool).await?;
+    assert_eq!(relay.step().await?, Step::Published(16), "the first scan is a full one");
+    let (after_full, _) = pages_and_table_scans(&pool).await?;
+    assert_eq!(relay.step().await?, Step::Idle);
+    let (after_partial, _) = pages_and_table_scans(&pool).await?;
+    let (full, partial) = (after_full - start, after_partial - after_full);
+    assert!(
+        full > 20_000,
+        "a full scan read only {full} pages: there were no dead entries, so this test proves nothing"
+    );
+    assert!(partial < full / 4, "a scan from the watermark read {partial} pages, a full one {full}");
+    long_transaction.close().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn event_committed_far_below_the_watermark_is_found_by_the_next_full_scan() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    for restart in [false, true] {
+        let order = Uuid::now_v7();
+        let late = event(order, 1);
+        let mut slow = outbox.pool.begin().await?;
+        outbox::append(&mut slow, std::slice::from_ref(&late)).await?;
+        outbox.skip_sequence_numbers(6000).await?;
+        let early = outbox.append(aggregate_in_lane(lane(order)), 1).await?;
+        let broker = ScriptedBroker::that_confirms();
+        let mut relay = outbox.relay_with_full_scan(&broker, NEVER);
+        assert_eq!(relay.step().await?, Step::Published(1));
+        slow.commit().await?;
+        assert_eq!(relay.step().await?, Step::Idle, "there is no watermark, so this test proves nothing");
+        // A relay that has just started scans in full. So does one whose interval has passed.
+        if restart {
+            relay = outbox.relay_with_full_scan(&broker, NEVER);
+        } else {
+            advance_clock(NEVER).await;
+        }
+        assert_eq!(relay.step().await?, Step::Published(1));
+        assert_eq!(broker.seen(), [early, late.event_id]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn old_events_that_are_pending_again_need_only_one_full_scan() -> anyhow::Result<()> {
+    const OLD_EVENTS: usize = 3000;
+    let outbox = Outbox::new().await?;
+    outbox.insert_published(i64::try_from(OLD_EVENTS)?, "1 day").await?;
+    outbox.skip_sequence_numbers(6000).await?;
+    for lane in 0..16 {
+        outbox.append(aggregate_in_lane(lane), 1).await?;
+    }
+    let broker = ScriptedBroker::that_confirms();
+    let mut relay = outbox.relay_with_full_scan(&broker, NEVER);
+    assert_eq!(relay.step().await?, Step::Published(16), "each lane has a watermark now");
+    let replay = "update outbox set published_at = null where created_at < now() - interval '1 hour'";
+    sqlx::query(replay).execute(&outbox.pool).await?;
+    assert_eq!(relay.step().await?, Step::Idle, "the old events are below the watermarks");
+
+    // The next full scan finds the first of them. The scans after it go on there, without waiting for a full one each.
+    advance_clock(NEVER).await;
+    let mut published = 0;
+    while published < OLD_EVENTS {
+        let step = relay.step().await?;
+        let Step::Published(events) = step else { panic!("{step:?} after {published} events") };
+        published += events;
+    }
+    assert_eq!(published, OLD_EVENTS);
+    Ok(())
+}
+
+#[tokio::test]
+async fn watermark_does_not_pass_an_event_with_an_unknown_outcome() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let order = Uuid::now_v7();
+    let unknown = outbox.append(order, 1).await?;
+    outbox.skip_sequence_numbers(6000).await?;
+    let confirmed = outbox.append(aggregate_in_lane(lane(order)), 1).await?;
+    let mut first_time = true;
+    let broker = ScriptedBroker::new(move |message| {
+        let is_unknown = message.id == unknown && std::mem::take(&mut first_time);
+        if is_unknown { PublishOutcome::Unknown } else { PublishOutcome::Confirmed }
+    });
+    let mut relay = outbox.relay_with_full_scan(&broker, NEVER);
+    assert_eq!(relay.step().await?, Step::Published(1));
+    assert_eq!(relay.step().await?, Step::Published(1), "the watermark has passed a pending event");
+    assert_eq!(broker.seen(), [unknown, confirmed, unknown]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn event_waits_for_an_older_one_that_only_a_full_scan_finds() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let order = Uuid::now_v7();
+    let first = outbox.append(order, 1).await?;
+    let broker = ScriptedBroker::new(move |message| {
+        if message.id == first { PublishOutcome::Refused(Refusal::Nacked) } else { PublishOutcome::Confirmed }
+    });
+    let mut refused = outbox.relay_with_full_scan(&broker, Duration::ZERO);
+    assert_eq!(refused.step().await?, Step::NoneConfirmed);
+
+    // Another relay makes its first scan, a full one, while the event backs off. Then it publishes an event of the same
+    // lane far above it.
+    let broker = ScriptedBroker::that_confirms();
+    let mut relay = outbox.relay_with_full_scan(&broker, NEVER);
+    sqlx::query("update outbox set available_at = clock_timestamp() + interval '1 hour'")
+        .execute(&outbox.pool)
+        .await?;
+    assert_eq!(relay.step().await?, Step::Idle);
+    outbox.skip_sequence_numbers(20_000).await?;
+    outbox.append(aggregate_in_lane(lane(order)), 1).await?;
+    assert_eq!(relay.step().await?, Step::Published(1));
+
+    // The back-off ends, and the order has a second event. This relay scans the second one, and not the first.
+    let second = outbox.append(order, 2).await?;
+    sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+    assert_eq!(relay.step().await?, Step::Idle, "the second event was published before the first");
+    let mut full = outbox.relay_with_full_scan(&broker, Duration::ZERO);
+    assert_eq!(full.step().await?, Step::Published(2));
+    assert_eq!(broker.seen()[1..], [first, second]);
+    Ok(())
+}

@@ -1,0 +1,101 @@
+use axum::Router;
+use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint};
+use database::{DatabaseHealth, PoolKind};
+use inbox::DeadLetterTable;
+use messaging::Handler;
+use operator::ReplayPolicy;
+use sqlx::PgPool;
+
+use crate::{
+    Process,
+    settings::{CommonSettings, ConsumerSettings},
+};
+
+/// What a service consumes.
+#[derive(Debug, Clone, Copy)]
+pub struct Subscription {
+    pub queue: &'static str,
+    /// The name under which processed events are recorded.
+    pub consumer: &'static str,
+}
+
+/// The consumer of a process, with its dead letters and the retention of its records.
+pub struct ConsumerTasks {
+    subscription: Subscription,
+    endpoint: Endpoint,
+    status: ConnectionStatus,
+    collector_status: ConnectionStatus,
+    pool: PgPool,
+    policy: ReplayPolicy,
+    settings: ConsumerSettings,
+    /// The lab changes these to show what they protect from.
+    pub options: ConsumerOptions,
+}
+
+impl ConsumerTasks {
+    pub fn new(
+        process: &Process,
+        subscription: Subscription,
+        common: &CommonSettings,
+        settings: &ConsumerSettings,
+    ) -> Self {
+        let connections = settings.consumer_connections;
+        Self {
+            subscription,
+            endpoint: process.endpoint(),
+            status: ConnectionStatus::new("consumer"),
+            collector_status: ConnectionStatus::new("collector"),
+            pool: database::pool(&common.database_url, "consumer", connections, PoolKind::Transactions),
+            policy: ReplayPolicy { max_age: common.replay_within, force: false },
+            settings: settings.clone(),
+            options: ConsumerOptions { prefetch: settings.prefetch, ..ConsumerOptions::default() },
+        }
+    }
+
+    /// Connections on which transactions may be begun: for the handler, and for the watch of the database.
+    pub fn pool(&self) -> PgPool {
+        self.pool.clone()
+    }
+
+    /// A probe for `Health`: whether the consumer is connected to the broker.
+    pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let status = self.status.clone();
+        move || status.state()
+    }
+
+    /// A probe for `Health`: whether dead letters are collected, and all of them can be saved.
+    pub fn collector_probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let status = self.collector_status.clone();
+        move || status.state()
+    }
+
+    /// Whether the queue was empty when it was last checked.
+    pub fn caught_up(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let status = self.status.clone();
+        move || status.caught_up()
+    }
+
+    /// The admin routes of the dead letters. `handler` applies those that are replayed.
+    pub fn admin_routes(&self, handler: impl Handler) -> Router {
+        operator::dead_letter_routes(self.pool.clone(), handler, self.policy)
+    }
+
+    pub fn start(self, process: &mut Process, handler: impl Handler) {
+        let Self { subscription: Subscription { queue, consumer: name }, endpoint, pool, .. } = self;
+        let stop = process.stop();
+        // On its own connections: with the order service's, a rush of requests would look like a lost database.
+        let database = DatabaseHealth::default();
+        database.set_prepared();
+        let consumer =
+            Consumer::new(endpoint.clone(), queue, self.options, self.status).when(database.probe());
+        process.spawn("consumer's database", database.watch("consumer", pool.clone(), stop.clone()));
+        process.spawn("consumer", consumer.run(handler, stop.clone()));
+        // Dead letters move from their queue into a table, where an operator can list and replay them.
+        let letters = DeadLetterTable::new(pool.clone());
+        let collector = DeadLetterCollector::new(endpoint, queue, self.collector_status);
+        process.spawn("dead-letter collector", collector.run(letters.clone(), stop.clone()));
+        process.spawn("dead-letter count", letters.observe(stop.clone()));
+        process
+            .spawn("inbox retention", inbox::retention(pool, name, self.settings.keep_processed).run(stop));
+    }
+}

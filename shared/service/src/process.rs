@@ -1,0 +1,156 @@
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    process::ExitCode,
+};
+
+use axum::Router;
+use broker::{Endpoint, topology::Queue};
+use clap::Parser;
+use database::{DatabaseHealth, DatabaseUrl};
+use metrics_exporter_prometheus::PrometheusHandle;
+use operator::AdminServer;
+use runtime::{Health, Supervisor, http, settings, telemetry};
+use sqlx::{PgPool, migrate::Migrator};
+use tokio_util::sync::CancellationToken;
+
+use crate::settings::CommonSettings;
+
+/// What a service is called, where it listens by default, and which tables it owns.
+#[derive(Debug, Clone, Copy)]
+pub struct Service {
+    pub name: &'static str,
+    /// The prefix of its variables, such as `ORDERS_`.
+    pub prefix: &'static str,
+    /// The port of its health check when no address is set.
+    pub http_port: u16,
+    pub migrations: &'static [&'static Migrator],
+    /// The queue of an external consumer, which no other client declares.
+    pub own_queue: Option<Queue>,
+}
+
+/// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck`,
+/// with the answer of the running process.
+pub fn load<Settings: Parser>(service: &Service) -> Settings {
+    if std::env::args().nth(1).as_deref() == Some("healthcheck") {
+        let default = SocketAddr::from((Ipv4Addr::LOCALHOST, service.http_port));
+        settings::healthcheck(&format!("{}HTTP_ADDRESS", service.prefix), default);
+    }
+    settings::load(service.prefix)
+}
+
+/// A service process: how it starts, and how it stops.
+///
+/// 1. [`start`](Self::start) starts logs and metrics and takes the ports. An invalid setting ends the process here.
+/// 2. [`serve`](Self::serve) answers HTTP from the first moment on: health says what is still missing.
+/// 3. [`prepare`](Self::prepare) waits for the database, migrates it, and checks the broker's settings once.
+/// 4. The service adds its tasks ([`spawn`](Self::spawn), [`RelayTasks`](crate::RelayTasks),
+///    [`ConsumerTasks`](crate::ConsumerTasks)).
+/// 5. [`run`](Self::run) waits for SIGTERM, SIGINT or a task that ends early, and stops everything within nine seconds.
+pub struct Process {
+    service: Service,
+    database_url: DatabaseUrl,
+    endpoint: Endpoint,
+    tasks: Supervisor,
+    stop: CancellationToken,
+    metrics: PrometheusHandle,
+    listener: Option<TcpListener>,
+    admin: Option<AdminServer>,
+    database: DatabaseHealth,
+}
+
+impl Process {
+    /// # Errors
+    /// When logs or metrics cannot be started.
+    pub fn start(service: &Service, address: SocketAddr, common: &CommonSettings) -> anyhow::Result<Self> {
+        let Service { name, prefix, own_queue, .. } = *service;
+        let endpoint = Endpoint::new(&common.amqp_url, name)
+            .unwrap_or_else(|error| settings::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")));
+        let metrics = telemetry::start(&common.log, common.log_format)?;
+        let listener = http::bind(&format!("{prefix}HTTP_ADDRESS"), address);
+        let admin = AdminServer::bind(prefix, common.admin_address, common.admin_token.as_ref());
+        let stop = CancellationToken::new();
+        let mut tasks = Supervisor::new(stop.clone());
+        tasks.spawn_infallible("metrics", telemetry::upkeep(metrics.clone(), stop.clone()));
+        Ok(Self {
+            service: *service,
+            database_url: common.database_url.clone(),
+            endpoint: own_queue.map_or(endpoint.clone(), |queue| endpoint.with_queue(queue)),
+            tasks,
+            stop,
+            metrics,
+            listener: Some(listener),
+            admin,
+            database: DatabaseHealth::default(),
+        })
+    }
+
+    /// A probe for [`Health`]: whether the database answers.
+    pub fn database(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        self.database.probe()
+    }
+
+    pub fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.endpoint.clone()
+    }
+
+    /// Adds a task that runs until the stop.
+    pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_infallible(name, task);
+    }
+
+    /// Serves `/livez`, `/readyz` and `/metrics`.
+    pub fn serve_health(&mut self, health: Health) {
+        self.serve(Router::new(), health);
+    }
+
+    /// Serves `routes` beside `/livez`, `/readyz` and `/metrics`.
+    pub fn serve(&mut self, routes: Router, health: Health) {
+        if let Some(listener) = self.listener.take() {
+            let routes = routes.merge(http::observability(health, self.metrics.clone()));
+            self.tasks.spawn("http", http::serve(listener, routes, self.stop.clone()));
+        }
+    }
+
+    /// Serves the admin API, if an address is configured.
+    pub fn serve_admin(&mut self, routes: Router) {
+        if let Some(admin) = self.admin.take() {
+            self.tasks.spawn("admin", admin.serve(routes, self.stop.clone()));
+        }
+    }
+
+    /// Waits for the database, brings its schema up to date, and tries the broker once. `false`: the stop came first, and
+    /// only [`run`](Self::run) is left to call. An unavailable broker is waited for later, by the tasks that need it; a
+    /// broker or a database that refuses this service ends the process.
+    pub async fn prepare(&mut self) -> bool {
+        let Service { prefix, migrations, .. } = self.service;
+        let preparing = database::prepare(&self.database_url, migrations, &self.stop);
+        match self.tasks.run_until_stop(preparing).await {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) | None => return false,
+            Some(Err(invalid)) => {
+                settings::exit_invalid_config(&format!("{prefix}DATABASE_URL: {}", invalid.0));
+            }
+        }
+        match self.tasks.run_until_stop(self.endpoint.check()).await {
+            Some(Ok(())) => true,
+            Some(Err(error)) => settings::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")),
+            None => false,
+        }
+    }
+
+    /// Reports the database as available, and watches it on `pool` from now on. Call it when the service can work.
+    pub fn watch_database(&mut self, pool: PgPool) {
+        self.database.set_prepared();
+        let watch = self.database.clone().watch("service", pool, self.stop.clone());
+        self.tasks.spawn_infallible("database watch", watch);
+    }
+
+    /// Runs until the stop. Exit code 0 means that the stop was asked for and every task ended in order.
+    pub async fn run(self) -> ExitCode {
+        self.tasks.run().await
+    }
+}
