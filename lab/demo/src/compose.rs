@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use testbed::eventually;
-use testbed::guard::AtEnd;
+use testbed::guard::AtExit;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
@@ -28,7 +28,7 @@ const BROKER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) struct Compose {
     root: PathBuf,
     /// For each broken part a guard that repairs it if this process is killed.
-    guards: Mutex<Vec<(Target, AtEnd)>>,
+    guards: Mutex<Vec<(Target, AtExit)>>,
     /// The container ids that are known, by service.
     ids: Mutex<HashMap<String, String>>,
 }
@@ -189,11 +189,11 @@ impl Compose {
         Ok(id)
     }
 
-    fn guard(&self, action: Action, service: &str) -> Result<AtEnd> {
+    fn guard(&self, action: Action, service: &str) -> Result<AtExit> {
         let word = if action == Action::Kill { "start" } else { "unpause" };
         let script = r#"docker compose -f "$1" "$2" "$3""#;
         let file = self.root.join("compose.yaml");
-        AtEnd::run(script, &[file.as_os_str(), word.as_ref(), service.as_ref()])
+        AtExit::run(script, &[file.as_os_str(), word.as_ref(), service.as_ref()])
     }
 
     fn compose(&self, args: &[&str]) -> Command {

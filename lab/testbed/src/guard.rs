@@ -76,6 +76,20 @@ impl GuardedProcess {
         signal_all(signal, &[self.pid()])
     }
 
+    /// Sends SIGKILL to the process and all its descendants, and waits until all of them have ended: PostgreSQL does not
+    /// start again while a session of its last run still uses the shared memory.
+    pub async fn kill(&mut self, deadline: Duration) -> Result<()> {
+        // Stopped first, so that it starts no further child after its descendants are listed.
+        self.signal_one("STOP")?;
+        let pids = with_descendants(self.pid())?;
+        signal_all("KILL", &pids)?;
+        self.wait(deadline).await?;
+        eventually_send("all descendants to end", deadline, || {
+            std::future::ready(any_runs(&pids).map(|runs| (!runs).then_some(())))
+        })
+        .await
+    }
+
     /// Waits until the process has ended, and returns its exit status.
     pub async fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let what = format!("process {} to end", self.pid());
@@ -85,15 +99,6 @@ impl GuardedProcess {
     /// The last lines of the log, for error messages.
     pub fn log_tail(&self) -> String {
         log_tail(&self.log)
-    }
-}
-
-// The old names, until the two callers (`lab/demo/src/compose.rs`, `examples/mailer/tests/mailer/process.rs`) use the
-// new ones.
-pub use {AtExit as AtEnd, GuardedProcess as Leash};
-impl GuardedProcess {
-    pub fn last_words(&self) -> String {
-        self.log_tail()
     }
 }
 
@@ -160,6 +165,18 @@ pub(crate) fn with_descendants(root: u32) -> Result<Vec<u32>> {
         next += 1;
     }
     Ok(pids)
+}
+
+/// Whether one of these processes runs. One that has ended, and that its parent has not asked about yet, does not.
+fn any_runs(pids: &[u32]) -> Result<bool> {
+    let table = Command::new("ps").args(["-A", "-o", "pid=", "-o", "stat="]).output();
+    let table = table.context("failed to run `ps` (Debian's package is called procps)")?;
+    Ok(String::from_utf8_lossy(&table.stdout).lines().any(|line| {
+        let mut fields = line.split_whitespace();
+        let pid = fields.next().and_then(|pid| pid.parse().ok());
+        let has_ended = fields.next().is_some_and(|state| state.starts_with('Z'));
+        pid.is_some_and(|pid| pids.contains(&pid)) && !has_ended
+    }))
 }
 
 /// Sends a signal to each process by the shell's built-in `kill`: a slim system has no `kill` program, and the standard

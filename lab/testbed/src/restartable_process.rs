@@ -73,11 +73,9 @@ impl RestartableProcess {
         }
     }
 
-    /// Sends SIGKILL to the process and all its descendants, and waits until the process has ended.
+    /// Sends SIGKILL to the process and all its descendants, and waits until all of them have ended.
     pub(crate) async fn kill(&self) -> Result<()> {
-        let mut process = self.take()?;
-        process.signal("KILL")?;
-        process.wait(KILL_DEADLINE).await?;
+        self.take()?.kill(KILL_DEADLINE).await?;
         self.state().paused = None;
         Ok(())
     }
