@@ -6,19 +6,18 @@ mod mail_handler;
 mod settings;
 
 use broker::topology::Queue;
-use service::{Service, Subscription};
+use inbox::Inbox;
+use service::Service;
 use sqlx::migrate::Migrator;
 
 pub use mail_handler::MailHandler;
 pub use settings::Settings;
 
-/// The name under which this consumer's events are recorded.
-pub const CONSUMER: &str = "mailer";
-
 /// The mailer's queue and its bindings. No other client declares it.
 pub const QUEUE: Queue = Queue { name: "mailer.events", keys: &["order.confirmed", "order.cancelled"] };
 
-pub const SUBSCRIPTION: Subscription = Subscription { queue: QUEUE.name, consumer: CONSUMER };
+/// Each order has one mail, whatever became of its other events.
+pub const INBOX: Inbox = Inbox { consumer: "mailer", queue: QUEUE.name, keeps_order: false };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!();
 

@@ -3,7 +3,7 @@ use messaging::{Applied, Failure, Handler};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::CONSUMER;
+use crate::INBOX;
 
 /// `OrderConfirmed` and `OrderCancelled`: writes a mail, once.
 ///
@@ -24,7 +24,7 @@ impl MailHandler {
 impl Handler for MailHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
         let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
-        let first = inbox::first_time(&mut transaction, CONSUMER, group).await?;
+        let first = INBOX.first_time(&mut transaction, group).await?;
         let mut mails = Mails::default();
         for event in &first {
             match &event.body {

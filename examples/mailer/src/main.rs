@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use mailer::{MailHandler, SERVICE, SUBSCRIPTION, Settings};
+use mailer::{INBOX, MailHandler, SERVICE, Settings};
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process};
 
@@ -11,7 +11,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let settings: Settings = service::load(&SERVICE);
     settings.check();
     let mut process = Process::start(&SERVICE, settings.http_address, &settings.common)?;
-    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, &settings.common, &settings.consumer);
+    let consumer = ConsumerTasks::new(&process, INBOX, &settings.common, &settings.consumer);
     let health = Health::new().with("database", Needed::Yes, process.database()).with(
         "broker",
         Needed::Yes,

@@ -13,6 +13,7 @@ use crate::commands::{
 };
 use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;
+use crate::lab::Soak;
 use crate::terminal::Terminal;
 use crate::variant::Variant;
 use crate::verdict::Verdict;
@@ -96,6 +97,9 @@ enum Command {
         /// Decides which process is killed when.
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Also kill PostgreSQL and RabbitMQ.
+        #[arg(long)]
+        servers: bool,
     },
     /// Renew `.sqlx` after a change of a query or a migration (needs sqlx-cli).
     Queries {
@@ -148,8 +152,8 @@ impl Cli {
             }
             Some(Command::Test(options)) => or_interrupted(test::run(choice, &options, terminal)).await,
             Some(Command::Sabotage) => or_interrupted(sabotage::run(choice, terminal)).await,
-            Some(Command::Soak { for_, rate, seed }) => {
-                or_interrupted(soak::run(choice, for_, rate, seed, terminal)).await
+            Some(Command::Soak { for_, rate, seed, servers }) => {
+                or_interrupted(soak::run(choice, Soak { for_, rate, seed, servers }, terminal)).await
             }
             Some(Command::Queries { check }) => or_interrupted(queries::run(choice, check, terminal)).await,
             Some(Command::Doctor) => or_interrupted(doctor::run(terminal)).await,

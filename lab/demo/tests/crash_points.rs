@@ -51,8 +51,10 @@ async fn crash_at(point: &str, action: &str) -> Result<u64> {
     let vhost = testbed::vhost().await?;
     let setup = Setup::default().crashing_at(format!("{point}:{action}"), &once);
     let stage = Stage::ready(&vhost.url(), setup).await?;
-    if point.starts_with("dead-letter") {
-        poison(&stage, &vhost).await?;
+    match point {
+        "dead-letter-saved" => poison(&stage, &vhost, "inventory.events").await?,
+        "dead-letter-collected" => poison(&stage, &vhost, "inventory.events.dead").await?,
+        _ => {}
     }
     // A frozen process answers only after it is continued: the orders wait for that.
     let (placed, restored) = tokio::join!(place(&stage), restore(&stage, &once, action));
@@ -117,10 +119,10 @@ fn is_frozen(pid: u32) -> Result<bool> {
     Ok(status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
 }
 
-/// Publishes a message that can never be applied into inventory's queue.
-async fn poison(stage: &Stage, vhost: &TestVhost) -> Result<()> {
+/// Publishes a message that can never be applied into a queue.
+async fn poison(stage: &Stage, vhost: &TestVhost, queue: &str) -> Result<()> {
     let message = json!({
-        "routing_key": "inventory.events", "payload": "not json", "payload_encoding": "string",
+        "routing_key": queue, "payload": "not json", "payload_encoding": "string",
         "properties": { "message_id": "poison", "delivery_mode": 2 },
     });
     let url = format!("{}/api/exchanges/{}/amq.default/publish", vhost.api_url(), vhost.name());

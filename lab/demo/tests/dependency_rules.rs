@@ -24,7 +24,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     ("inbox", &["crash-points", "database", "events", "messaging", "sqlx"]),
     ("broker", &["crash-points", "events", "lapin", "messaging"]),
     // Wiring: the admin API, and the start and stop of a service.
-    ("operator", &["axum", "messaging", "outbox", "runtime", "sqlx"]),
+    ("operator", &["axum", "events", "inbox", "messaging", "outbox", "runtime", "sqlx"]),
     (
         "service",
         &["axum", "broker", "database", "inbox", "messaging", "operator", "outbox", "runtime", "sqlx"],

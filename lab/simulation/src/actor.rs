@@ -3,6 +3,9 @@ use std::fmt;
 /// The number of services that consume events, such as inventory and billing. Each has a queue and an inbox.
 pub(crate) const SERVICES: usize = 2;
 
+/// The queues of the services.
+pub(crate) const QUEUES: [&str; SERVICES] = ["inventory", "billing"];
+
 /// Who takes a step in the simulated world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Actor {

@@ -108,7 +108,7 @@ pub(crate) fn close_channel(state: &mut State, service: usize, id: u64) {
         }
     }
     for id in exhausted {
-        state.judge.set_aside(service, id);
+        state.judge.dead_lettered_by_broker(service, id);
     }
     state.note(Actor::Environment, "channel closed", id.into(), || format!("{id} of service {service}"));
     deliver(state, service);

@@ -1,11 +1,11 @@
-//! A consuming instance: one session after the other, as in `broker::Consumer`. The real `broker::group::settle`
+//! A consuming instance: one session after the other, as in `broker::Consumer`. The real `broker::group::Settling`
 //! decides what happens to the deliveries.
 
 use std::{sync::Arc, time::Duration};
 
 use broker::{
     Error,
-    group::{Availability, DeliveryChannel, settle},
+    group::{Availability, DeliveryChannel, Settling},
 };
 use messaging::Backoff;
 use tokio::{
@@ -14,15 +14,15 @@ use tokio::{
 };
 
 use crate::{
+    actor::QUEUES,
     broker_actions::open_channel,
+    dead_letters::MemoryDeadLetters,
     delivery_channel::{MemoryDeliveryChannel, no_answer},
     fault::Fault,
     handler::MemoryHandler,
     process::Process,
     queue::Delivery,
 };
-
-const QUEUES: [&str; 2] = ["inventory", "billing"];
 
 /// After this much silence the consumer checks that its subscription still exists.
 const MAX_SILENCE: Duration = Duration::from_secs(2);
@@ -107,9 +107,17 @@ impl Session {
             {
                 group.push(delivery);
             }
-            let queue = QUEUES[self.channel.service];
+            let (process, service) = (handler.process.clone(), handler.service);
             let available: Availability = Arc::new(|| Ok(()));
-            settle(&mut self.channel, handler, &available, queue, &mut vec![], group, &stop).await?;
+            let mut settling = Settling {
+                channel: &mut self.channel,
+                handler,
+                letters: &MemoryDeadLetters { process, service },
+                available: &available,
+                queue: QUEUES[service],
+                stop: &stop,
+            };
+            settling.settle(group).await?;
             if largest_group == 1 && !suspicious {
                 return Ok(());
             }

@@ -1,9 +1,11 @@
 use std::time::Duration;
 
 use broker::{Error, group::DeliveryChannel};
-use messaging::Incoming;
+use messaging::{DeadLetter, Incoming};
+use serde_json::Value;
 
 use crate::{
+    actor::QUEUES,
     broker_actions::{close_channel, deliver, release_channel},
     fault::Fault,
     mutant::Mutant,
@@ -66,6 +68,20 @@ impl DeliveryChannel for MemoryDeliveryChannel {
             message_id: Some(delivery.message.id.to_string()),
             traceparent: delivery.message.traceparent.clone(),
             body: delivery.message.body.to_vec(),
+            earlier_deliveries: delivery.message.earlier_deliveries,
+        }
+    }
+
+    fn dead_letter(&self, delivery: &Delivery, reason: &str, detail: &str) -> DeadLetter {
+        DeadLetter {
+            queue: QUEUES[self.service],
+            arrival: None,
+            message_id: Some(delivery.message.id.to_string()),
+            reason: reason.to_owned(),
+            detail: detail.to_owned(),
+            headers: Value::Null,
+            routing_key: String::new(),
+            body: delivery.message.body.to_vec(),
         }
     }
 
@@ -89,23 +105,11 @@ impl DeliveryChannel for MemoryDeliveryChannel {
         Ok(())
     }
 
-    async fn publish_dead_letter(&mut self, delivery: &Delivery, reason: &str, _: &str) -> Result<(), Error> {
-        self.process.scheduling_point("publish a dead letter").await;
-        let unknown = {
-            let mut state = self.process.world.lock();
-            if state.broker_is_unavailable() {
-                return Err(no_answer("the confirm of a dead letter"));
-            }
-            let unknown = state.injects(Fault::DeadLetterUnknown);
-            if !unknown || state.random.one_in(2) {
-                let id = delivery.message.id;
-                state.judge.set_aside(self.service, id);
-                state.note(self.process.actor, "dead letter", id.as_u128(), || format!("{id}: {reason}"));
-            }
-            unknown
-        };
-        self.process.scheduling_point("after publishing a dead letter").await;
-        if unknown { Err(no_answer("the confirm of a dead letter")) } else { Ok(()) }
+    async fn reject(&mut self, delivery: &Delivery) -> Result<(), Error> {
+        let mut state = self.process.world.lock();
+        state.judge.dead_lettered_by_broker(self.service, delivery.message.id);
+        self.acknowledged(&mut state, delivery.tag, false);
+        Ok(())
     }
 
     fn is_open(&self) -> bool {

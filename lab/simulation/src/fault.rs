@@ -61,7 +61,7 @@ pub enum Fault {
     ConsumerDisconnected,
     /// An acknowledgement is sent and never arrives.
     AckLost,
-    /// A dead letter is not confirmed. The broker may have stored it.
+    /// Saving a dead letter fails. It may have been saved.
     DeadLetterUnknown,
     /// A handler reports a temporary failure.
     HandlerTemporary,

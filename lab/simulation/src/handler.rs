@@ -1,6 +1,10 @@
 //! A service's handler: it applies effects, and dedupes them by the inbox in memory.
 
-use std::{collections::BTreeSet, panic::resume_unwind, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    panic::resume_unwind,
+    time::Duration,
+};
 
 use events::Event;
 use messaging::{Applied, Failure, Handler};
@@ -100,6 +104,15 @@ impl Transaction<'_> {
     async fn first_time<'group>(&self, group: &'group [Event]) -> Result<Vec<&'group Event>, Failure> {
         let process = &self.handler.process;
         process.fault_point("insert into the inbox", &[Fault::DatabaseError]).await.map_err(temporary)?;
+        if !process.world.is(Mutant::LaterEventsApplied) {
+            let state = process.world.lock();
+            let inbox = &state.inboxes[self.handler.service];
+            let behind: HashSet<_> =
+                group.iter().filter(|event| inbox.is_behind(event)).map(|event| event.id).collect();
+            if !behind.is_empty() {
+                return Err(Failure::Behind(behind));
+            }
+        }
         let ids: BTreeSet<_> = group.iter().map(|event| event.id).collect();
         let mut new = BTreeSet::new();
         for id in ids {

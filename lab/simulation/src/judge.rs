@@ -39,7 +39,9 @@ pub(crate) struct Judge {
     enqueued: [BTreeSet<Uuid>; SERVICES],
     applied: [BTreeSet<Uuid>; SERVICES],
     set_aside: [BTreeSet<Uuid>; SERVICES],
-    /// For each aggregate, the last version that was applied and was not set aside before.
+    /// Those of them that the broker moved to a dead-letter queue, so that later events do not wait behind them.
+    by_broker: [BTreeSet<Uuid>; SERVICES],
+    /// For each aggregate, the last version that was applied.
     last_applied: [BTreeMap<Uuid, i32>; SERVICES],
     marked_published: BTreeSet<Uuid>,
     pub(crate) duplicates: usize,
@@ -140,10 +142,16 @@ impl Judge {
         }
     }
 
-    /// Records that a message is in the dead letters of this service. From now on its effect may be committed at any
-    /// time, or never.
+    /// Records that a service saved a message as a dead letter. Another copy of it may still be applied.
     pub(crate) fn set_aside(&mut self, service: usize, id: Uuid) {
         self.set_aside[service].insert(id);
+    }
+
+    /// Records that the broker moved a message to a dead-letter queue. From now on its effect may be committed at any
+    /// time, or never.
+    pub(crate) fn dead_lettered_by_broker(&mut self, service: usize, id: Uuid) {
+        self.set_aside[service].insert(id);
+        self.by_broker[service].insert(id);
     }
 
     /// Records that a service committed an event's effect. Checks I4, I5 and I6.
@@ -158,11 +166,13 @@ impl Judge {
             return self.violate_safety(format!("I4: service {service} applied {id} twice"));
         }
         let (aggregate, version) = (record.aggregate, record.version);
-        if self.set_aside[service].contains(&id) {
+        if self.by_broker[service].contains(&id) {
             return;
         }
         let older = self.ids_by_version[&aggregate].iter().take_while(|other| **other != id);
-        let missing = older.copied().find(|other| !self.is_settled(service, *other));
+        let missing = older
+            .copied()
+            .find(|other| !self.applied[service].contains(other) && !self.by_broker[service].contains(other));
         let last = self.last_applied[service].entry(aggregate).or_default();
         let overtaken = *last > version;
         *last = version.max(*last);

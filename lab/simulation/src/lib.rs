@@ -35,6 +35,7 @@ mod world;
 
 // What the processes do: the real code, over adapters in memory.
 mod consumer;
+mod dead_letters;
 mod delivery_channel;
 mod handler;
 mod publisher;

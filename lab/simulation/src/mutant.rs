@@ -17,6 +17,8 @@ pub enum Mutant {
     DedupeOutsideTransaction,
     /// All instances of a service consume at the same time.
     CompetingConsumers,
+    /// The inbox applies an event although an older one of its aggregate is a dead letter.
+    LaterEventsApplied,
     /// The store locks free event rows instead of lanes.
     SkipLockedOnRows,
     /// The store continues reading after the last `seq` it read, instead of selecting pending events.
@@ -30,7 +32,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::MarkBeforeConfirm,
         Self::ConfirmsOff,
         Self::ReturnTrustedToItsConfirm,
@@ -39,6 +41,7 @@ impl Mutant {
         Self::AckBeforeCommit,
         Self::DedupeOutsideTransaction,
         Self::CompetingConsumers,
+        Self::LaterEventsApplied,
         Self::SkipLockedOnRows,
         Self::CursorOverSeq,
         Self::OlderEventIgnored,

@@ -17,6 +17,7 @@ fn expected(mutant: Mutant) -> (u64, &'static [&'static str]) {
         Mutant::AckBeforeCommit => (20, &["I3"]),
         Mutant::DedupeOutsideTransaction => (100, &["I3"]),
         Mutant::CompetingConsumers => (100, &["I6"]),
+        Mutant::LaterEventsApplied => (200, &["I6"]),
         Mutant::SkipLockedOnRows => (200, &["I6"]),
         // An unpublished event before the cursor holds back no other: later events overtake a refused one (I6), and an
         // event that is committed late is never read (I8).

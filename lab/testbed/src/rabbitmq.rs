@@ -105,13 +105,24 @@ impl Rabbitmq {
     /// Sets the memory use above which the broker raises an alarm: it then reads nothing more from publishers. One byte
     /// raises the alarm at once; [`Rabbitmq::NO_ALARM`] clears it.
     pub async fn set_memory_limit(&self, limit: &str) -> Result<()> {
-        let node = format!("testbed-{}@localhost", self.port);
         let set = ["set_vm_memory_high_watermark", "absolute", limit];
-        let result = match &self.server {
-            Server::Local(server) => server.tool("rabbitmqctl", &[&["-n", &node], &set[..]].concat()).await,
-            Server::Container(container) => container.tool("rabbitmqctl", &set).await,
-        };
-        result.context("failed to set RabbitMQ's memory limit")
+        self.rabbitmqctl(&set).await.context("failed to set RabbitMQ's memory limit")
+    }
+
+    /// Suspends the process that leads a quorum queue of the virtual host `shop`: the broker answers, and the queue takes
+    /// and confirms nothing. With `false` it goes on.
+    pub async fn suspend_queue(&self, queue: &str, suspend: bool) -> Result<()> {
+        let call = if suspend { "suspend" } else { "resume" };
+        let expression = format!("ok = sys:{call}({{'shop_{queue}', node()}}).");
+        self.rabbitmqctl(&["eval", &expression]).await.context("failed to suspend or resume a queue")
+    }
+
+    async fn rabbitmqctl(&self, arguments: &[&str]) -> Result<()> {
+        let node = format!("testbed-{}@localhost", self.port);
+        match &self.server {
+            Server::Local(server) => server.tool("rabbitmqctl", &[&["-n", &node], arguments].concat()).await,
+            Server::Container(container) => container.tool("rabbitmqctl", arguments).await,
+        }
     }
 
     /// Shuts the broker down in order.

@@ -58,6 +58,14 @@ impl TestVhost {
         put(path, policy).await
     }
 
+    /// A queue as the management API describes it: a JSON object with `arguments`, among others.
+    pub async fn describe_queue(&self, queue: &str) -> Result<String> {
+        let path = format!("{}/api/queues/{}/{queue}", self.api, self.name);
+        let response = reqwest::Client::new().get(&path).timeout(REQUEST_TIMEOUT).send().await?;
+        let response = response.error_for_status().with_context(|| format!("failed to GET {path}"))?;
+        Ok(response.text().await?)
+    }
+
     /// The URL of the broker's management API, which can delete declared objects and close connections.
     pub fn api_url(&self) -> &str {
         &self.api

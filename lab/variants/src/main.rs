@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
-use orders::{AppState, OrderHandler, SERVICE, SUBSCRIPTION, Settings, api, idempotency_key, open_orders};
+use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, idempotency_key, open_orders};
 use runtime::{Health, Needed, settings::exit_invalid_config};
 use service::{ConsumerTasks, Process, RelayTasks};
 
@@ -33,7 +33,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let common = &settings.common;
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let relays = RelayTasks::new(&process, common, &settings.publisher);
-    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
     let state = AppState::new(&settings, relays.wake());
     let variant_state = VariantState::new(&settings, state.pool(), relays.wake())?;
     let health = Health::new()

@@ -7,7 +7,8 @@ mod payment_worker;
 mod settings;
 
 use broker::topology;
-use service::{Service, Subscription};
+use inbox::Inbox;
+use service::Service;
 use sqlx::migrate::Migrator;
 
 pub use payment_handler::PaymentHandler;
@@ -15,10 +16,7 @@ pub use payment_provider::{HttpPaymentProvider, PaymentProvider, ProviderRespons
 pub use payment_worker::{PaymentWorker, PaymentWorkerOptions};
 pub use settings::Settings;
 
-/// The name under which this consumer's events are recorded.
-pub const CONSUMER: &str = "billing";
-
-pub const SUBSCRIPTION: Subscription = Subscription { queue: topology::BILLING, consumer: CONSUMER };
+pub const INBOX: Inbox = Inbox { consumer: "billing", queue: topology::BILLING, keeps_order: true };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/billing");
 

@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use billing::{HttpPaymentProvider, PaymentHandler, PaymentWorker, SERVICE, SUBSCRIPTION, Settings};
+use billing::{HttpPaymentProvider, INBOX, PaymentHandler, PaymentWorker, SERVICE, Settings};
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process, RelayTasks};
 use tokio::sync::Notify;
@@ -15,7 +15,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let provider = HttpPaymentProvider::new(settings.provider_url.clone(), settings.provider_deadline)?;
     let relays = RelayTasks::new(&process, common, &settings.publisher);
-    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
     let health = Health::new()
         .with("database", Needed::Yes, process.database())
         .with("broker", Needed::Yes, consumer.probe())

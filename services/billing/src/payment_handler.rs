@@ -7,7 +7,7 @@ use sqlx::{PgConnection, PgPool};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::CONSUMER;
+use crate::INBOX;
 
 /// `OrderCreated`: records a pending payment of the order's total. `OrderCancelled`: voids it, or marks it for refund.
 ///
@@ -30,7 +30,7 @@ impl PaymentHandler {
 impl Handler for PaymentHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
         let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
-        let first = inbox::first_time(&mut transaction, CONSUMER, group).await?;
+        let first = INBOX.first_time(&mut transaction, group).await?;
         // Within a group all creations come before all cancellations. For each order that is the order of its events,
         // and one or two statements for each kind do for hundreds of orders.
         let (mut created, mut cancelled) = (vec![], HashMap::new());

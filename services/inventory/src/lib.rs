@@ -4,16 +4,14 @@ mod settings;
 mod stock_handler;
 
 use broker::topology;
-use service::{Service, Subscription};
+use inbox::Inbox;
+use service::Service;
 use sqlx::migrate::Migrator;
 
 pub use settings::Settings;
 pub use stock_handler::StockHandler;
 
-/// The name under which this consumer's events are recorded.
-pub const CONSUMER: &str = "inventory";
-
-pub const SUBSCRIPTION: Subscription = Subscription { queue: topology::INVENTORY, consumer: CONSUMER };
+pub const INBOX: Inbox = Inbox { consumer: "inventory", queue: topology::INVENTORY, keeps_order: true };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/inventory");
 

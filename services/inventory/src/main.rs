@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use inventory::{SERVICE, SUBSCRIPTION, Settings, StockHandler};
+use inventory::{INBOX, SERVICE, Settings, StockHandler};
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process, RelayTasks};
 
@@ -13,7 +13,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let common = &settings.common;
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let relays = RelayTasks::new(&process, common, &settings.publisher);
-    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
     let health = Health::new()
         .with("database", Needed::Yes, process.database())
         .with("broker", Needed::Yes, consumer.probe())

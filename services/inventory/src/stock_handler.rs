@@ -7,7 +7,7 @@ use outbox::Wake;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::CONSUMER;
+use crate::INBOX;
 
 /// `OrderCreated`: reserves stock for all of the order's lines, or for none. `OrderCancelled`: releases it. Each answer is
 /// an event, inserted in the transaction of the change that it describes.
@@ -26,7 +26,7 @@ impl StockHandler {
 impl Handler for StockHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
         let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
-        let first = inbox::first_time(&mut transaction, CONSUMER, group).await?;
+        let first = INBOX.first_time(&mut transaction, group).await?;
         // Within a group all creations come before all cancellations. For each order that is the order of its events,
         // and a few statements for each kind do for hundreds of orders.
         let (mut created, mut cancelled) = (vec![], HashMap::new());

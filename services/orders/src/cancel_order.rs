@@ -12,7 +12,7 @@ use serde::Serialize;
 use sqlx::PgPool;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
-use uuid::Uuid;
+use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
     AppState,
@@ -47,9 +47,9 @@ const MAX_TRIES: usize = 3;
 pub(crate) async fn cancel_order(
     State(state): State<AppState>,
     Extension(trace): Extension<TraceContext>,
-    id: Result<Path<Uuid>, PathRejection>,
+    id: Result<Path<Hyphenated>, PathRejection>,
 ) -> Result<Json<Cancelled>, Problem> {
-    let Path(id) = id.map_err(|_| problems::no_such_order())?;
+    let id = id.map_err(|_| problems::no_such_order())?.into_uuid();
     for _ in 0..MAX_TRIES {
         let order = sqlx::query!("select version, cancelled_at from orders where id = $1", id)
             .fetch_optional(&state.pool)

@@ -132,7 +132,7 @@ impl IntoParams for IdempotencyKey {
 
 /// Erases keys that are older than `keep`. A request with an erased key is a new one.
 pub fn retention(pool: PgPool, keep: Duration) -> Retention<EraseKeys> {
-    Retention::new("idempotency_keys", EraseKeys { pool, keep })
+    Retention::new("idempotency_keys", pool.clone(), EraseKeys { pool, keep })
 }
 
 #[derive(Debug)]

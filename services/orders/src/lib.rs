@@ -21,7 +21,8 @@ mod request_context;
 mod settings;
 
 use broker::topology;
-use service::{Service, Subscription};
+use inbox::Inbox;
+use service::Service;
 use sqlx::migrate::Migrator;
 
 pub use api_docs::pretty;
@@ -29,10 +30,9 @@ pub use app_state::AppState;
 pub use order_handler::OrderHandler;
 pub use settings::Settings;
 
-/// The name under which this consumer's events are recorded.
-pub const CONSUMER: &str = "orders";
-
-pub const SUBSCRIPTION: Subscription = Subscription { queue: topology::ORDERS, consumer: CONSUMER };
+/// Order makes no difference to it: an answer moves its order only out of the state that it answers (`order_state`), whatever
+/// came before.
+pub const INBOX: Inbox = Inbox { consumer: "orders", queue: topology::ORDERS, keeps_order: false };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/orders");
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use orders::{AppState, OrderHandler, SERVICE, SUBSCRIPTION, Settings, api, idempotency_key, open_orders};
+use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, idempotency_key, open_orders};
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process, RelayTasks};
 
@@ -13,7 +13,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let common = &settings.common;
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let relays = RelayTasks::new(&process, common, &settings.publisher);
-    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
     let state = AppState::new(&settings, relays.wake());
     // Orders are accepted without a broker: only the database is needed.
     let health = Health::new()

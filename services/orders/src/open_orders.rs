@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::{Json, Router, extract::State as AxumState, routing::get};
+use database::ClockWatch;
 use events::{Cause, TraceContext};
 use operator::Params;
 use runtime::problem::Problem;
@@ -35,7 +36,7 @@ const CAUGHT_UP_CHECKS: u32 = 10;
 /// A time-out is an event like any other: inventory and billing undo what they did for the order, before or after it.
 ///
 /// No order is cancelled before the consumer has `caught_up` for ten checks: after an outage the answers that wait in the
-/// queue are applied first, however many.
+/// queue are applied first, however many. And none while the database's clock is suspect.
 pub async fn watch(
     state: AppState,
     answer_within: Duration,
@@ -43,15 +44,19 @@ pub async fn watch(
     stop: CancellationToken,
 ) {
     let rounds = async {
-        let (mut failing, mut caught_up_checks) = (false, 0_u32);
+        let (mut failing, mut caught_up_checks, mut clock) = (false, 0_u32, ClockWatch::default());
         loop {
             caught_up_checks = if caught_up() { caught_up_checks.saturating_add(1) } else { 0 };
             let counted = timeout(STATEMENT_DEADLINE, count(&state.pool)).await.ok().and_then(Result::ok);
-            let (open, age) = counted.unwrap_or((f64::NAN, f64::NAN));
+            let steady = counted.as_ref().is_some_and(|counted| clock.is_steady(counted.database_time));
+            let (open, age) = counted.map_or((f64::NAN, f64::NAN), |counted| (counted.open, counted.age));
             metrics::gauge!("orders_open").set(open);
             metrics::gauge!("orders_oldest_open_seconds").set(age);
-            let late = caught_up_checks > CAUGHT_UP_CHECKS;
-            let cancelled = if late { cancel_late(&state, answer_within).await } else { Ok(0) };
+            let cancelled = if caught_up_checks > CAUGHT_UP_CHECKS && steady {
+                cancel_late(&state, answer_within).await
+            } else {
+                Ok(0)
+            };
             match cancelled {
                 Ok(_) => failing = false,
                 Err(_) if failing => {}
@@ -66,27 +71,50 @@ pub async fn watch(
     stop.run_until_cancelled(rounds).await;
 }
 
-async fn count(pool: &PgPool) -> Result<(f64, f64), sqlx::Error> {
+struct Counted {
+    open: f64,
+    /// Of the oldest, in seconds.
+    age: f64,
+    /// Since 1970.
+    database_time: Duration,
+}
+
+async fn count(pool: &PgPool) -> Result<Counted, sqlx::Error> {
     let row = sqlx::query!(
-        r#"select count(*)::float8 as "open!",
+        r#"select count(*)::float8 as "open!", extract(epoch from clock_timestamp())::float8 as "now!",
                   coalesce(extract(epoch from clock_timestamp() - min(placed_at)), 0)::float8 as "age!"
            from orders where status in ('pending', 'reserved', 'paid')"#
     )
     .fetch_one(pool)
     .await?;
-    Ok((row.open, row.age))
+    let database_time = Duration::try_from_secs_f64(row.now).unwrap_or_default();
+    Ok(Counted { open: row.open, age: row.age, database_time })
 }
 
 /// Cancels orders that have waited too long, oldest first, each in a statement of its own. Several instances may do so at
 /// once: the second one finds the order changed.
+///
+/// An order waits from when its event was published: before that no service was asked, and an outage of the broker is not
+/// the other services' silence. Only the oldest are looked at, because events are published in about that order.
 async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, String> {
     let late = sqlx::query!(
-        "select id, version, status from orders
-         where status in ('pending', 'reserved', 'paid')
-           and placed_at < clock_timestamp() - make_interval(secs => $1)
-         order by placed_at limit $2",
+        r#"with oldest as materialized (
+               select id, version, status, placed_at from orders
+               where status in ('pending', 'reserved', 'paid')
+                 and placed_at < clock_timestamp() - make_interval(secs => $1)
+               order by placed_at limit $3
+           )
+           select id as "id!", version as "version!", status as "status!" from oldest
+           where not exists (
+               select from outbox asked
+               where asked.aggregate_id = oldest.id and asked.parked_at is null
+                 and (asked.published_at is null
+                     or asked.published_at > clock_timestamp() - make_interval(secs => $1))
+           )
+           order by placed_at limit $2"#,
         answer_within.as_secs_f64(),
         MAX_CANCELLATIONS,
+        MAX_CANCELLATIONS * 10,
     )
     .fetch_all(&state.pool);
     let late = timeout(STATEMENT_DEADLINE, late).await.map_err(|late| late.to_string())?;

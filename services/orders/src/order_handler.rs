@@ -11,7 +11,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
-    CONSUMER,
+    INBOX,
     order_state::{State, Trigger},
 };
 
@@ -52,7 +52,7 @@ impl Handler for OrderHandler {
     )]
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
         let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
-        let first = inbox::first_time(&mut transaction, CONSUMER, group).await?;
+        let first = INBOX.first_time(&mut transaction, group).await?;
         let answers: Vec<_> = first.iter().filter_map(|event| answer(event)).collect();
         let mut published = vec![];
         if !answers.is_empty() {

@@ -20,6 +20,7 @@ use crate::{
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct OrderRequest {
     /// The customer. Not the nil UUID.
+    #[serde(deserialize_with = "uuid::serde::hyphenated::deserialize")]
     customer_id: Uuid,
     /// The lines: each SKU once.
     #[schema(min_items = 1, max_items = 100)]

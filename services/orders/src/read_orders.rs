@@ -8,7 +8,7 @@ use runtime::problem::Problem;
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
+use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
     AppState, order_state,
@@ -24,10 +24,10 @@ use crate::{
 )]
 pub(crate) async fn read_order(
     State(state): State<AppState>,
-    id: Result<Path<Uuid>, PathRejection>,
+    id: Result<Path<Hyphenated>, PathRejection>,
 ) -> Result<Json<OrderView>, Problem> {
     // Text that is not an id is not the id of an order.
-    let Path(id) = id.map_err(|_| problems::no_such_order())?;
+    let id = id.map_err(|_| problems::no_such_order())?.into_uuid();
     let order = sqlx::query!(
         "select customer_id, status, total_amount, currency, placed_at, cancelled_for from orders where id = $1",
         id
@@ -95,6 +95,7 @@ pub(crate) struct Page {
     limit: Option<u8>,
     /// Orders older than this one: `next` of the previous page.
     #[param(nullable = false)]
+    #[serde(default, deserialize_with = "uuid::serde::hyphenated::option::deserialize")]
     after: Option<Uuid>,
 }
 

@@ -1,17 +1,15 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
-use lapin::message::Delivery;
-use messaging::{Backoff, Handler};
+use messaging::{Backoff, DeadLetterStore, Handler};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
     connect::{close, message_count, subscribe},
-    dead_letter_publisher::DeadLetterPublisher,
     delivery_channel::{AmqpDeliveryChannel, earlier_deliveries},
-    group::{AVAILABILITY_INTERVAL, Availability, Held, Pace, set_aside_held, settle},
+    group::{AVAILABILITY_INTERVAL, Availability, Pace, Settling},
     topology::{self, Queue},
 };
 
@@ -41,7 +39,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_SILENCE: Duration = Duration::from_secs(2);
 
 /// A message that was delivered this often without an answer may be what crashes the consumer.
-const SUSPICIOUS_DELIVERIES: i64 = 2;
+const SUSPICIOUS_DELIVERIES: u32 = 2;
 
 /// Consumes one queue until it is stopped, and reconnects after every failure.
 ///
@@ -81,8 +79,9 @@ impl Consumer {
         Self { available: Arc::new(available), ..self }
     }
 
-    /// Gives deliveries to `handler` until `stop`. A group that is being applied then is finished first.
-    pub async fn run(self, handler: impl Handler, stop: CancellationToken) {
+    /// Gives deliveries to `handler` until `stop`, and saves in `letters` what it cannot apply. A group that is being
+    /// applied at the stop is finished first.
+    pub async fn run(self, handler: impl Handler, letters: impl DeadLetterStore, stop: CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         let restart_prefetch = self.options.restart_prefetch;
         let restarting = ConsumerOptions {
@@ -97,7 +96,7 @@ impl Consumer {
                 stop.run_until_cancelled(sleep(AVAILABILITY_INTERVAL)).await;
                 continue;
             }
-            let ended = match self.open(options.prefetch, &handler, &stop).await {
+            let ended = match self.open(options.prefetch, &handler, &letters, &stop).await {
                 Ok(mut session) => {
                     backoff.reset();
                     self.status.up();
@@ -113,18 +112,20 @@ impl Consumer {
                 Err(error) => {
                     options = &restarting;
                     self.status.down(&error.to_string());
+                    metrics::gauge!("broker_queue_ready", "queue" => self.queue).set(f64::NAN);
                     stop.run_until_cancelled(sleep(backoff.next_wait())).await;
                 }
             }
         }
     }
 
-    async fn open<'run, H: Handler>(
+    async fn open<'run, H: Handler, L: DeadLetterStore>(
         &'run self,
         prefetch: u16,
         handler: &'run H,
+        letters: &'run L,
         stop: &'run CancellationToken,
-    ) -> Result<Session<'run, H>, Error> {
+    ) -> Result<Session<'run, H, L>, Error> {
         let (connection, channel) = self.endpoint.open("consumer").await?;
         let deliveries = match subscribe(&channel, self.queue, prefetch).await {
             Ok(deliveries) => deliveries,
@@ -135,16 +136,15 @@ impl Consumer {
                 return Err(error);
             }
         };
-        let dead_letters = DeadLetterPublisher::new(self.endpoint.clone(), self.queue);
         Ok(Session {
-            channel: AmqpDeliveryChannel { connection, channel, dead_letters },
+            channel: AmqpDeliveryChannel { connection, channel, queue: self.queue },
             deliveries,
-            held: vec![],
             queue: self.queue,
             own_queue: self.endpoint.own_queue(self.queue),
             status: self.status.clone(),
             checked: Instant::now(),
             handler,
+            letters,
             available: &self.available,
             stop,
         })
@@ -152,22 +152,21 @@ impl Consumer {
 }
 
 /// One connection of a consumer. Any error ends it; unacknowledged messages are delivered again.
-struct Session<'run, H> {
+struct Session<'run, H, L> {
     channel: AmqpDeliveryChannel,
     deliveries: lapin::Consumer,
-    /// Messages that are to be set aside once the broker is not blocked any more.
-    held: Vec<Held<Delivery>>,
     queue: &'static str,
     own_queue: Option<Queue>,
     status: ConnectionStatus,
     /// When the queue was last checked.
     checked: Instant,
     handler: &'run H,
+    letters: &'run L,
     available: &'run Availability,
     stop: &'run CancellationToken,
 }
 
-impl<H: Handler> Session<'_, H> {
+impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
     /// Checks that the queue exists and how much waits in it, and restores an external consumer's bindings.
     async fn check_queue(&mut self) -> Result<(), Error> {
         let messages = message_count(&self.channel.channel, self.queue).await?;
@@ -180,26 +179,12 @@ impl<H: Handler> Session<'_, H> {
         Ok(())
     }
 
-    /// Shows how many messages wait to be set aside.
-    fn report_held(&self) {
-        metrics::gauge!("inbox_held_messages", "queue" => self.queue)
-            .set(u32::try_from(self.held.len()).unwrap_or(u32::MAX));
-        match self.held.len() {
-            0 => self.status.up(),
-            count => self.status.down(&format!("{}: {count} messages wait to be set aside", Error::Blocked)),
-        }
-    }
-
     /// Consumes until the stop, until the connection fails, or, one at a time, until an ordinary message was settled.
     async fn consume(&mut self, largest_group: usize) -> Result<End, Error> {
         let mut limit = largest_group;
         loop {
             if self.checked.elapsed() > CHECK_INTERVAL {
                 self.check_queue().await?;
-            }
-            if !self.held.is_empty() {
-                set_aside_held(&mut self.channel, self.queue, &mut self.held).await?;
-                self.report_held();
             }
             let next = self.stop.run_until_cancelled(timeout(MAX_SILENCE, self.deliveries.next())).await;
             let first = match next {
@@ -225,20 +210,22 @@ impl<H: Handler> Session<'_, H> {
             }
             let size = group.len();
             self.status.set_working(true);
-            let (channel, held) = (&mut self.channel, &mut self.held);
-            let settled =
-                settle(channel, self.handler, self.available, self.queue, held, group, self.stop).await;
+            let mut settling = Settling {
+                channel: &mut self.channel,
+                handler: self.handler,
+                letters: self.letters,
+                available: self.available,
+                queue: self.queue,
+                stop: self.stop,
+            };
+            let settled = settling.settle(group).await;
             self.status.set_working(false);
             // A database that is too slow for a large group is as slow for the next one.
             limit = match settled? {
                 Pace::TooSlow => (size / 2).max(1),
                 Pace::Normal => (limit * 2).min(largest_group),
             };
-            if !self.held.is_empty() {
-                self.report_held();
-            }
-            // A message that is held has crashed nothing, and would take the only place.
-            if largest_group == 1 && (!suspicious || !self.held.is_empty()) {
+            if largest_group == 1 && !suspicious {
                 return Ok(End::Ordinary);
             }
         }

@@ -5,38 +5,68 @@ use lapin::{
 use messaging::DeadLetter;
 use serde_json::{Map, Value, json};
 
-use crate::dead_letter_publisher::{DETAIL, LETTER_ID, REASON, ROUTING_KEY};
+/// The longest detail of a dead letter, in characters: an error text can quote the whole message.
+const MAX_DETAIL: usize = 500;
 
-/// Reads a dead letter from a delivery. Our consumers publish it with a reason; the broker with an `x-death` header. One
-/// that was published by hand has neither, and is saved all the same.
-pub(crate) fn read(queue: &'static str, delivery: &Delivery) -> DeadLetter {
-    let headers = delivery.properties.headers().as_ref().map_or_else(|| json!({}), object);
-    let text = |key: &str| headers.get(key).and_then(Value::as_str).map(str::to_owned);
-    let death = headers.get("x-death").and_then(|deaths| deaths.get(0));
-    let (arrival, reason, detail, routing_key) = if let Some(id) = text(LETTER_ID) {
-        (Some(id), text(REASON), text(DETAIL), text(ROUTING_KEY))
-    } else if let Some(death) = death {
-        // `delivery_limit`, as the broker spells it.
-        let reason = death["reason"].as_str().unwrap_or("unknown").replace('_', "-");
-        let detail = format!("the broker dead-lettered it: {reason}; it may have crashed its consumer");
-        let key = death["routing-keys"][0].as_str().map(str::to_owned);
-        let mark = format!("{}/{reason}/{}/{}", death["queue"], death["time"], death["count"]);
-        (Some(mark), Some(reason), Some(detail), key)
-    } else {
-        (None, None, None, None)
+/// The dead letter of a delivery that its consumer cannot apply.
+pub(crate) fn from_consumer(
+    queue: &'static str,
+    delivery: &Delivery,
+    reason: &str,
+    detail: &str,
+) -> DeadLetter {
+    DeadLetter {
+        queue,
+        arrival: None,
+        message_id: message_id(delivery),
+        reason: reason.to_owned(),
+        detail: detail.chars().take(MAX_DETAIL).collect(),
+        headers: headers(delivery),
+        routing_key: delivery.routing_key.to_string(),
+        body: delivery.data.clone(),
+    }
+}
+
+/// The dead letter in a delivery from the dead-letter queue. The broker puts it there with an `x-death` header. One that
+/// was published by hand has none, and is saved all the same.
+pub(crate) fn from_dead_letter_queue(queue: &'static str, delivery: &Delivery) -> DeadLetter {
+    let headers = headers(delivery);
+    let (arrival, reason, detail, routing_key) = match headers.get("x-death").and_then(|deaths| deaths.get(0))
+    {
+        Some(death) => {
+            // `delivery_limit`, as the broker spells it.
+            let reason = death["reason"].as_str().unwrap_or("unknown").replace('_', "-");
+            let detail = match reason.as_str() {
+                "rejected" => "its consumer could not save it as a dead letter; the log says why".to_owned(),
+                _ => format!("the broker dead-lettered it: {reason}; it may have crashed its consumer"),
+            };
+            let key = death["routing-keys"][0].as_str().map(str::to_owned);
+            let arrival = format!("{}/{reason}/{}/{}", death["queue"], death["time"], death["count"]);
+            (Some(arrival), reason, detail, key)
+        }
+        None => {
+            let detail = "it carries no reason: it was published to the dead-letter queue by hand";
+            (None, "unknown".to_owned(), detail.to_owned(), None)
+        }
     };
     DeadLetter {
         queue,
         arrival,
-        message_id: delivery.properties.message_id().as_ref().map(ToString::to_string),
-        reason: reason.unwrap_or_else(|| "unknown".into()),
-        detail: detail.unwrap_or_else(|| {
-            "it carries no reason: it was published to the dead-letter queue by hand".into()
-        }),
+        message_id: message_id(delivery),
+        reason,
+        detail,
         headers,
         routing_key: routing_key.unwrap_or_else(|| delivery.routing_key.to_string()),
         body: delivery.data.clone(),
     }
+}
+
+fn message_id(delivery: &Delivery) -> Option<String> {
+    delivery.properties.message_id().as_ref().map(ToString::to_string)
+}
+
+fn headers(delivery: &Delivery) -> Value {
+    delivery.properties.headers().as_ref().map_or_else(|| json!({}), object)
 }
 
 fn object(table: &FieldTable) -> Value {

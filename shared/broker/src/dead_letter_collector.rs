@@ -28,7 +28,8 @@ const UNSAVED_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 /// After this much silence the queue is checked: an empty queue and a dead broker look the same.
 const MAX_SILENCE: Duration = Duration::from_secs(2);
 
-/// Moves dead letters from their queue into a store, where an operator finds them: save, then acknowledge.
+/// Moves dead letters from their queue into a store, where an operator finds them: save, then acknowledge. The broker put
+/// them there: messages at the delivery limit, and those that their consumer could not save itself.
 ///
 /// A crash in between redelivers the dead letter, and the store recognises it. While the store is unavailable, the queue
 /// is the buffer. On a connection of its own, so that the consumer does not depend on it.
@@ -102,9 +103,9 @@ impl DeadLetterCollector {
                     continue;
                 }
             };
-            let letter = dead_letter::read(self.queue, &delivery);
+            let letter = dead_letter::from_dead_letter_queue(self.queue, &delivery);
             if self.save(&letter, store, connection, stop).await? {
-                crash_point("dead-letter-stored");
+                crash_point("dead-letter-collected");
                 let ack = channel.basic_ack(delivery.delivery_tag, BasicAckOptions::default());
                 within(REQUEST_DEADLINE, "basic.ack", ack).await?;
                 backoff.reset();

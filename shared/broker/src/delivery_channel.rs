@@ -1,23 +1,22 @@
 use lapin::{
     Channel, Connection,
     message::Delivery,
-    options::BasicAckOptions,
+    options::{BasicAckOptions, BasicRejectOptions},
     types::{AMQPValue, FieldTable},
 };
-use messaging::Incoming;
+use messaging::{DeadLetter, Incoming};
 
 use crate::{
-    Error,
-    dead_letter_publisher::DeadLetterPublisher,
+    Error, dead_letter,
     error::{REQUEST_DEADLINE, within},
     group::DeliveryChannel,
 };
 
-/// A consuming connection to RabbitMQ, with the publisher of its dead letters.
+/// A consuming connection to RabbitMQ.
 pub(crate) struct AmqpDeliveryChannel {
     pub(crate) connection: Connection,
     pub(crate) channel: Channel,
-    pub(crate) dead_letters: DeadLetterPublisher,
+    pub(crate) queue: &'static str,
 }
 
 impl DeliveryChannel for AmqpDeliveryChannel {
@@ -25,16 +24,20 @@ impl DeliveryChannel for AmqpDeliveryChannel {
 
     fn incoming(&self, delivery: &Delivery) -> Incoming {
         let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
-        let header = |key: &str| headers.and_then(|headers| headers.get(key));
         Incoming {
             message_id: delivery.properties.message_id().as_ref().map(ToString::to_string),
-            traceparent: match header("traceparent") {
+            traceparent: match headers.and_then(|headers| headers.get("traceparent")) {
                 Some(AMQPValue::LongString(text)) => Some(text.to_string()),
                 // Absent or of another type: the event starts a new trace.
                 _ => None,
             },
             body: delivery.data.clone(),
+            earlier_deliveries: earlier_deliveries(delivery),
         }
+    }
+
+    fn dead_letter(&self, delivery: &Delivery, reason: &str, detail: &str) -> DeadLetter {
+        dead_letter::from_consumer(self.queue, delivery, reason, detail)
     }
 
     async fn acknowledge(&mut self, delivery: &Delivery, multiple: bool) -> Result<(), Error> {
@@ -42,13 +45,10 @@ impl DeliveryChannel for AmqpDeliveryChannel {
         within(REQUEST_DEADLINE, "basic.ack", self.channel.basic_ack(delivery.delivery_tag, options)).await
     }
 
-    async fn publish_dead_letter(
-        &mut self,
-        delivery: &Delivery,
-        reason: &str,
-        detail: &str,
-    ) -> Result<(), Error> {
-        self.dead_letters.publish(delivery, reason, detail).await
+    async fn reject(&mut self, delivery: &Delivery) -> Result<(), Error> {
+        let options = BasicRejectOptions { requeue: false };
+        within(REQUEST_DEADLINE, "basic.reject", self.channel.basic_reject(delivery.delivery_tag, options))
+            .await
     }
 
     fn is_open(&self) -> bool {
@@ -58,11 +58,11 @@ impl DeliveryChannel for AmqpDeliveryChannel {
 
 /// How often the broker has delivered this message before without an answer. Quorum queues count it in a header, from
 /// the second delivery on.
-pub(crate) fn earlier_deliveries(delivery: &Delivery) -> i64 {
+pub(crate) fn earlier_deliveries(delivery: &Delivery) -> u32 {
     let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
     match headers.and_then(|headers| headers.get("x-delivery-count")) {
-        Some(AMQPValue::LongLongInt(count)) => *count,
-        Some(AMQPValue::LongInt(count)) => i64::from(*count),
-        _ => i64::from(delivery.redelivered),
+        Some(AMQPValue::LongLongInt(count)) => u32::try_from(*count).unwrap_or(0),
+        Some(AMQPValue::LongInt(count)) => u32::try_from(*count).unwrap_or(0),
+        _ => u32::from(delivery.redelivered),
     }
 }

@@ -25,9 +25,6 @@ pub enum Error {
     /// The dead-letter collector holds so many that its store refuses.
     #[error("{0} dead letters cannot be saved")]
     Unsaved(u16),
-    /// An alarm (memory, disk) keeps the broker from reading what is published.
-    #[error("the broker is blocked by an alarm")]
-    Blocked,
     /// The broker cannot be reached, or the connection broke.
     #[error(transparent)]
     Lost(lapin::Error),

@@ -1,15 +1,16 @@
 //! What happens to a group of deliveries. The rule that everything here serves: *commit, then acknowledge*.
 
-use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::HashSet, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use crash_points::crash_point;
 use events::Event;
 use futures_util::FutureExt;
-use messaging::{Backoff, Failure, Handler, Incoming};
+use messaging::{Backoff, DeadLetter, DeadLetterStore, Failure, Handler, Incoming};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-use crate::Error;
+use crate::{Error, topology::DELIVERY_LIMIT};
 
 /// How long a handler may take for one group.
 const HANDLER_DEADLINE: Duration = Duration::from_secs(30);
@@ -21,18 +22,25 @@ pub const HOLD_DURATION: Duration = Duration::from_secs(15);
 /// How often it is checked whether the handler's database is available.
 pub(crate) const AVAILABILITY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Tells whether the handler can work, such as whether its database answers: the last known state, without waiting.
-pub type Availability = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
-
 /// How often an event is tried that fails for an unknown reason, before it is set aside.
 const UNEXPECTED_TRIES: u32 = 5;
 
+/// A message that was delivered this often without an answer is set aside untried. At the delivery limit the broker would
+/// do that, and later events of its aggregate would not wait behind it.
+const MAX_DELIVERIES: u32 = DELIVERY_LIMIT.unsigned_abs() - 2;
+
+/// Tells whether the handler can work, such as whether its database answers: the last known state, without waiting.
+pub type Availability = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
 /// Where deliveries come from and where the answers go: a channel to RabbitMQ, or the simulation's.
-pub trait DeliveryChannel: Send {
+pub trait DeliveryChannel: Send + Sync {
     /// One delivery, not acknowledged yet.
     type Delivery: Send + Sync;
 
     fn incoming(&self, delivery: &Self::Delivery) -> Incoming;
+
+    /// The dead letter to be saved of a delivery that cannot be applied.
+    fn dead_letter(&self, delivery: &Self::Delivery, reason: &str, detail: &str) -> DeadLetter;
 
     /// Acknowledges a delivery, or with `multiple` also all that came before it.
     fn acknowledge(
@@ -41,14 +49,8 @@ pub trait DeliveryChannel: Send {
         multiple: bool,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Publishes a copy to the dead-letter queue, with the reason, and returns once the broker has confirmed it. Does
-    /// not acknowledge the delivery. [`Error::Blocked`]: try again later; the others can go on.
-    fn publish_dead_letter(
-        &mut self,
-        delivery: &Self::Delivery,
-        reason: &str,
-        detail: &str,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Has the broker move a delivery into its dead-letter queue.
+    fn reject(&mut self, delivery: &Self::Delivery) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Whether deliveries can still be acknowledged. If not, the broker delivers the group again.
     fn is_open(&self) -> bool;
@@ -59,11 +61,12 @@ struct Received<D> {
     event: Event,
 }
 
-/// A message that is to be set aside as soon as an alarm of the broker is over. It stays unacknowledged.
-pub struct Held<D> {
-    delivery: D,
-    reason: String,
-    detail: String,
+/// What to do next with a part of a group. The parts are settled in the order in which they were received: an event must
+/// not be set aside before the older events of its aggregate are applied, nor applied before they are set aside.
+enum Step<D> {
+    Apply(Vec<Received<D>>),
+    SetAside { delivery: D, reason: &'static str, detail: String },
+    SetAsideBehind(Received<D>),
 }
 
 /// How fast a group was applied.
@@ -74,98 +77,57 @@ pub enum Pace {
     TooSlow,
 }
 
-/// Applies a group in one transaction and acknowledges it with one answer. A group that takes too long is halved. If it
-/// fails otherwise, each event is tried alone, so that one bad message does not block the rest; a message that can never
-/// be applied becomes a dead letter.
-///
-/// # Errors
-/// When the channel fails, when the handler was not available for [`HOLD_DURATION`], or when `stop` comes during a
-/// temporary failure: unacknowledged messages are delivered again, to this consumer or to another.
-pub async fn settle<C: DeliveryChannel>(
-    channel: &mut C,
-    handler: &impl Handler,
-    available: &Availability,
-    queue: &'static str,
-    held: &mut Vec<Held<C::Delivery>>,
-    deliveries: Vec<C::Delivery>,
-    stop: &CancellationToken,
-) -> Result<Pace, Error> {
-    Settling { channel, handler, available, queue, held, stop }.settle(deliveries).await
+/// What settles the deliveries of one channel.
+pub struct Settling<'a, C, H, L> {
+    pub channel: &'a mut C,
+    pub handler: &'a H,
+    pub letters: &'a L,
+    pub available: &'a Availability,
+    pub queue: &'static str,
+    pub stop: &'a CancellationToken,
 }
 
-/// Sets aside what an earlier group had to hold, as far as the broker takes it.
-///
-/// # Errors
-/// When the channel fails.
-pub async fn set_aside_held<C: DeliveryChannel>(
-    channel: &mut C,
-    queue: &'static str,
-    held: &mut Vec<Held<C::Delivery>>,
-) -> Result<(), Error> {
-    while let Some(Held { delivery, reason, detail }) = held.first() {
-        match set_aside(channel, queue, delivery, reason, detail).await {
-            Ok(()) => drop(held.remove(0)),
-            Err(Error::Blocked) => return Ok(()),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Publishes the copy, then acknowledges: a crash in between leaves the message in both queues, which loses nothing.
-async fn set_aside<C: DeliveryChannel>(
-    channel: &mut C,
-    queue: &'static str,
-    delivery: &C::Delivery,
-    reason: &str,
-    detail: &str,
-) -> Result<(), Error> {
-    channel.publish_dead_letter(delivery, reason, detail).await?;
-    crash_point("dead-letter-kept");
-    channel.acknowledge(delivery, false).await?;
-    metrics::counter!("inbox_dead_lettered_total", "reason" => reason.to_owned()).increment(1);
-    let message_id = channel.incoming(delivery).message_id;
-    tracing::error!(queue, message_id, reason, detail, "message set aside as a dead letter");
-    Ok(())
-}
-
-struct Settling<'a, C: DeliveryChannel, H> {
-    channel: &'a mut C,
-    handler: &'a H,
-    available: &'a Availability,
-    queue: &'static str,
-    held: &'a mut Vec<Held<C::Delivery>>,
-    stop: &'a CancellationToken,
-}
-
-impl<C: DeliveryChannel, H: Handler> Settling<'_, C, H> {
-    async fn settle(&mut self, deliveries: Vec<C::Delivery>) -> Result<Pace, Error> {
-        let mut received = Vec::with_capacity(deliveries.len());
-        for delivery in deliveries {
-            match self.channel.incoming(&delivery).decode() {
-                Ok(event) => received.push(Received { delivery, event }),
-                Err(rejection) => {
-                    self.set_aside(delivery, rejection.reason(), rejection.to_string()).await?;
-                }
-            }
-        }
+impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
+    /// Applies a group in one transaction and acknowledges it with one answer. A group that takes too long is halved. If
+    /// it fails otherwise, each event is tried alone, so that one bad message does not block the rest; a message that can
+    /// never be applied is saved as a dead letter.
+    ///
+    /// # Errors
+    /// When the channel fails, when the handler was not available for [`HOLD_DURATION`], or when `stop` comes during a
+    /// temporary failure: unacknowledged messages are delivered again, to this consumer or to another.
+    pub async fn settle(&mut self, deliveries: Vec<C::Delivery>) -> Result<Pace, Error> {
         let mut pace = Pace::Normal;
-        // The next group is the last one here, so that events are applied in order.
-        let mut groups = vec![received];
-        while let Some(mut group) = groups.pop() {
+        // The next step is the last one here.
+        let mut steps = self.decode(deliveries);
+        steps.reverse();
+        while let Some(step) = steps.pop() {
+            let mut group = match step {
+                Step::Apply(group) => group,
+                Step::SetAside { delivery, reason, detail } => {
+                    self.set_aside(&delivery, reason, &detail).await?;
+                    continue;
+                }
+                Step::SetAsideBehind(received) => {
+                    if !self.set_aside_behind(&received).await? {
+                        steps.push(Step::Apply(vec![received]));
+                    }
+                    continue;
+                }
+            };
             let events: Vec<_> = group.iter().map(|received| received.event.clone()).collect();
-            if events.is_empty() {
-                continue;
-            }
             crash_point("group-received");
             match self.apply(&events).await? {
                 Ok(()) => {
-                    self.acknowledge(&group).await?;
+                    let Some(last) = group.last() else { continue };
+                    self.channel.acknowledge(&last.delivery, true).await?;
                     crash_point("group-acknowledged");
+                }
+                Err(Failure::Behind(behind)) => {
+                    steps.extend(divide(group, &behind).into_iter().rev());
                 }
                 Err(failure) if events.len() == 1 => {
                     for received in group {
-                        self.isolate(received, &failure).await?;
+                        self.isolate(&received, &failure).await?;
                     }
                 }
                 Err(Failure::TooSlow(cause)) => {
@@ -177,25 +139,63 @@ impl<C: DeliveryChannel, H: Handler> Settling<'_, C, H> {
                         "a group took too long; halving it"
                     );
                     let second = group.split_off(events.len() / 2);
-                    groups.extend([second, group]);
+                    steps.extend([Step::Apply(second), Step::Apply(group)]);
                 }
                 // One event makes the others fail: try each alone.
-                Err(_) => groups.extend(group.into_iter().rev().map(|received| vec![received])),
+                Err(_) => steps.extend(group.into_iter().rev().map(|received| Step::Apply(vec![received]))),
             }
         }
         Ok(pace)
     }
 
-    /// Calls the handler, and repeats while the failure is temporary. The group is kept meanwhile: returning it to the
-    /// queue would use up its delivery limit. But not for ever: only one instance receives messages, and another one may
-    /// reach the database that this one does not reach. The inner error is never temporary.
+    /// Divides deliveries into groups to apply, and messages between them that cannot be tried.
+    fn decode(&self, deliveries: Vec<C::Delivery>) -> Vec<Step<C::Delivery>> {
+        let mut steps = vec![];
+        for delivery in deliveries {
+            let incoming = self.channel.incoming(&delivery);
+            if incoming.earlier_deliveries >= MAX_DELIVERIES {
+                let detail = format!(
+                    "delivered {} times without an answer; it may crash its consumer",
+                    incoming.earlier_deliveries
+                );
+                steps.push(Step::SetAside { delivery, reason: "delivery-limit", detail });
+                continue;
+            }
+            match (incoming.decode(), steps.last_mut()) {
+                (Ok(event), Some(Step::Apply(group))) => group.push(Received { delivery, event }),
+                (Ok(event), _) => steps.push(Step::Apply(vec![Received { delivery, event }])),
+                (Err(rejection), _) => {
+                    let (reason, detail) = (rejection.reason(), rejection.to_string());
+                    steps.push(Step::SetAside { delivery, reason, detail });
+                }
+            }
+        }
+        steps
+    }
+
     async fn apply(&self, events: &[Event]) -> Result<Result<(), Failure>, Error> {
-        let applied = tokio::select! {
-            applied = self.apply_while_held(events) => applied,
+        let applying = || async { self.handler.apply(events).await.map(drop) };
+        self.attempt("apply a group", events.len(), applying).await
+    }
+
+    /// Makes attempts until one does not fail temporarily. The messages are kept meanwhile: returning them to the queue
+    /// would use up their delivery limit. But not for ever: only one instance receives messages, and another one may
+    /// reach the database that this one does not reach. The inner error is never temporary.
+    async fn attempt<T, F>(
+        &self,
+        what: &str,
+        events: usize,
+        attempt: impl Fn() -> F,
+    ) -> Result<Result<T, Failure>, Error>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let outcome = tokio::select! {
+            outcome = self.repeat(what, events, attempt) => outcome,
             reason = self.unavailable() => Err(Error::Unavailable(reason)),
         };
         metrics::gauge!("inbox_applying_seconds", "queue" => self.queue).set(0.0);
-        applied
+        outcome
     }
 
     /// Returns when the handler has been unavailable for [`HOLD_DURATION`]. Shows meanwhile how long the group takes.
@@ -215,28 +215,34 @@ impl<C: DeliveryChannel, H: Handler> Settling<'_, C, H> {
         }
     }
 
-    async fn apply_while_held(&self, events: &[Event]) -> Result<Result<(), Failure>, Error> {
+    async fn repeat<T, F>(
+        &self,
+        what: &str,
+        events: usize,
+        attempt: impl Fn() -> F,
+    ) -> Result<Result<T, Failure>, Error>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         let mut waiting = false;
         loop {
             // A panic is the handler's failure, not the end of the process.
-            let applying = AssertUnwindSafe(self.handler.apply(events)).catch_unwind();
-            let outcome = match timeout(HANDLER_DEADLINE, applying).await {
+            let attempted = AssertUnwindSafe(attempt()).catch_unwind();
+            let outcome = match timeout(HANDLER_DEADLINE, attempted).await {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(_)) => Err(Failure::Unexpected("the handler panicked".into())),
                 Err(_) => Err(Failure::TooSlow("the handler took too long".into())),
             };
             match outcome {
-                Ok(_) => return Ok(Ok(())),
                 // What took too long without its database is not the group's fault. One event cannot be halved.
-                Err(Failure::TooSlow(cause)) if events.len() > 1 && (self.available)().is_ok() => {
+                Err(Failure::TooSlow(cause)) if events > 1 && (self.available)().is_ok() => {
                     return Ok(Err(Failure::TooSlow(cause)));
                 }
                 Err(Failure::Temporary(cause) | Failure::TooSlow(cause)) => {
                     if !waiting {
                         waiting = true;
-                        let events = events.len();
-                        tracing::warn!(queue = self.queue, cause, events, "failed to apply a group; waiting");
+                        tracing::warn!(queue = self.queue, cause, events, "failed to {what}; waiting");
                     }
                     // A stop, or a lost connection, ends the wait: the group is delivered again.
                     if self.stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none()
@@ -245,25 +251,13 @@ impl<C: DeliveryChannel, H: Handler> Settling<'_, C, H> {
                         return Err(Error::Silent(HANDLER_DEADLINE, "applying a group"));
                     }
                 }
-                Err(failure) => return Ok(Err(failure)),
+                done => return Ok(done),
             }
         }
     }
 
-    /// Acknowledges a group. With one answer, if every message up to its last one is committed or set aside.
-    async fn acknowledge(&mut self, group: &[Received<C::Delivery>]) -> Result<(), Error> {
-        if self.held.is_empty() {
-            let Some(last) = group.last() else { return Ok(()) };
-            return self.channel.acknowledge(&last.delivery, true).await;
-        }
-        for received in group {
-            self.channel.acknowledge(&received.delivery, false).await?;
-        }
-        Ok(())
-    }
-
     /// Sets aside an event that cannot be applied: at once if the failure is permanent, else after a few more tries.
-    async fn isolate(&mut self, received: Received<C::Delivery>, failure: &Failure) -> Result<(), Error> {
+    async fn isolate(&mut self, received: &Received<C::Delivery>, failure: &Failure) -> Result<(), Error> {
         let mut detail = failure.to_string();
         let mut is_permanent = matches!(failure, Failure::Permanent(_));
         for attempt in 2..=UNEXPECTED_TRIES {
@@ -276,31 +270,74 @@ impl<C: DeliveryChannel, H: Handler> Settling<'_, C, H> {
             let Event { id, event_type, aggregate_id, .. } = &received.event;
             tracing::warn!(event_id = %id, event_type, %aggregate_id, attempt, detail, "trying an event again");
             match self.apply(std::slice::from_ref(&received.event)).await? {
-                Ok(()) => return self.acknowledge(&[received]).await,
+                Ok(()) => return self.channel.acknowledge(&received.delivery, true).await,
                 Err(next) => {
                     (detail, is_permanent) = (next.to_string(), matches!(next, Failure::Permanent(_)));
                 }
             }
         }
         let reason = if is_permanent { "permanent" } else { "unexpected" };
-        self.set_aside(received.delivery, reason, detail).await
+        self.set_aside(&received.delivery, reason, &detail).await
     }
 
-    /// Sets a message aside, or holds it while the broker is blocked: the messages behind it are not to blame, and an alarm
-    /// needs consumers that go on.
-    async fn set_aside(&mut self, delivery: C::Delivery, reason: &str, detail: String) -> Result<(), Error> {
-        match set_aside(self.channel, self.queue, &delivery, reason, &detail).await {
-            Err(Error::Blocked) => {
-                tracing::warn!(
-                    queue = self.queue,
-                    reason,
-                    detail,
-                    "the broker is blocked; holding a message to set aside"
-                );
-                self.held.push(Held { delivery, reason: reason.to_owned(), detail });
-                Ok(())
+    /// Saves a message as a dead letter, then acknowledges it: a crash in between has it delivered and saved again, which
+    /// is recognised.
+    async fn set_aside(&mut self, delivery: &C::Delivery, reason: &str, detail: &str) -> Result<(), Error> {
+        let letter = self.channel.dead_letter(delivery, reason, detail);
+        let saving = || self.letters.save(&letter);
+        if let Err(failure) = self.attempt("save a dead letter", 1, saving).await? {
+            // The broker keeps it in the dead-letter queue, from which the collector tries to save it again and again.
+            let message_id = letter.message_id;
+            tracing::error!(queue = self.queue, message_id, reason, detail, %failure, "failed to save a dead letter");
+            return self.channel.reject(delivery).await;
+        }
+        self.acknowledge_dead_letter(delivery, &letter).await?;
+        let message_id = letter.message_id;
+        tracing::error!(queue = self.queue, message_id, reason, detail, "message set aside as a dead letter");
+        Ok(())
+    }
+
+    /// Sets aside an event that is behind a dead letter. `false`: it no longer is, and can be applied.
+    async fn set_aside_behind(&mut self, received: &Received<C::Delivery>) -> Result<bool, Error> {
+        let Event { id, event_type, aggregate_id, .. } = &received.event;
+        let detail = "an older event of its aggregate is a dead letter";
+        let letter = self.channel.dead_letter(&received.delivery, "behind", detail);
+        let saving = || self.letters.save_behind(&letter);
+        match self.attempt("save an event behind a dead letter", 1, saving).await? {
+            Ok(true) => {
+                self.acknowledge_dead_letter(&received.delivery, &letter).await?;
+                tracing::warn!(event_id = %id, event_type, %aggregate_id, "event set aside behind a dead letter");
             }
-            done => done,
+            Ok(false) => return Ok(false),
+            Err(failure) => {
+                tracing::error!(event_id = %id, event_type, %aggregate_id, %failure, "failed to save a dead letter");
+                self.channel.reject(&received.delivery).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    async fn acknowledge_dead_letter(
+        &mut self,
+        delivery: &C::Delivery,
+        letter: &DeadLetter,
+    ) -> Result<(), Error> {
+        crash_point("dead-letter-saved");
+        self.channel.acknowledge(delivery, false).await?;
+        metrics::counter!("inbox_dead_lettered_total", "reason" => letter.reason.clone()).increment(1);
+        Ok(())
+    }
+}
+
+/// Divides a group into events that are behind a dead letter and groups of the others, in their order.
+fn divide<D>(group: Vec<Received<D>>, behind: &HashSet<Uuid>) -> Vec<Step<D>> {
+    let mut steps = vec![];
+    for received in group {
+        match steps.last_mut() {
+            _ if behind.contains(&received.event.id) => steps.push(Step::SetAsideBehind(received)),
+            Some(Step::Apply(others)) => others.push(received),
+            _ => steps.push(Step::Apply(vec![received])),
         }
     }
+    steps
 }

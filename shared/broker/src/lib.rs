@@ -3,8 +3,9 @@
 //! - [`Endpoint`]: opens connections, with a deadline around every wait.
 //! - [`topology`]: the exchanges and queues, which every client declares.
 //! - [`Publisher`]: pipelined publishing with confirms; returns are matched by message id.
-//! - [`Consumer`]: receives groups of deliveries and acknowledges them after the handler's commit.
-//! - [`DeadLetterCollector`]: moves dead letters from their queue into a store.
+//! - [`Consumer`]: receives groups of deliveries, acknowledges them after the handler's commit, and saves what can never be
+//!   applied.
+//! - [`DeadLetterCollector`]: saves what the broker itself has put into a dead-letter queue.
 //! - [`confirms`] and [`group`]: what confirms and deliveries mean, apart from RabbitMQ, so that the simulation uses them.
 //! - [`ConnectionStatus`]: whether the broker answers, for health and metrics.
 //!
@@ -18,7 +19,6 @@ mod connection_status;
 mod consumer;
 mod dead_letter;
 mod dead_letter_collector;
-mod dead_letter_publisher;
 mod delivery_channel;
 mod error;
 pub mod group;

@@ -145,8 +145,16 @@ impl messaging::Publisher for Publisher {
         let deadline = Instant::now() + self.confirm_deadline;
         let sent = open.send_all(batch, self.endpoint.name(), deadline).await;
         crash_point("batch-sent");
-        let outcomes = open.await_confirms(batch, sent, deadline).await;
+        let mut outcomes = open.await_confirms(batch, sent, deadline).await;
         open.last_answer = Instant::now();
+        if outcomes.contains(&PublishOutcome::Unknown) && open.is_usable().await {
+            // A queue is stuck. As unknown these would be published again at once, into the other queues too, every time.
+            let unconfirmed = PublishOutcome::Refused(Refusal::Unconfirmed);
+            outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown).for_each(|it| *it = unconfirmed);
+            self.refused = Some(open.last_answer);
+            self.disconnect(UNCONFIRMED).await;
+            return outcomes;
+        }
         if outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked)) {
             self.refused = Some(open.last_answer);
         }
@@ -168,13 +176,25 @@ impl messaging::Publisher for Publisher {
     }
 }
 
-/// What health says while messages are negatively acknowledged.
-const REFUSED: &str = "a queue refuses messages";
+/// What health says while messages are negatively acknowledged, or not at all.
+const REFUSED: &str = "a queue refuses messages, or does not confirm them";
+
+/// What health says when a broker that answers did not confirm.
+const UNCONFIRMED: &str = "a queue does not confirm";
 
 /// What [`Open::check`] says while an alarm (memory, disk) keeps the broker from reading what we send.
 const BLOCKED: &str = "blocked by an alarm";
 
 impl Open {
+    /// Whether the broker answers, and would take messages on this channel: what it has not confirmed waits for a queue.
+    async fn is_usable(&self) -> bool {
+        let status = self.connection.status();
+        status.connected()
+            && !status.blocked()
+            && self.channel.status().connected()
+            && within(REQUEST_DEADLINE, "channel.open", self.connection.create_channel()).await.is_ok()
+    }
+
     async fn check(&mut self, endpoint: &Endpoint) -> Result<(), String> {
         let status = self.connection.status();
         if !status.connected() || !self.channel.status().connected() {

@@ -24,7 +24,7 @@ use crate::error::{Error, REQUEST_DEADLINE, within};
 /// Where events are published: a topic exchange, with routing keys such as `order.created`.
 pub const EVENTS: &str = "shop.events";
 
-/// Where messages go that no consumer could apply; the routing key is the queue that they came from.
+/// Where the broker puts messages that no consumer could settle; the routing key is the queue that they came from.
 pub const DEAD: &str = "shop.dead";
 
 /// The order service's queue: the answers of inventory and billing.
@@ -64,9 +64,9 @@ pub const SHOP_QUEUES: [Queue; 3] = [
 ];
 
 /// How often a message may be redelivered before the broker dead-letters it. Only a message that crashes its consumer
-/// gets that far, since a handler that fails does not return messages to the queue. Explicit, because the default
+/// comes near, since a handler that fails does not return messages to the queue; and the consumer sets it aside before. Explicit, because the default
 /// differs: none before RabbitMQ 4, 20 since.
-const DELIVERY_LIMIT: i32 = 20;
+pub(crate) const DELIVERY_LIMIT: i32 = 20;
 
 /// The dead-letter queue of a queue.
 pub fn dead_letter_queue(queue: &str) -> String {

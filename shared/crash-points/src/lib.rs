@@ -36,10 +36,10 @@ pub const ALL: [&str; 17] = [
     // billing: the payment provider is about to be called; it has answered and nothing is written.
     "payment-unasked",
     "payment-answered",
-    // broker: a message is copied to the dead-letter queue, not acknowledged; a dead letter is in the table, not
+    // broker: a message is saved as a dead letter, not acknowledged; one from the dead-letter queue is saved, not
     // acknowledged.
-    "dead-letter-kept",
-    "dead-letter-stored",
+    "dead-letter-saved",
+    "dead-letter-collected",
 ];
 
 /// Marks a place where a crash is interesting. Does nothing unless a lab program has called [`arm`].

@@ -4,8 +4,9 @@
 //! - [`prepare()`]: waits for the server at start, checks it, and migrates the schema.
 //! - [`is_unavailable`], [`is_locked`]: what an error means for the caller.
 //! - [`DatabaseHealth`]: whether the database answers, for `/readyz`.
-//! - [`Retention`]: erases old rows in small windows.
+//! - [`Retention`]: erases old rows in small windows, and not while a [`ClockWatch`] finds the clock suspect.
 
+mod clock_watch;
 mod errors;
 mod health;
 mod pool;
@@ -14,6 +15,7 @@ mod read_only;
 mod retention;
 mod url;
 
+pub use clock_watch::ClockWatch;
 pub use errors::{is_locked, is_unavailable};
 pub use health::DatabaseHealth;
 pub use pool::{PoolKind, pool};

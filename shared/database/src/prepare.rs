@@ -15,6 +15,10 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// How long migrating may take, with every other instance migrating at the same time.
 const MIGRATE_DEADLINE: Duration = Duration::from_secs(120);
 
+/// How long a migration waits for a lock. What wants the table after it waits behind it: one long transaction would stop
+/// every writer.
+const LOCK_TIMEOUT: &str = "5s";
+
 /// How long to wait before the next attempt while the database is unavailable.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -45,10 +49,11 @@ impl From<sqlx::Error> for Obstacle {
 
 /// Waits until the database is available, and brings the service's schema up to date. `Ok(false)` if `stop` came first.
 ///
-/// Several instances may do this at once: one migrates, the others wait for it.
+/// Several instances may do this at once: one migrates, the others wait for it. A newer schema is accepted, with a warning:
+/// in a roll-out and after a roll-back, old processes run on it, so each migration has to fit the release before it.
 ///
 /// # Errors
-/// [`InvalidDatabase`] when the database refuses the login, is too old, or has a newer schema than this binary.
+/// [`InvalidDatabase`] when the database refuses the login, is too old, or has a schema of another history.
 pub async fn prepare(
     url: &DatabaseUrl,
     migrations: &[&Migrator],
@@ -75,12 +80,12 @@ pub async fn prepare(
 
 async fn try_prepare(url: &DatabaseUrl, migrator: &Migrator) -> Result<(), Obstacle> {
     let silent = |what: &str| Obstacle::Unavailable(format!("no answer to {what}"));
-    let options = url.options().application_name("migrate");
+    let options = url.options().application_name("migrate").options([("lock_timeout", LOCK_TIMEOUT)]);
     let connecting = timeout(CONNECT_DEADLINE, options.connect());
     let mut connection = connecting.await.map_err(|_| silent("the connection attempt"))??;
     let checking = timeout(CONNECT_DEADLINE, check_server(&mut connection));
     checking.await.map_err(|_| silent("the first query"))??;
-    let migrating = timeout(MIGRATE_DEADLINE, migrator.run(&mut connection));
+    let migrating = timeout(MIGRATE_DEADLINE, migrate(&mut connection, migrator));
     match migrating.await.map_err(|_| silent("the migrations"))? {
         Ok(()) => {}
         Err(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => {
@@ -93,6 +98,33 @@ async fn try_prepare(url: &DatabaseUrl, migrator: &Migrator) -> Result<(), Obsta
     // Nothing depends on the answer.
     let _ = timeout(CONNECT_DEADLINE, connection.close()).await;
     Ok(())
+}
+
+/// Applies what is missing. Migrations that this binary does not know are accepted if they are newer than those of their
+/// series that it knows: 1xxx is the outbox, 2xxx the inbox, 3xxx the service's own.
+async fn migrate(connection: &mut PgConnection, migrator: &Migrator) -> Result<(), MigrateError> {
+    let first = match migrator.run(&mut *connection).await {
+        Err(MigrateError::VersionMissing(version)) => version,
+        done => return done,
+    };
+    let applied: Vec<i64> = sqlx::query_scalar("select version from _sqlx_migrations order by version")
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(MigrateError::Execute)?;
+    let unknown: Vec<_> = applied.into_iter().filter(|version| !migrator.version_exists(*version)).collect();
+    let is_newer = |version: &i64| {
+        migrator
+            .iter()
+            .filter(|known| known.version / 1000 == version / 1000)
+            .all(|known| known.version < *version)
+    };
+    if !unknown.iter().all(is_newer) {
+        return Err(MigrateError::VersionMissing(first));
+    }
+    tracing::warn!(?unknown, "the schema is newer than this binary");
+    let mut tolerant = Migrator::with_migrations(migrator.iter().cloned().collect());
+    tolerant.set_ignore_missing(true);
+    tolerant.run(connection).await
 }
 
 /// Checks what the promises need from the server: its version, that it is writable, that it syncs to disk.

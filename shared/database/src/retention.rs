@@ -1,7 +1,10 @@
 use std::time::Duration;
 
+use sqlx::PgPool;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+
+use crate::{ClockWatch, clock_watch::database_time};
 
 /// How often a round begins.
 const ROUND_INTERVAL: Duration = Duration::from_secs(60);
@@ -15,9 +18,10 @@ const MAX_WINDOWS: u32 = 1000;
 /// How long one window may take. The next round tries again.
 const WINDOW_DEADLINE: Duration = Duration::from_secs(15);
 
-/// How often a round begins at the first key. The others begin where young rows do, so that rows which stay are not read
-/// every minute; rows that have become old behind that point are found by this one.
-const RESTART_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+/// How often the whole table is walked. The other rounds begin where young rows do and end where all are too young, so
+/// that rows which stay are not read every minute. This one finds what has become old elsewhere: keys need not have the
+/// order of age, such as ids from another source.
+const FULL_WALK_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// What one window contained.
 pub struct Window<K> {
@@ -47,10 +51,15 @@ pub trait Erase: Send + Sync {
 /// Erases old rows of a table, window by window: locks, replication and vacuum see small deletes.
 pub struct Retention<E: Erase> {
     table: &'static str,
+    pool: PgPool,
     erase: E,
     /// After this key the next round begins.
     next: E::Key,
-    restarted: Instant,
+    /// When the last full walk began.
+    full_walk_began: Instant,
+    /// How far the full walk is, if one is in progress.
+    full_walk: Option<E::Key>,
+    clock: ClockWatch,
 }
 
 /// The outcome of a round.
@@ -61,21 +70,39 @@ pub struct Round {
 }
 
 impl<E: Erase> Retention<E> {
-    /// `table` is the label of `retention_erased_total`.
-    pub fn new(table: &'static str, erase: E) -> Self {
-        Self { table, erase, next: E::FIRST_KEY, restarted: Instant::now() }
+    /// `table` is the label of `retention_erased_total`; `pool` is asked for the time.
+    pub fn new(table: &'static str, pool: PgPool, erase: E) -> Self {
+        let (next, full_walk_began) = (E::FIRST_KEY, Instant::now());
+        Self { table, pool, erase, next, full_walk_began, full_walk: None, clock: ClockWatch::default() }
     }
 
-    /// Erases window by window, and ends where all rows are too young, or when another instance is erasing.
+    /// Makes the next round begin to walk over the whole table.
+    pub fn begin_full_walk(&mut self) {
+        (self.full_walk, self.full_walk_began) = (Some(E::FIRST_KEY), Instant::now());
+    }
+
+    /// Erases window by window, and ends where all rows are too young, or when another instance is erasing. Once a day it
+    /// walks over the whole table instead, a part in each round.
+    ///
+    /// It erases nothing while the database's clock is suspect: a clock that is a month ahead for a minute would make
+    /// everything old.
     ///
     /// # Errors
     /// When the database fails. Rows that were erased by then stay erased.
     pub async fn round(&mut self) -> Result<Round, sqlx::Error> {
-        if self.restarted.elapsed() > RESTART_INTERVAL {
-            (self.next, self.restarted) = (E::FIRST_KEY, Instant::now());
+        if !self.clock.is_steady(database_time(&self.pool).await?) {
+            tracing::warn!(
+                table = self.table,
+                "the database's clock was set; nothing is erased until it is steady"
+            );
+            return Ok(Round::default());
+        }
+        if self.full_walk_began.elapsed() > FULL_WALK_INTERVAL {
+            self.begin_full_walk();
         }
         let mut round = Round::default();
-        let (mut after, mut young_since) = (self.next, None);
+        let (mut after, mut young_since) = (self.full_walk.unwrap_or(self.next), None);
+        let mut is_complete = false;
         while round.windows < MAX_WINDOWS {
             let window = timeout(WINDOW_DEADLINE, self.erase.erase_window(after)).await;
             let Some(window) = window.map_err(|_| sqlx::Error::PoolTimedOut)?? else { return Ok(round) };
@@ -86,14 +113,21 @@ impl<E: Erase> Retention<E> {
             if window.some_are_young {
                 young_since = young_since.or(Some(after));
             }
-            // Rows behind a window that is too young as a whole are younger still, except a few that waited for long.
-            // Those stay until a later round.
-            let too_young = window.erased == 0 && window.some_are_young;
-            let (true, false, Some(last)) = (window.more, too_young, window.last) else { break };
+            // Rows behind a window that is too young as a whole are younger still, except a few that waited for long, or
+            // that have keys of another source. Those stay until the next full walk.
+            let too_young = window.erased == 0 && window.some_are_young && self.full_walk.is_none();
+            let (true, false, Some(last)) = (window.more, too_young, window.last) else {
+                is_complete = true;
+                break;
+            };
             after = last;
             sleep(WINDOW_PAUSE).await;
         }
-        self.next = young_since.unwrap_or(after);
+        if self.full_walk.is_some() {
+            self.full_walk = (!is_complete).then_some(after);
+        } else {
+            self.next = young_since.unwrap_or(after);
+        }
         Ok(round)
     }
 

@@ -1,12 +1,15 @@
 use std::time::Duration;
 
+use events::Event;
 use messaging::{DeadLetter, DeadLetterStore, Failure};
 use serde::Deserialize;
 use serde_json::Value;
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+
+use crate::{Inbox, failure};
 
 /// How long saving one dead letter may take, including its body.
 const SAVE_DEADLINE: Duration = Duration::from_secs(15);
@@ -18,67 +21,158 @@ const COUNT_DEADLINE: Duration = Duration::from_secs(2);
 /// The longest text that is kept of a message's headers and properties, in characters. The body has no such limit.
 const MAX_TEXT: usize = 500;
 
+/// The most events that wait behind dead letters of one queue. More stay in the queue, and health shows a consumer that
+/// makes no progress: an operator has to decide first.
+const MAX_BEHIND: i64 = 10_000;
+
+/// What a replay would find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preview {
+    /// The event is new, and nothing older blocks it.
+    Applied,
+    /// It was applied before.
+    Unchanged,
+    /// An older dead letter of its aggregate waits.
+    Behind,
+}
+
 /// Keeps dead letters in a table of the pool's schema, where an operator finds them.
 #[derive(Debug, Clone)]
 pub struct DeadLetterTable {
     pool: PgPool,
+    inbox: Inbox,
 }
 
 impl DeadLetterTable {
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+    pub fn new(pool: PgPool, inbox: Inbox) -> Self {
+        Self { pool, inbox }
     }
 
-    /// Counts what is unresolved into the gauge `inbox_dead_letters`, until `stop`. When the database does not answer it
-    /// becomes NaN: unknown is never shown as zero.
+    /// Counts what is unresolved into the gauge `inbox_dead_letters`, and how many of these wait behind another into
+    /// `inbox_dead_letters_behind`, until `stop`. When the database does not answer they become NaN: unknown is never
+    /// shown as zero.
     pub async fn observe(self, stop: CancellationToken) {
         let observing = async {
             loop {
-                let unresolved = sqlx::query_scalar!(
-                    r#"select count(*)::float8 as "count!" from dead_letters where resolved_at is null"#
+                let unresolved = sqlx::query!(
+                    r#"select count(*)::float8 as "count!", count(*) filter (where reason = 'behind')::float8 as "behind!"
+                       from dead_letters where resolved_at is null"#
                 )
                 .fetch_one(&self.pool);
-                let count = timeout(COUNT_DEADLINE, unresolved).await;
-                let count = count.ok().and_then(Result::ok).unwrap_or(f64::NAN);
+                let counted = timeout(COUNT_DEADLINE, unresolved).await.ok().and_then(Result::ok);
+                let (count, behind) = counted.map_or((f64::NAN, f64::NAN), |row| (row.count, row.behind));
                 metrics::gauge!("inbox_dead_letters").set(count);
+                metrics::gauge!("inbox_dead_letters_behind").set(behind);
                 sleep(COUNT_INTERVAL).await;
             }
         };
         stop.run_until_cancelled(observing).await;
     }
 
-    async fn insert(&self, letter: &DeadLetter) -> Result<Option<i64>, sqlx::Error> {
-        let message_id = letter.message_id.as_deref().map(storable);
-        let (event_id, event_type, subject) = label(letter);
-        // Either unique key of the table may find that the dead letter is there already: redelivered by the broker, or set
-        // aside twice by a consumer that died in between.
-        sqlx::query_scalar!(
-            "insert into dead_letters (queue, arrival, message_id, event_id, event_type, subject, reason, detail,
-                                       headers, routing_key, body)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $11)
-             on conflict do nothing
-             returning id",
-            letter.queue,
-            letter.arrival.as_deref().map(storable),
-            message_id,
-            event_id,
-            event_type,
-            subject,
-            storable(&letter.reason),
-            storable(&letter.detail),
-            letter.headers.to_string(),
-            storable(&letter.routing_key),
-            letter.body,
+    /// What a replay of this event would find, if its handler does not fail. Changes nothing.
+    pub async fn preview(&self, event: &Event) -> Result<Preview, Failure> {
+        let mut transaction = self.pool.begin().await.map_err(failure)?;
+        let first = self.inbox.first_time(&mut transaction, std::slice::from_ref(event)).await;
+        let found = match first {
+            Ok(first) if first.is_empty() => Preview::Unchanged,
+            Ok(_) => Preview::Applied,
+            Err(Failure::Behind(_)) => Preview::Behind,
+            Err(failure) => return Err(failure),
+        };
+        transaction.rollback().await.map_err(failure)?;
+        Ok(found)
+    }
+
+    /// Resolves a dead letter that was replayed.
+    pub async fn resolve_replayed(&self, id: i64) -> Result<(), sqlx::Error> {
+        let mut transaction = self.pool.begin().await?;
+        // In turn with `insert_behind`.
+        self.inbox.lock(&mut transaction).await?;
+        sqlx::query!(
+            "update dead_letters set resolved_at = clock_timestamp(), resolution = 'replayed'
+             where id = $1 and resolution is distinct from 'replayed'",
+            id,
         )
-        .fetch_optional(&self.pool)
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await
+    }
+
+    /// The next event that waits behind this dead letter, or behind one that waited there itself.
+    pub async fn next_behind(&self, id: i64) -> Result<Option<i64>, sqlx::Error> {
+        sqlx::query_scalar!(
+            r#"select min(behind.id) from dead_letters behind
+               join dead_letters one on one.id = $1 and one.queue = behind.queue and one.subject = behind.subject
+               where behind.id > $1 and behind.reason = 'behind' and behind.resolved_at is null"#,
+            id,
+        )
+        .fetch_one(&self.pool)
         .await
     }
+
+    /// Saves an event behind an older dead letter, unless that one has been resolved. In turn with the replay, which
+    /// looks for such events after it has resolved one: otherwise each could miss the other, and the event would wait
+    /// for nothing.
+    async fn insert_behind(&self, letter: &DeadLetter) -> Result<bool, Failure> {
+        let mut transaction = self.pool.begin().await.map_err(failure)?;
+        self.inbox.lock(&mut transaction).await.map_err(failure)?;
+        let (_, _, subject) = label(letter);
+        let older = sqlx::query!(
+            r#"select exists (select from dead_letters where queue = $1 and subject = $2 and resolved_at is null) as "blocks!",
+                      (select count(*) from (select from dead_letters
+                                             where queue = $1 and reason = 'behind' and resolved_at is null limit $3) as behind
+                      ) as "behind!""#,
+            letter.queue,
+            subject,
+            MAX_BEHIND,
+        )
+        .fetch_one(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        if older.blocks && older.behind >= MAX_BEHIND {
+            let full = format!("{MAX_BEHIND} events wait behind dead letters already");
+            return Err(Failure::Temporary(full.into()));
+        }
+        if older.blocks {
+            insert(&mut transaction, letter).await.map_err(failure)?;
+        }
+        transaction.commit().await.map_err(failure)?;
+        Ok(older.blocks)
+    }
+}
+
+async fn insert(connection: &mut PgConnection, letter: &DeadLetter) -> Result<Option<i64>, sqlx::Error> {
+    let message_id = letter.message_id.as_deref().map(storable);
+    let (event_id, event_type, subject) = label(letter);
+    // Either unique key of the table may find that the dead letter is there already: redelivered by the broker, or set
+    // aside twice by a consumer that died in between.
+    sqlx::query_scalar!(
+        "insert into dead_letters (queue, arrival, message_id, event_id, event_type, subject, reason, detail,
+                                   headers, routing_key, body)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $11)
+         on conflict do nothing
+         returning id",
+        letter.queue,
+        letter.arrival.as_deref().map(storable),
+        message_id,
+        event_id,
+        event_type,
+        subject,
+        storable(&letter.reason),
+        storable(&letter.detail),
+        letter.headers.to_string(),
+        storable(&letter.routing_key),
+        letter.body,
+    )
+    .fetch_optional(connection)
+    .await
 }
 
 impl DeadLetterStore for DeadLetterTable {
     async fn save(&self, letter: &DeadLetter) -> Result<(), Failure> {
-        let saved = timeout(SAVE_DEADLINE, self.insert(letter)).await;
-        let id = saved.map_err(|late| Failure::Temporary(late.into()))?.map_err(crate::failure)?;
+        let saving = async { insert(&mut *self.pool.acquire().await?, letter).await };
+        let saved = timeout(SAVE_DEADLINE, saving).await;
+        let id = saved.map_err(|late| Failure::Temporary(late.into()))?.map_err(failure)?;
         let DeadLetter { queue, message_id, reason, .. } = letter;
         match id {
             Some(id) => {
@@ -87,6 +181,11 @@ impl DeadLetterStore for DeadLetterTable {
             None => tracing::info!(queue, message_id, reason, "dead letter redelivered; it is saved already"),
         }
         Ok(())
+    }
+
+    async fn save_behind(&self, letter: &DeadLetter) -> Result<bool, Failure> {
+        let saved = timeout(SAVE_DEADLINE, self.insert_behind(letter)).await;
+        saved.map_err(|late| Failure::Temporary(late.into()))?
     }
 }
 

@@ -6,8 +6,11 @@
 //! one consumer run one after the other, so the second waits for the first one's commit and then knows.
 //!
 //! ```text
-//! begin; first_time(…); the effects of what it returned; commit; acknowledge
+//! begin; INBOX.first_time(…); the effects of what it returned; commit; acknowledge
 //! ```
+//!
+//! Events of one aggregate are applied in their order. If one of them can never be applied, it becomes a dead letter, and
+//! the later ones wait behind it ([`Inbox::keeps_order`]), in the same table, until an operator replays or discards it.
 //!
 //! [`DeadLetterTable`] keeps messages that could not be applied. [`retention()`] erases records that are older than any
 //! copy that can still arrive; a copy that comes even later is applied again, which is why the time is a setting with a
@@ -25,48 +28,99 @@ use messaging::{Applied, Failure};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-pub use dead_letter_table::DeadLetterTable;
+pub use dead_letter_table::{DeadLetterTable, Preview};
 pub use retention::retention;
 
 /// The tables of an inbox, to be applied in the schema of the service that owns it.
 pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations/inbox");
 
-/// Records the events of a group as processed by `consumer`, and returns those that are new: in their order, and each
-/// once even if the group holds an event twice. The caller applies exactly these, in this transaction.
-///
-/// # Errors
-/// A [`Failure`] that says what the consumer should do with the group.
-pub async fn first_time<'group>(
-    transaction: &mut PgConnection,
-    consumer: &str,
-    group: &'group [Event],
-) -> Result<Vec<&'group Event>, Failure> {
-    // One transaction of a consumer at a time. The queue's single active consumer ensures that too, but an operator's
-    // replay does not come through the queue: an order's creation and its cancellation, applied by two transactions at
-    // once, would not see each other, and stock would stay reserved for good. Two groups that hold the same events in
-    // different orders would deadlock. A statement of its own, because the next one has to see the other's commit.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended(current_schema || '.' || $1, 0))", consumer)
-        .execute(&mut *transaction)
+/// One consumer of a service, as its tables name it.
+#[derive(Debug, Clone, Copy)]
+pub struct Inbox {
+    /// The name under which processed events are recorded.
+    pub consumer: &'static str,
+    /// The queue that it consumes, and whose dead letters are its own.
+    pub queue: &'static str,
+    /// Whether an event waits while an older one of its aggregate is a dead letter. Without, it is applied all the same:
+    /// right for a consumer to whose effects the order makes no difference.
+    pub keeps_order: bool,
+}
+
+impl Inbox {
+    /// Records the events of a group as processed, and returns those that are new: in their order, and each once even if
+    /// the group holds an event twice. The caller applies exactly these, in this transaction.
+    ///
+    /// # Errors
+    /// A [`Failure`] that says what the consumer should do with the group: [`Failure::Behind`] if some have to wait.
+    pub async fn first_time<'group>(
+        &self,
+        transaction: &mut PgConnection,
+        group: &'group [Event],
+    ) -> Result<Vec<&'group Event>, Failure> {
+        self.lock(transaction).await.map_err(failure)?;
+        let ids: Vec<_> = group.iter().map(|event| event.id).collect();
+        let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
+        let aggregates: Vec<_> = group.iter().map(|event| event.aggregate_id).collect();
+        // A dead letter that is tried again waits only behind those that were saved before it.
+        let rows = sqlx::query!(
+            r#"with arrived as (
+                   select * from unnest($2::uuid[], $3::text[], $4::uuid[]) as a (event_id, event_type, aggregate_id)
+               ), behind as materialized (
+                   select event_id from arrived
+                   where $6 and exists (
+                       select from dead_letters older
+                       where older.queue = $5 and older.subject = arrived.aggregate_id and older.resolved_at is null
+                         and older.event_id is distinct from arrived.event_id
+                         and not exists (
+                             select from dead_letters own
+                             where own.queue = $5 and own.event_id = arrived.event_id and own.resolved_at is null
+                               and own.id < older.id
+                         )
+                   ) and not exists (
+                       select from processed_events done
+                       where done.consumer = $1 and done.event_id = arrived.event_id
+                   )
+               ), inserted as (
+                   insert into processed_events (consumer, event_id, event_type)
+                   select $1, event_id, event_type from arrived where event_id not in (select event_id from behind)
+                   on conflict do nothing
+                   returning event_id
+               )
+               select event_id as "event_id!", false as "behind!" from inserted
+               union all select event_id, true from behind"#,
+            self.consumer,
+            &ids,
+            &types,
+            &aggregates,
+            self.queue,
+            self.keeps_order,
+        )
+        .fetch_all(transaction)
         .await
         .map_err(failure)?;
-    let ids: Vec<_> = group.iter().map(|event| event.id).collect();
-    let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
-    let inserted = sqlx::query_scalar!(
-        "insert into processed_events (consumer, event_id, event_type)
-         select $1, arrived.event_id, arrived.event_type
-         from unnest($2::uuid[], $3::text[]) as arrived (event_id, event_type)
-         on conflict do nothing
-         returning event_id",
-        consumer,
-        &ids,
-        &types,
-    )
-    .fetch_all(transaction)
-    .await
-    .map_err(failure)?;
-    crash_point("inbox-recorded");
-    let mut new: HashSet<_> = inserted.into_iter().collect();
-    Ok(group.iter().filter(|event| new.remove(&event.id)).collect())
+        crash_point("inbox-recorded");
+        let behind: HashSet<_> = rows.iter().filter(|row| row.behind).map(|row| row.event_id).collect();
+        if !behind.is_empty() {
+            return Err(Failure::Behind(behind));
+        }
+        let mut new: HashSet<_> = rows.into_iter().map(|row| row.event_id).collect();
+        Ok(group.iter().filter(|event| new.remove(&event.id)).collect())
+    }
+
+    /// Waits until no other transaction of this consumer is open. The queue's single active consumer ensures that too, but
+    /// an operator's replay does not come through the queue: an order's creation and its cancellation, applied by two
+    /// transactions at once, would not see each other, and stock would stay reserved for good. Two groups that hold the
+    /// same events in different orders would deadlock. A statement of its own, because the next one has to see the other's
+    /// commit.
+    async fn lock(&self, transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
+        sqlx::query!(
+            "select pg_advisory_xact_lock(hashtextextended(current_schema || '.' || $1, 0))",
+            self.consumer
+        )
+        .execute(transaction)
+        .await?;
+        Ok(())
+    }
 }
 
 /// Counts and logs what was applied. Call it after the commit.
@@ -95,6 +149,9 @@ pub fn applied(group: &[Event], first: &[&Event]) -> Applied {
 }
 
 /// Maps database errors to the kinds of [`Failure`].
+///
+/// Class 42 (no such table, no such column, permission denied) is temporary: it is about the schema or a grant, and the same
+/// for every message. As a message's own failure it would move a whole queue to the dead letters.
 pub fn failure(error: sqlx::Error) -> Failure {
     let code = error.as_database_error().and_then(|refused| refused.code());
     let class = code.as_deref().and_then(|code| code.get(..2));
@@ -107,6 +164,6 @@ pub fn failure(error: sqlx::Error) -> Failure {
         return Failure::TooSlow(error.into());
     }
     // Class 55: a lock, or an object in use.
-    let temporary = class == Some("55") || is_unavailable(&error);
+    let temporary = matches!(class, Some("42" | "55")) || is_unavailable(&error);
     if temporary { Failure::Temporary(error.into()) } else { Failure::Unexpected(error.into()) }
 }

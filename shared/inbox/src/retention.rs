@@ -12,7 +12,7 @@ use uuid::Uuid;
 /// of processing, and no further index has to be maintained for each event. Ids only decide where the walk ends; whether
 /// a record is erased is decided by `processed_at`.
 pub fn retention(pool: PgPool, consumer: &'static str, keep: Duration) -> Retention<EraseProcessed> {
-    Retention::new("processed_events", EraseProcessed { pool, consumer, keep })
+    Retention::new("processed_events", pool.clone(), EraseProcessed { pool, consumer, keep })
 }
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-use std::{error::Error, future::Future};
+use std::{collections::HashSet, error::Error, future::Future};
 
 use events::Event;
 use uuid::Uuid;
@@ -36,22 +36,26 @@ pub enum Refusal {
     /// The message is mandatory and no queue is bound for it.
     #[error("no queue is bound for it")]
     Unroutable,
+    /// The broker answers, but has not confirmed it before the deadline: a queue is stuck. It may be in other queues.
+    #[error("not confirmed in time by a broker that answers")]
+    Unconfirmed,
     /// Larger than the publisher's limit. The broker would close the channel, and the whole batch would be unconfirmed.
     #[error("larger than the limit")]
     TooLarge,
 }
 
 impl Refusal {
-    /// Whether the event itself may be to blame, so that no retry may ever succeed. A negative acknowledgement is about a
-    /// queue, and it passes, however long that takes.
+    /// Whether the event itself may be to blame, so that no retry may ever succeed. A negative acknowledgement, or none, is
+    /// about a queue, and it passes, however long that takes.
     pub fn may_be_final(self) -> bool {
-        self != Self::Nacked
+        !matches!(self, Self::Nacked | Self::Unconfirmed)
     }
 
     /// A short, stable name for metrics.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Nacked => "nacked",
+            Self::Unconfirmed => "unconfirmed",
             Self::Unroutable => "unroutable",
             Self::TooLarge => "too-large",
         }
@@ -85,6 +89,8 @@ pub struct Incoming {
     /// W3C trace context, from the headers.
     pub traceparent: Option<String>,
     pub body: Vec<u8>,
+    /// How often the broker has delivered it before, without an answer.
+    pub earlier_deliveries: u32,
 }
 
 impl Incoming {
@@ -122,6 +128,10 @@ pub enum Failure {
     /// The cause is not known. The consumer tries a few more times, then sets the event aside.
     #[error("unexpected: {0}")]
     Unexpected(#[source] Box<dyn Error + Send + Sync>),
+    /// For each of these events, an older one of its aggregate is a dead letter. The consumer sets them aside too, in their
+    /// order, and applies the others.
+    #[error("behind a dead letter of the same aggregate: {0:?}")]
+    Behind(HashSet<Uuid>),
 }
 
 /// Applies events to a service's tables.
@@ -134,12 +144,13 @@ pub trait Handler: Send + Sync + 'static {
     fn apply(&self, group: &[Event]) -> impl Future<Output = Result<Applied, Failure>> + Send;
 }
 
-/// A message that could not be applied, as the collector received it from a dead-letter queue.
+/// A message that could not be applied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeadLetter {
     /// The queue whose consumer could not apply it.
     pub queue: &'static str,
-    /// Identifies this dead letter, so that a second delivery of it is recognised. `None` if the message has no such id.
+    /// Identifies a dead letter that the broker made, so that a second delivery of it is recognised. `None` if our consumer
+    /// has set it aside, or if it was published by hand.
     pub arrival: Option<String>,
     /// The AMQP property, if it is set.
     pub message_id: Option<String>,
@@ -157,10 +168,17 @@ pub struct DeadLetter {
 
 /// Keeps dead letters for an operator.
 pub trait DeadLetterStore: Send + Sync + 'static {
-    /// Saves a dead letter durably. The collector acknowledges after this has returned `Ok`, never before. Saving the
+    /// Saves a dead letter durably. The message is acknowledged after this has returned `Ok`, never before. Saving the
     /// same dead letter again does nothing and returns `Ok`.
     ///
     /// # Errors
-    /// [`Failure::Temporary`]: try again. Anything else: this dead letter cannot be saved and stays in its queue.
+    /// [`Failure::Temporary`]: try again. Anything else: this dead letter cannot be saved.
     fn save(&self, letter: &DeadLetter) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Saves an event of [`Failure::Behind`]. `false`: it is not saved, because the older dead letter has been resolved
+    /// meanwhile, and the event can be applied.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); also temporary while too many events wait already.
+    fn save_behind(&self, letter: &DeadLetter) -> impl Future<Output = Result<bool, Failure>> + Send;
 }

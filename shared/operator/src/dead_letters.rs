@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use events::Event;
+use inbox::{DeadLetterTable, Preview};
 use messaging::{Applied, Failure, Handler, Incoming};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Value, value::RawValue};
@@ -15,6 +17,11 @@ use crate::{Page, ReplayPolicy, Selection, request::next_page};
 /// The most dead letters that one call replays, and the most ids that it takes: it has to end within the deadline of a
 /// request.
 pub const MAX_REPLAY: i64 = 50;
+
+/// The most results of one call, with the events that wait behind what was selected.
+const MAX_ITEMS: usize = 100;
+
+const BEHIND: &str = "an older dead letter of its aggregate waits; replay that one, and this one follows";
 
 /// How long the handler may take for one dead letter.
 const HANDLER_DEADLINE: Duration = Duration::from_secs(10);
@@ -30,7 +37,11 @@ pub struct DeadLetter {
     /// The event that the message claims to be, if that could be read.
     pub event_id: Option<Uuid>,
     pub event_type: Option<String>,
-    /// A short, stable name of what was wrong.
+    /// The event's aggregate: an order, a reservation or a payment.
+    pub aggregate_id: Option<Uuid>,
+    /// How many later events of its aggregate wait behind it: a replay applies them too, in their order.
+    pub waiting_behind: i64,
+    /// A short, stable name of what was wrong; `behind` if nothing is, and an older event of its aggregate is a dead letter.
     pub reason: String,
     /// The same as a sentence.
     pub detail: String,
@@ -80,7 +91,11 @@ pub async fn list(
 ) -> Result<Page<DeadLetter>, sqlx::Error> {
     let items = sqlx::query_as!(
         DeadLetter,
-        r#"select id, queue, message_id, event_id, event_type, reason, detail, arrived_at, resolved_at, resolution, note,
+        r#"select id, queue, message_id, event_id, event_type, subject as aggregate_id, reason, detail, arrived_at, resolved_at, resolution, note,
+                  (select count(*) from dead_letters behind
+                   where behind.queue = dead_letters.queue and behind.subject = dead_letters.subject
+                     and behind.id > dead_letters.id and behind.reason = 'behind' and behind.resolved_at is null
+                     and dead_letters.resolved_at is null) as "waiting_behind!",
                   routing_key, null as "headers: Json<Box<RawValue>>", null as "body: MessageBody"
            from dead_letters
            where id > $1 and (resolved_at is null or $3)
@@ -99,7 +114,11 @@ pub async fn list(
 pub async fn show(pool: &PgPool, id: i64) -> Result<Option<DeadLetter>, sqlx::Error> {
     sqlx::query_as!(
         DeadLetter,
-        r#"select id, queue, message_id, event_id, event_type, reason, detail, arrived_at, resolved_at, resolution, note,
+        r#"select id, queue, message_id, event_id, event_type, subject as aggregate_id, reason, detail, arrived_at, resolved_at, resolution, note,
+                  (select count(*) from dead_letters behind
+                   where behind.queue = dead_letters.queue and behind.subject = dead_letters.subject
+                     and behind.id > dead_letters.id and behind.reason = 'behind' and behind.resolved_at is null
+                     and dead_letters.resolved_at is null) as "waiting_behind!",
                   routing_key, headers as "headers: Json<Box<RawValue>>", body as "body: MessageBody"
            from dead_letters where id = $1"#,
         id,
@@ -116,6 +135,8 @@ pub enum ReplayOutcome {
     Applied,
     /// The event had been applied before: nothing changed.
     Unchanged,
+    /// In a dry run: its handler would be called, and may still fail.
+    WouldBeApplied,
     /// It still cannot be applied, for this reason; it still waits.
     StillFails { reason: String, detail: String },
     /// Refused: older than [`ReplayPolicy::max_age`].
@@ -135,9 +156,10 @@ pub struct ReplayResult {
     pub outcome: ReplayOutcome,
 }
 
-/// Applies dead letters again, in the order of their arrival, with the service's own handler. The bytes are decoded
-/// again, so a service that has learnt a new schema meanwhile can read them, and `processed_events` decides in the
-/// transaction of the effect whether it is there already. A dead letter is resolved once it is applied.
+/// Applies dead letters again, in the order of their arrival, with the service's own handler, and after each the events that
+/// wait behind it. The bytes are decoded again, so a service that has learnt a new schema meanwhile can read them, and
+/// `processed_events` decides in the transaction of the effect whether it is there already. A dead letter is resolved once
+/// it is applied. A dry run changes nothing.
 ///
 /// A crash after the effect and before the dead letter is resolved leaves it waiting; the next replay finds it unchanged.
 ///
@@ -145,6 +167,7 @@ pub struct ReplayResult {
 /// When the database fails. Effects that were committed by then stay.
 pub async fn replay<H: Handler>(
     pool: &PgPool,
+    table: &DeadLetterTable,
     handler: &Arc<H>,
     selection: &Selection<i64>,
     policy: ReplayPolicy,
@@ -165,18 +188,37 @@ pub async fn replay<H: Handler>(
     .fetch_all(pool)
     .await?;
     let mut next = selection.next_page(&chosen, MAX_REPLAY, |letter| letter.id);
-    let mut items = Vec::with_capacity(chosen.len());
-    for letter in &chosen {
-        let (outcome, unavailable) = if letter.resolution.as_deref() == Some("discarded") && !policy.force {
-            (ReplayOutcome::Discarded, false)
-        } else {
-            replay_one(pool, handler, letter.id, policy).await?
-        };
-        items.push(ReplayResult { id: letter.id, event_id: letter.event_id, outcome });
-        if unavailable {
-            // Each of the others would only wait for the same database.
-            next = None;
-            break;
+    let replay = Replay { pool, table, handler, policy, dry_run: selection.dry_run };
+    let mut items: Vec<ReplayResult> = vec![];
+    'chosen: for letter in &chosen {
+        if letter.resolution.as_deref() == Some("discarded") && !policy.force {
+            items.push(ReplayResult {
+                id: letter.id,
+                event_id: letter.event_id,
+                outcome: ReplayOutcome::Discarded,
+            });
+            continue;
+        }
+        // With those that wait behind it, as far as the limit allows. The others still wait, in their order.
+        let (mut one, mut is_follower) = (Some(letter.id), false);
+        while let Some(id) = one.take() {
+            if items.iter().any(|item| item.id == id) || (is_follower && items.len() >= MAX_ITEMS) {
+                break;
+            }
+            let Replayed { event_id, outcome, unavailable } = replay.one(id, is_follower).await?;
+            let succeeded = matches!(
+                outcome,
+                ReplayOutcome::Applied | ReplayOutcome::Unchanged | ReplayOutcome::WouldBeApplied
+            );
+            items.push(ReplayResult { id, event_id, outcome });
+            if unavailable {
+                // Each of the others would only wait for the same database.
+                next = None;
+                break 'chosen;
+            }
+            if succeeded {
+                (one, is_follower) = (table.next_behind(id).await?, true);
+            }
         }
     }
     let missing = selection.missing(|id| chosen.iter().any(|letter| letter.id == *id));
@@ -185,64 +227,90 @@ pub async fn replay<H: Handler>(
     Ok(Page { items, next })
 }
 
-/// Returns what became of it, and whether the database was unavailable.
-async fn replay_one<H: Handler>(
-    pool: &PgPool,
-    handler: &Arc<H>,
-    id: i64,
+struct Replay<'a, H> {
+    pool: &'a PgPool,
+    table: &'a DeadLetterTable,
+    handler: &'a Arc<H>,
     policy: ReplayPolicy,
-) -> Result<(ReplayOutcome, bool), sqlx::Error> {
-    let row = sqlx::query!(
-        r#"select message_id, headers::text as "headers!", body from dead_letters where id = $1"#,
-        id,
-    )
-    .fetch_one(pool)
-    .await?;
-    // Not by the database's `->>`, which fails for a header that holds \u0000.
-    let headers: Value = serde_json::from_str(&row.headers).unwrap_or_default();
-    let traceparent = headers["traceparent"].as_str().map(str::to_owned);
-    let incoming = Incoming { message_id: row.message_id, traceparent, body: row.body };
-    let event = match incoming.decode() {
-        Ok(event) => event,
-        Err(rejection) => return Ok((still_fails(rejection.reason(), &rejection), false)),
-    };
-    // By the writer's clock: good enough where days are compared with days.
-    if OffsetDateTime::now_utc() - event.time > policy.max_age && !policy.force {
-        let detail = format!(
-            "the event is older than {} days, and the record that it was applied may be erased: applied again, its \
-             effect could happen twice; `force` applies it all the same",
-            policy.max_age.as_secs() / 86_400
-        );
-        return Ok((ReplayOutcome::TooOld { detail }, false));
+    dry_run: bool,
+}
+
+struct Replayed {
+    event_id: Option<Uuid>,
+    outcome: ReplayOutcome,
+    unavailable: bool,
+}
+
+impl<H: Handler> Replay<'_, H> {
+    /// Replays one dead letter. `is_follower`: what it waited behind was replayed just now, or would have been.
+    async fn one(&self, id: i64, is_follower: bool) -> Result<Replayed, sqlx::Error> {
+        let row = sqlx::query!(
+            r#"select event_id, message_id, headers::text as "headers!", body from dead_letters where id = $1"#,
+            id,
+        )
+        .fetch_one(self.pool)
+        .await?;
+        // Not by the database's `->>`, which fails for a header that holds \u0000.
+        let headers: Value = serde_json::from_str(&row.headers).unwrap_or_default();
+        let traceparent = headers["traceparent"].as_str().map(str::to_owned);
+        let incoming =
+            Incoming { message_id: row.message_id, traceparent, body: row.body, earlier_deliveries: 0 };
+        let (outcome, unavailable) = match incoming.decode() {
+            Ok(event) => self.event(id, event, is_follower).await?,
+            Err(rejection) => (still_fails(rejection.reason(), &rejection), false),
+        };
+        Ok(Replayed { event_id: row.event_id, outcome, unavailable })
     }
-    // In a task of its own: a client that hangs up does not cancel the transaction, and a panic affects one letter.
-    let handler = handler.clone();
-    let applying =
-        tokio::spawn(
-            async move { timeout(HANDLER_DEADLINE, handler.apply(std::slice::from_ref(&event))).await },
-        );
-    let outcome = match applying.await {
-        Ok(Ok(Ok(Applied { first: 0, .. }))) => ReplayOutcome::Unchanged,
-        Ok(Ok(Ok(_))) => ReplayOutcome::Applied,
-        Ok(Ok(Err(failure))) => {
-            let (reason, unavailable) = match failure {
-                Failure::Temporary(_) | Failure::TooSlow(_) => ("temporary", true),
-                Failure::Permanent(_) => ("permanent", false),
-                Failure::Unexpected(_) => ("unexpected", false),
-            };
-            return Ok((still_fails(reason, &failure), unavailable));
+
+    /// Returns what became of it, and whether the database was unavailable.
+    async fn event(
+        &self,
+        id: i64,
+        event: Event,
+        is_follower: bool,
+    ) -> Result<(ReplayOutcome, bool), sqlx::Error> {
+        // By the writer's clock: good enough where days are compared with days.
+        if OffsetDateTime::now_utc() - event.time > self.policy.max_age && !self.policy.force {
+            let detail = format!(
+                "the event is older than {} days, and the record that it was applied may be erased: applied again, its \
+                 effect could happen twice; `force` applies it all the same",
+                self.policy.max_age.as_secs() / 86_400
+            );
+            return Ok((ReplayOutcome::TooOld { detail }, false));
         }
-        Ok(Err(_)) => return Ok((still_fails("temporary", &"the handler took too long"), true)),
-        Err(_) => return Ok((still_fails("unexpected", &"the handler panicked"), false)),
-    };
-    sqlx::query!(
-        "update dead_letters set resolved_at = clock_timestamp(), resolution = 'replayed'
-         where id = $1 and resolution is distinct from 'replayed'",
-        id,
-    )
-    .execute(pool)
-    .await?;
-    Ok((outcome, false))
+        if self.dry_run {
+            return Ok(match self.table.preview(&event).await {
+                Ok(Preview::Unchanged) => (ReplayOutcome::Unchanged, false),
+                Ok(Preview::Behind) if !is_follower => (still_fails("behind", &BEHIND), false),
+                Ok(Preview::Applied | Preview::Behind) => (ReplayOutcome::WouldBeApplied, false),
+                Err(failure) => failed(&failure),
+            });
+        }
+        // In a task of its own: a client that hangs up does not cancel the transaction, and a panic affects one letter.
+        let handler = self.handler.clone();
+        let applying = tokio::spawn(async move {
+            timeout(HANDLER_DEADLINE, handler.apply(std::slice::from_ref(&event))).await
+        });
+        let outcome = match applying.await {
+            Ok(Ok(Ok(Applied { first: 0, .. }))) => ReplayOutcome::Unchanged,
+            Ok(Ok(Ok(_))) => ReplayOutcome::Applied,
+            Ok(Ok(Err(failure))) => return Ok(failed(&failure)),
+            Ok(Err(_)) => return Ok((still_fails("temporary", &"the handler took too long"), true)),
+            Err(_) => return Ok((still_fails("unexpected", &"the handler panicked"), false)),
+        };
+        self.table.resolve_replayed(id).await?;
+        Ok((outcome, false))
+    }
+}
+
+/// Why a replay fails, and whether that is because the database is unavailable.
+fn failed(failure: &Failure) -> (ReplayOutcome, bool) {
+    match failure {
+        Failure::Temporary(_) | Failure::TooSlow(_) => (still_fails("temporary", failure), true),
+        Failure::Permanent(_) => (still_fails("permanent", failure), false),
+        Failure::Unexpected(_) => (still_fails("unexpected", failure), false),
+        Failure::Behind(_) => (still_fails("behind", &BEHIND), false),
+    }
 }
 
 fn still_fails(reason: &str, detail: &impl ToString) -> ReplayOutcome {

@@ -45,6 +45,8 @@ pub struct OutboxEvent {
 pub enum ReplayOutcome {
     /// It is pending again, with a new retry schedule. The relay publishes it under the same id.
     Pending,
+    /// In a dry run: a replay would make it pending.
+    WouldBePending,
     /// Refused: older than [`ReplayPolicy::max_age`]. `force` replays it all the same.
     TooOld,
     /// There is no such event, or it is not in the state that was asked for.
@@ -107,7 +109,7 @@ pub enum Replayed {
     Published,
 }
 
-/// Makes events pending again, under their own ids and with a new retry schedule.
+/// Makes events pending again, under their own ids and with a new retry schedule. In a dry run it changes nothing.
 pub async fn replay(
     pool: &PgPool,
     replayed: Replayed,
@@ -130,7 +132,7 @@ pub async fn replay(
            ), replayed as (
                update outbox
                set published_at = null, parked_at = null, attempts = 0, available_at = clock_timestamp()
-               from chosen where outbox.seq = chosen.seq and chosen.allowed
+               from chosen where outbox.seq = chosen.seq and chosen.allowed and not $9
            )
            select seq, event_id, allowed as "allowed!" from chosen order by seq"#,
         selection.ids.as_deref(),
@@ -141,10 +143,15 @@ pub async fn replay(
         policy.force,
         MAX_REPLAY,
         replayed == Replayed::Published,
+        selection.dry_run,
     )
     .fetch_all(pool)
     .await?;
-    let outcome = |allowed| if allowed { ReplayOutcome::Pending } else { ReplayOutcome::TooOld };
+    let outcome = |allowed| match (allowed, selection.dry_run) {
+        (true, false) => ReplayOutcome::Pending,
+        (true, true) => ReplayOutcome::WouldBePending,
+        (false, _) => ReplayOutcome::TooOld,
+    };
     let replayed =
         rows.iter().map(|row| ReplayResult { event_id: row.event_id, outcome: outcome(row.allowed) });
     let missing = selection.missing(|id| rows.iter().any(|row| row.event_id == *id));

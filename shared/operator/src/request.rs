@@ -50,11 +50,14 @@ pub struct Selection<Id> {
     /// Replay also what the [`ReplayPolicy`] refuses.
     #[serde(default)]
     pub force: bool,
+    /// Only say what a replay would do.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 impl<Id> Default for Selection<Id> {
     fn default() -> Self {
-        Self { ids: None, from: None, to: None, all: false, after: 0, force: false }
+        Self { ids: None, from: None, to: None, all: false, after: 0, force: false, dry_run: false }
     }
 }
 
@@ -141,7 +144,7 @@ mod tests {
         };
         for good in [
             r#"{"ids": [1, 2]}"#,
-            r#"{"all": true, "force": true}"#,
+            r#"{"all": true, "force": true, "dryRun": true}"#,
             r#"{"from": "2026-01-01T00:00:00Z"}"#,
             r#"{"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00+01:00", "after": 7}"#,
         ] {

@@ -6,12 +6,13 @@ use axum::{
     http::StatusCode,
     routing::{get, post},
 };
+use inbox::{DeadLetterTable, Inbox};
 use messaging::Handler;
 use outbox::Wake;
 use runtime::problem::Problem;
 use serde::Deserialize;
 use sqlx::PgPool;
-use uuid::Uuid;
+use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
     Note, Page, Params, ReplayPolicy, Selection, dead_letters,
@@ -66,9 +67,9 @@ async fn list_parked(
 
 async fn show_event(
     State(state): State<OutboxState>,
-    Path(event_id): Path<Uuid>,
+    Path(event_id): Path<Hyphenated>,
 ) -> Result<Json<parked_events::OutboxEvent>, Problem> {
-    let event = parked_events::show(&state.pool, event_id).await?;
+    let event = parked_events::show(&state.pool, event_id.into_uuid()).await?;
     event.map(Json).ok_or_else(|| Problem::not_found("the outbox has no event with this id"))
 }
 
@@ -101,7 +102,7 @@ struct DiscardParked {
 
 async fn discard_parked(
     State(state): State<OutboxState>,
-    Path(event_id): Path<Uuid>,
+    Path(event_id): Path<Hyphenated>,
     Body(body): Body<DiscardParked>,
 ) -> Result<Json<parked_events::Discarded>, Problem> {
     if !body.accept_gap {
@@ -113,7 +114,7 @@ async fn discard_parked(
         ));
     }
     let note = body.note.as_str();
-    let discarded = parked_events::discard(&state.pool, event_id, note).await?;
+    let discarded = parked_events::discard(&state.pool, event_id.into_uuid(), note).await?;
     let discarded = discarded.ok_or_else(|| Problem::not_found("no parked event has this id"))?;
     state.wake.after_commit();
     let parked_events::Discarded { aggregate_id, gap, follow } = &discarded;
@@ -135,32 +136,44 @@ impl OutboxState {
         if !ids.is_empty() {
             self.wake.after_commit();
         }
-        let (count, asked) = (ids.len(), page.items.len());
-        tracing::info!(?replayed, count, asked, force = policy.force, ?ids, "events replayed");
+        let (count, asked, dry_run) = (ids.len(), page.items.len(), selection.dry_run);
+        tracing::info!(?replayed, count, asked, force = policy.force, dry_run, ?ids, "events replayed");
         Ok(Json(page))
     }
 }
 
 struct DeadLetterState<H> {
     pool: PgPool,
+    table: DeadLetterTable,
     handler: Arc<H>,
     policy: ReplayPolicy,
 }
 
 impl<H> Clone for DeadLetterState<H> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), handler: self.handler.clone(), policy: self.policy }
+        Self {
+            pool: self.pool.clone(),
+            table: self.table.clone(),
+            handler: self.handler.clone(),
+            policy: self.policy,
+        }
     }
 }
 
 /// `/admin/dead-letters…`. Replays use the service's own `handler`.
-pub fn dead_letter_routes<H: Handler>(pool: PgPool, handler: H, policy: ReplayPolicy) -> Router {
+pub fn dead_letter_routes<H: Handler>(
+    pool: PgPool,
+    inbox: Inbox,
+    handler: H,
+    policy: ReplayPolicy,
+) -> Router {
+    let table = DeadLetterTable::new(pool.clone(), inbox);
     Router::new()
         .route("/admin/dead-letters", get(list_letters::<H>))
         .route("/admin/dead-letters/{id}", get(show_letter::<H>))
         .route("/admin/dead-letters/replay", post(replay_letters::<H>))
         .route("/admin/dead-letters/discard", post(discard_letters::<H>))
-        .with_state(DeadLetterState { pool, handler: Arc::new(handler), policy })
+        .with_state(DeadLetterState { pool, table, handler: Arc::new(handler), policy })
 }
 
 async fn list_letters<H: Handler>(
@@ -184,9 +197,10 @@ async fn replay_letters<H: Handler>(
 ) -> Result<Json<Page<dead_letters::ReplayResult>>, Problem> {
     selection.check(dead_letters::MAX_REPLAY)?;
     let policy = ReplayPolicy { force: selection.force, ..state.policy };
-    let page = dead_letters::replay(&state.pool, &state.handler, &selection, policy).await?;
+    let page = dead_letters::replay(&state.pool, &state.table, &state.handler, &selection, policy).await?;
     let outcomes: Vec<_> = page.items.iter().map(|item| (item.id, &item.outcome)).collect();
-    tracing::info!(count = outcomes.len(), force = policy.force, ?outcomes, "dead letters replayed");
+    let (count, dry_run) = (outcomes.len(), selection.dry_run);
+    tracing::info!(count, force = policy.force, dry_run, ?outcomes, "dead letters replayed");
     Ok(Json(page))
 }
 

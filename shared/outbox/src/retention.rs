@@ -8,7 +8,7 @@ use sqlx::PgPool;
 /// The walk follows the primary key. An index on `published_at` would find the rows too, and every mark would have to
 /// maintain it; `seq` is almost the order of publishing, and its index exists. `docs/retention.md` has the measurements.
 pub fn retention(pool: PgPool, keep: Duration) -> Retention<ErasePublished> {
-    Retention::new("outbox", ErasePublished { pool, keep })
+    Retention::new("outbox", pool.clone(), ErasePublished { pool, keep })
 }
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 use axum::Router;
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint};
 use database::{DatabaseHealth, PoolKind};
-use inbox::DeadLetterTable;
+use inbox::{DeadLetterTable, Inbox};
 use messaging::Handler;
 use operator::ReplayPolicy;
 use sqlx::PgPool;
@@ -11,17 +11,9 @@ use crate::{
     settings::{CommonSettings, ConsumerSettings},
 };
 
-/// What a service consumes.
-#[derive(Debug, Clone, Copy)]
-pub struct Subscription {
-    pub queue: &'static str,
-    /// The name under which processed events are recorded.
-    pub consumer: &'static str,
-}
-
 /// The consumer of a process, with its dead letters and the retention of its records.
 pub struct ConsumerTasks {
-    subscription: Subscription,
+    inbox: Inbox,
     endpoint: Endpoint,
     status: ConnectionStatus,
     collector_status: ConnectionStatus,
@@ -35,13 +27,13 @@ pub struct ConsumerTasks {
 impl ConsumerTasks {
     pub fn new(
         process: &Process,
-        subscription: Subscription,
+        inbox: Inbox,
         common: &CommonSettings,
         settings: &ConsumerSettings,
     ) -> Self {
         let connections = settings.consumer_connections;
         Self {
-            subscription,
+            inbox,
             endpoint: process.endpoint(),
             status: ConnectionStatus::new("consumer"),
             collector_status: ConnectionStatus::new("collector"),
@@ -77,11 +69,12 @@ impl ConsumerTasks {
 
     /// The admin routes of the dead letters. `handler` applies those that are replayed.
     pub fn admin_routes(&self, handler: impl Handler) -> Router {
-        operator::dead_letter_routes(self.pool.clone(), handler, self.policy)
+        operator::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
     }
 
     pub fn start(self, process: &mut Process, handler: impl Handler) {
-        let Self { subscription: Subscription { queue, consumer: name }, endpoint, pool, .. } = self;
+        let Self { inbox, endpoint, pool, .. } = self;
+        let Inbox { consumer: name, queue, .. } = inbox;
         let stop = process.stop();
         // On its own connections: with the order service's, a rush of requests would look like a lost database.
         let database = DatabaseHealth::default();
@@ -89,9 +82,9 @@ impl ConsumerTasks {
         let consumer =
             Consumer::new(endpoint.clone(), queue, self.options, self.status).when(database.probe());
         process.spawn("consumer's database", database.watch("consumer", pool.clone(), stop.clone()));
-        process.spawn("consumer", consumer.run(handler, stop.clone()));
-        // Dead letters move from their queue into a table, where an operator can list and replay them.
-        let letters = DeadLetterTable::new(pool.clone());
+        // An operator can list and replay what is in this table. The collector moves there what the broker set aside.
+        let letters = DeadLetterTable::new(pool.clone(), inbox);
+        process.spawn("consumer", consumer.run(handler, letters.clone(), stop.clone()));
         let collector = DeadLetterCollector::new(endpoint, queue, self.collector_status);
         process.spawn("dead-letter collector", collector.run(letters.clone(), stop.clone()));
         process.spawn("dead-letter count", letters.observe(stop.clone()));

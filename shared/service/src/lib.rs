@@ -12,6 +12,6 @@ mod process;
 mod relay_tasks;
 pub mod settings;
 
-pub use consumer_tasks::{ConsumerTasks, Subscription};
+pub use consumer_tasks::ConsumerTasks;
 pub use process::{Process, Service, load};
 pub use relay_tasks::RelayTasks;

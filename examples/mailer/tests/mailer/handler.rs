@@ -17,7 +17,7 @@ use crate::{
 /// The event as a consumer decodes it.
 fn decoded(event: &NewEvent) -> Event {
     let (message_id, body) = (Some(event.event_id.to_string()), event.payload.clone().into_bytes());
-    Incoming { message_id, traceparent: None, body }.decode().unwrap()
+    Incoming { message_id, body, ..Incoming::default() }.decode().unwrap()
 }
 
 fn cancelled(order_id: Uuid, cause: Cause) -> NewEvent {

@@ -71,6 +71,9 @@ pub(crate) struct Replay {
     /// Also what is too old: consumers may have erased their records of it, and apply it a second time.
     #[arg(long)]
     force: bool,
+    /// Only say what a replay would do.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// A service that sets events and messages aside.
@@ -227,7 +230,7 @@ async fn list(
     Ok(Verdict::Held)
 }
 
-/// One line of the list: id, time, event type, resolution and reason.
+/// One line of the list: id, time, event type, reason, resolution, and how many events wait behind it.
 fn line(id: &Id, item: &Value) -> String {
     let either = |one: &str, other: &str| text(if item[one].is_null() { &item[other] } else { &item[one] });
     let (since, what) = (either("parkedAt", "arrivedAt"), either("eventType", "messageId"));
@@ -235,8 +238,12 @@ fn line(id: &Id, item: &Value) -> String {
         none if none.is_empty() => none,
         resolution => format!(" ({resolution})"),
     };
+    let behind = match item["waitingBehind"].as_i64() {
+        None | Some(0) => String::new(),
+        Some(count) => format!(" ({count} behind it)"),
+    };
     format!(
-        "  {:<44}  {since:.19}  {what:<14.40}  {}{resolution}",
+        "  {:<44}  {since:.19}  {what:<14.40}  {}{resolution}{behind}",
         id.to_string(),
         either("lastError", "detail")
     )
@@ -266,7 +273,7 @@ async fn replay(system: &RunningSystem, options: Replay, terminal: &Terminal) ->
         }
         let mut after = json!(0);
         for _ in 0..MAX_PAGES {
-            let mut body = json!({ "force": options.force, "after": after });
+            let mut body = json!({ "force": options.force, "dryRun": options.dry_run, "after": after });
             if by_id {
                 body["ids"] = json!(ids);
             } else if options.all {
@@ -292,8 +299,12 @@ async fn replay(system: &RunningSystem, options: Replay, terminal: &Terminal) ->
     if results.is_empty() {
         terminal.print("Nothing was selected.");
     }
-    let resolved =
-        |result: &&Value| matches!(result["outcome"].as_str(), Some("pending" | "applied" | "unchanged"));
+    let resolved = |result: &&Value| {
+        matches!(
+            result["outcome"].as_str(),
+            Some("pending" | "applied" | "unchanged" | "would-be-pending" | "would-be-applied")
+        )
+    };
     let unresolved = results.len() - results.iter().filter(resolved).count();
     terminal.document(&json!({ "replayed": results, "unresolved": unresolved }))?;
     // What is still set aside breaks no promise, and is not repaired.
@@ -305,6 +316,8 @@ fn explain(outcome: &str, item: &Value) -> String {
     match outcome {
         "pending" => "the relay publishes it again".into(),
         "applied" => "its effect is committed".into(),
+        "would-be-pending" => "the relay would publish it again".into(),
+        "would-be-applied" => "it would be given to its handler, which may still fail".into(),
         "unchanged" => "it had been applied before".into(),
         "too-old" => "consumers may have erased their records of it: --force replays it all the same".into(),
         "discarded" => "it was discarded before: --force replays it all the same".into(),

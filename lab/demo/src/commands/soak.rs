@@ -1,7 +1,5 @@
 //! `cargo demo soak`: kills random processes for as long as you like, and reconciles.
 
-use std::time::Duration;
-
 use anyhow::Result;
 
 use crate::choice::Choice;
@@ -13,32 +11,34 @@ use crate::verdict::Verdict;
 /// How many messages out of order are printed.
 const PRINTED_GAPS: usize = 5;
 
-/// Starts nine processes for it, with a database and a virtual host of their own.
-pub(crate) async fn run(
-    choice: Choice,
-    for_: Duration,
-    rate: u32,
-    seed: u64,
-    terminal: &Terminal,
-) -> Result<Verdict> {
+/// Starts nine processes for it, with a database server and a broker of their own.
+pub(crate) async fn run(choice: Choice, soak: Soak, terminal: &Terminal) -> Result<Verdict> {
+    let seed = soak.seed;
     terminal.print(
         "Claim  With four order services and two of each consumer, killed at random, no event of an order is",
     );
-    terminal.print("       published or applied out of order, nothing is lost, and no effect happens twice.");
+    terminal.print(
+        "       published or applied out of order, nothing is lost, and no effect happens twice; also of",
+    );
+    terminal.print("       the orders that inventory and billing cannot apply before a defect is repaired.");
     terminal.print("Starting PostgreSQL, RabbitMQ and nine processes …");
     choice.for_servers(terminal).await?.decide();
     testbed::build_services(!terminal.json()).await?;
-    let result = Soak { for_, rate, seed }.run(|line| terminal.print(line)).await?;
+    let result = soak.run(|line| terminal.print(line)).await?;
     terminal.print_all(result.reconciliation.table(DuplicatesDropped::default()));
     let published = &result.published;
     terminal.print("");
     terminal.print(format!(
-        "  {} processes killed; {} messages published, {} of them copies; {} published out of order; {} cancelled",
+        "  {} killed; {} messages published, {} of them copies; {} published out of order; {} cancelled",
         result.kills,
         published.messages,
         published.copies,
         published.out_of_order.len(),
         result.cancelled,
+    ));
+    terminal.print(format!(
+        "  {} events were set aside until the repair; {} of them were applied by the replay",
+        result.dead_letters, result.replayed
     ));
     for gap in published.out_of_order.iter().take(PRINTED_GAPS) {
         terminal.print(format!("  OUT OF ORDER {gap}"));
@@ -48,16 +48,29 @@ pub(crate) async fn run(
     if lost > 0 {
         terminal.print(format!("  LOST {lost} cancellations that were acknowledged"));
     }
-    let broken = !result.reconciliation.findings.is_empty() || !published.out_of_order.is_empty() || lost > 0;
-    let proven = published.copies > 0 && result.kills > 0 && result.reconciliation.cancelled > 0;
+    let waiting = result.reconciliation.waiting_for_operator();
+    if waiting > 0 {
+        terminal.print(format!("  NOT APPLIED {waiting} events, although the defect was repaired"));
+    }
+    let broken = !result.reconciliation.findings.is_empty()
+        || !published.out_of_order.is_empty()
+        || lost > 0
+        || waiting > 0;
+    let proven = published.copies > 0
+        && result.kills > 0
+        && result.reconciliation.cancelled > 0
+        && result.replayed > 0;
     let (verdict, reason) = match (broken, proven) {
         (true, _) => (Verdict::Broken, "the findings are above"),
         (false, true) => (Verdict::Held, "nothing lost, nothing doubled, nothing out of order"),
-        (false, false) => (Verdict::Inconclusive, "no event was published twice, so nothing is proven"),
+        (false, false) => {
+            (Verdict::Inconclusive, "no event was published twice, or none was set aside: nothing is proven")
+        }
     };
     terminal.print_verdict(verdict, &format!("{reason} (seed {seed})"));
     terminal.document(&serde_json::json!({
-        "verdict": verdict, "reason": reason, "seed": seed, "kills": result.kills, "messages": published.messages,
+        "verdict": verdict, "reason": reason, "seed": seed, "kills": result.kills,
+        "deadLetters": result.dead_letters, "replayed": result.replayed, "messages": published.messages,
         "copies": published.copies, "outOfOrder": published.out_of_order, "reconciliation": result.reconciliation,
     }))?;
     Ok(verdict)

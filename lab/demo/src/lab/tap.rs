@@ -50,8 +50,15 @@ impl Tap {
     /// # Errors
     /// When the broker's HTTP API refuses.
     pub async fn on(vhost: &TestVhost) -> Result<Self> {
+        Self::at(vhost.api_url(), vhost.name()).await
+    }
+
+    /// Like [`on`](Self::on), by the URL of the broker's HTTP API and the name of a virtual host.
+    ///
+    /// # Errors
+    /// When the broker's HTTP API refuses.
+    pub async fn at(api: &str, name: &str) -> Result<Self> {
         let client = reqwest::Client::builder().timeout(REQUEST_DEADLINE).build()?;
-        let (api, name) = (vhost.api_url(), vhost.name());
         let queue_url = format!("{api}/api/queues/{name}/tap");
         let binding_url = format!("{api}/api/bindings/{name}/e/shop.events/q/tap");
         for (request, body) in [

@@ -90,15 +90,17 @@ with acknowledged as (
     union
     select order_id from answer_events where parked_at is not null or discarded
 ), overtaken as (
-    -- Creations that were set aside or discarded: their cancellations may be applied first. Matched by the order too,
-    -- because the event may have been erased since.
+    -- Creations that were discarded, or that the broker set aside: their cancellations may be applied first. Those that
+    -- their consumer set aside hold them back. Matched by the order too, because the event may have been erased since.
     select 'inventory' as place, coalesce(c.order_id, d.subject) as order_id
     from inventory.dead_letters d left join created c using (event_id)
-    where d.event_type = 'OrderCreated' or c.order_id is not null
+    where (d.event_type = 'OrderCreated' or c.order_id is not null)
+      and (d.arrival is not null or d.resolution = 'discarded')
     union all
     select 'billing', coalesce(c.order_id, d.subject)
     from billing.dead_letters d left join created c using (event_id)
-    where d.event_type = 'OrderCreated' or c.order_id is not null
+    where (d.event_type = 'OrderCreated' or c.order_id is not null)
+      and (d.arrival is not null or d.resolution = 'discarded')
     union all
     select place, order_id from created, unnest(array['inventory', 'billing']) as place where discarded
 ), answers_applied as (

@@ -157,7 +157,7 @@ async fn discarded_event_is_counted_and_its_effects_are_not_expected() -> Result
 }
 
 #[tokio::test]
-async fn only_a_creation_that_was_set_aside_or_discarded_may_be_overtaken() -> Result<()> {
+async fn only_a_creation_that_was_discarded_or_set_aside_by_the_broker_may_be_overtaken() -> Result<()> {
     // Both services have applied the cancellation before the creation.
     let overtaken = format!(
         "{PLACED}{ORDER_CANCELLED}
@@ -167,16 +167,28 @@ async fn only_a_creation_that_was_set_aside_or_discarded_may_be_overtaken() -> R
     let letters = format!("{}{}", dead_letter("inventory"), dead_letter("billing"));
     let replay = "update inventory.dead_letters set resolved_at = now(), resolution = 'replayed';
                   update billing.dead_letters set resolved_at = now(), resolution = 'replayed';";
+    let by_broker =
+        "update inventory.dead_letters set arrival = 'x'; update billing.dead_letters set arrival = 'x';";
+    let discard_letters =
+        "update inventory.dead_letters set resolved_at = now(), resolution = 'discarded', note = 'x';
+         update billing.dead_letters set resolved_at = now(), resolution = 'discarded', note = 'x';";
     let discard = "insert into orders.outbox_discarded select outbox.*, now(), 'discarded' from orders.outbox
                        where aggregate_id = ORDER and event_type = 'OrderCreated';
                    delete from orders.outbox where aggregate_id = ORDER and event_type = 'OrderCreated';";
     let erase = "update orders.outbox_retention set erased_before = clock_timestamp();
                  delete from orders.outbox where aggregate_id = ORDER;";
     let cases = [
-        ("set aside, and still waiting", format!("{overtaken}{letters}"), true),
-        ("replayed afterwards, without an effect", format!("{overtaken}{letters}{replay}"), true),
+        ("set aside by the broker, and still waiting", format!("{overtaken}{letters}{by_broker}"), true),
+        ("replayed afterwards, without an effect", format!("{overtaken}{letters}{by_broker}{replay}"), true),
+        ("set aside by its consumer", format!("{overtaken}{letters}"), false),
+        ("set aside by its consumer and replayed", format!("{overtaken}{letters}{replay}"), false),
+        ("set aside by its consumer and discarded", format!("{overtaken}{letters}{discard_letters}"), true),
         ("discarded in the outbox", format!("{overtaken}{discard}"), true),
-        ("set aside, and its events erased since", format!("{overtaken}{letters}{erase}"), true),
+        (
+            "set aside by the broker, and its events erased since",
+            format!("{overtaken}{letters}{by_broker}{erase}"),
+            true,
+        ),
         ("never set aside", overtaken.clone(), false),
         ("never set aside, and its events erased since", format!("{overtaken}{erase}"), false),
     ];

@@ -6,10 +6,19 @@ use demo::{
     seeds::RESET_TO_SEEDS,
 };
 use serde_json::{Value, json};
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::eventually;
 
 use crate::delivery::publish;
+
+/// Makes every insert into a table fail, for a reason that no service knows.
+fn defect(table: &str) -> String {
+    format!(
+        "create function public.fail() returns trigger language plpgsql as
+         $$ begin raise exception 'a defect'; end $$;
+         create trigger defect before insert on {table} execute function public.fail()"
+    )
+}
 
 /// Waits until a service has so many dead letters, and returns them.
 async fn dead_letters(stage: &Stage, service: &str, count: usize) -> anyhow::Result<Vec<Value>> {
@@ -67,15 +76,61 @@ async fn poison_message_can_be_shown_replayed_and_discarded() -> anyhow::Result<
     Ok(())
 }
 
+/// An order is cancelled while its creation is a dead letter at inventory. Applied at once, the cancellation would find
+/// nothing to release.
+#[tokio::test]
+async fn cancellation_waits_behind_a_creation_that_is_a_dead_letter_and_follows_it_in_a_replay()
+-> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    let database = stage.database.as_ref().context("no database of its own")?;
+    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    sqlx::raw_sql(AssertSqlSafe(defect("inventory.reservations"))).execute(&mut admin).await?;
+    let order = stage.order().await?;
+    dead_letters(&stage, "inventory", 1).await?;
+    let cancellation = format!("{}/orders/{order}/cancellation", stage.system.url("orders")?);
+    stage.client.post(cancellation).send().await?.error_for_status()?;
+    let letters = dead_letters(&stage, "inventory", 2).await?;
+    let (creation, cancelled) = (&letters[0], &letters[1]);
+    assert_eq!((&creation["eventType"], &creation["waitingBehind"]), (&json!("OrderCreated"), &json!(1)));
+    assert_eq!((&cancelled["eventType"], &cancelled["reason"]), (&json!("OrderCancelled"), &json!("behind")));
+    assert_eq!(creation["aggregateId"], cancelled["aggregateId"]);
+
+    // Other orders go on, and what waits cannot be replayed past what it waits for.
+    sqlx::query("drop trigger defect on inventory.reservations").execute(&mut admin).await?;
+    stage.order().await?;
+    let replay = async |body: Value| stage.admin("inventory", "/admin/dead-letters/replay", Some(body)).await;
+    let outcomes = |page: &Value| -> Vec<Value> {
+        page["items"].as_array().into_iter().flatten().map(|item| item["outcome"].clone()).collect()
+    };
+    let (first, second) = (json!([creation["id"]]), json!([cancelled["id"]]));
+    let alone = replay(json!({ "ids": second })).await?;
+    assert_eq!(
+        (&alone["items"][0]["outcome"], &alone["items"][0]["reason"]),
+        (&json!("still-fails"), &json!("behind"))
+    );
+    let dry = replay(json!({ "ids": first, "dryRun": true })).await?;
+    assert_eq!(outcomes(&dry), ["would-be-applied"; 2], "{dry}");
+    dead_letters(&stage, "inventory", 2).await?;
+
+    let replayed = replay(json!({ "ids": first })).await?;
+    assert_eq!(outcomes(&replayed), ["applied"; 2], "{replayed}");
+    stage.held().await?;
+    let state = "select state from inventory.reservations where order_id = $1";
+    let state: String = sqlx::query_scalar(state).bind(order).fetch_one(&mut admin).await?;
+    let came_first = "select came_first from inventory.cancelled_orders where order_id = $1";
+    let came_first: bool = sqlx::query_scalar(came_first).bind(order).fetch_one(&mut admin).await?;
+    assert_eq!((state.as_str(), came_first), ("released", false));
+    Ok(())
+}
+
 #[tokio::test]
 async fn events_set_aside_by_a_defect_are_applied_once_after_its_repair() -> anyhow::Result<()> {
     let vhost = testbed::vhost().await?;
     let stage = Stage::with_defaults(&vhost.url()).await?;
     let database = stage.database.as_ref().context("no database of its own")?;
     let mut admin = PgConnection::connect(&database.admin_url()).await?;
-    sqlx::query("alter table billing.payments rename column traceparent to trace")
-        .execute(&mut admin)
-        .await?;
+    sqlx::raw_sql(AssertSqlSafe(defect("billing.payments"))).execute(&mut admin).await?;
     for _ in 0..3 {
         stage.order().await?;
     }
@@ -87,9 +142,7 @@ async fn events_set_aside_by_a_defect_are_applied_once_after_its_repair() -> any
     let replay = async |body: Value| stage.admin("billing", "/admin/dead-letters/replay", Some(body)).await;
     assert_eq!(replay(json!({ "all": true })).await?["items"][2]["outcome"], "still-fails");
 
-    sqlx::query("alter table billing.payments rename column trace to traceparent")
-        .execute(&mut admin)
-        .await?;
+    sqlx::query("drop trigger defect on billing.payments").execute(&mut admin).await?;
     eventually("the other services to apply their events", CONDITION_DEADLINE, async || {
         let result = stage.reconcile().await?;
         Ok((result.reserved == 9 && result.waiting_for_operator() == 3).then_some(()))

@@ -103,6 +103,65 @@ async fn acknowledged_orders_survive_a_database_that_is_killed_under_load() -> R
     Ok(())
 }
 
+/// What is read from a database or a broker that does not answer is unknown, and never the last value, or zero.
+#[tokio::test]
+async fn gauges_that_cannot_be_read_are_unknown() -> Result<()> {
+    const OF_TABLES: [(&str, &[&str]); 3] = [
+        (
+            "orders",
+            &[
+                "outbox_pending",
+                "outbox_parked",
+                "outbox_oldest_pending_age_seconds",
+                "inbox_dead_letters",
+                "inbox_dead_letters_behind",
+                "orders_open",
+                "orders_oldest_open_seconds",
+            ],
+        ),
+        ("inventory", &["outbox_pending", "inbox_dead_letters"]),
+        (
+            "billing",
+            &["outbox_pending", "inbox_dead_letters", "payments_pending", "payments_oldest_pending_seconds"],
+        ),
+    ];
+    let (postgres, broker) = (Postgres::private().await?, Rabbitmq::private().await?);
+    let passwords = Passwords::all("secret");
+    testbed::bootstrap(&postgres.admin_url("postgres"), &passwords).await?;
+    let urls = DatabaseUrls::new(&postgres.admin_url("postgres"), &passwords)?;
+    let system = System::start(SystemOptions::new(urls.clone(), broker.url())).await?;
+    system.wait_ready(CONDITION_DEADLINE).await?;
+    let stage = Stage::around(system, &urls.auditor).await?;
+    let all = async |gauges: &[(&str, &[&str])], known: bool| {
+        eventually(&format!("the gauges to be known: {known}"), CONDITION_DEADLINE, async || {
+            for (service, names) in gauges {
+                for name in *names {
+                    let value = stage.counter(service, name).await?;
+                    ensure!(value.is_nan() != known, "{name} of {service} is {value}");
+                }
+            }
+            Ok(Some(()))
+        })
+        .await
+    };
+    all(&OF_TABLES, true).await?;
+    postgres.kill().await?;
+    all(&OF_TABLES, false).await?;
+    postgres.start().await?;
+    all(&OF_TABLES, true).await?;
+
+    let of_the_broker: [(&str, &[&str]); 3] = [
+        ("orders", &["broker_queue_ready{queue=\"orders.events\"}"]),
+        ("inventory", &["broker_queue_ready{queue=\"inventory.events\"}"]),
+        ("billing", &["broker_queue_ready{queue=\"billing.events\"}"]),
+    ];
+    all(&of_the_broker, true).await?;
+    broker.kill().await?;
+    all(&of_the_broker, false).await?;
+    broker.start().await?;
+    all(&of_the_broker, true).await
+}
+
 #[tokio::test]
 async fn services_that_start_before_the_broker_work_once_it_runs() -> Result<()> {
     let broker = Rabbitmq::private().await?;

@@ -112,6 +112,36 @@ async fn unanswered_order_is_listed_then_cancelled_and_late_answers_are_compensa
     Ok(())
 }
 
+/// What was never published was never asked. A younger order that no service answers is cancelled meanwhile.
+#[tokio::test]
+async fn order_whose_event_was_never_published_is_not_cancelled() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "4s")).await?;
+    let database = stage.database.as_ref().context("no database of its own")?;
+    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    // As after a refusal by the broker: the event waits for its next attempt.
+    sqlx::raw_sql(
+        "create function public.back_off() returns trigger language plpgsql as
+         $$ begin new.attempts = 1; new.available_at = clock_timestamp() + interval '1 hour'; return new; end $$;
+         create trigger back_off before insert on orders.outbox for each row execute function public.back_off()",
+    )
+    .execute(&mut admin)
+    .await?;
+    let unasked = stage.order().await?;
+    sqlx::query("drop trigger back_off on orders.outbox").execute(&mut admin).await?;
+    stage.system.kill("inventory").await?;
+    let unanswered = stage.order().await?;
+    eventually("the younger order to be cancelled", CONDITION_DEADLINE, async || {
+        Ok((stage.read(unanswered).await?["status"] == "cancelled").then_some(()))
+    })
+    .await?;
+    assert_eq!(stage.read(unasked).await?["status"], "pending");
+    stage.system.start_again("inventory").await?;
+    sqlx::query("update orders.outbox set available_at = clock_timestamp()").execute(&mut admin).await?;
+    stage.held().await?;
+    Ok(())
+}
+
 /// The order service is down for longer than `ORDERS_ANSWER_WITHIN`. The answers are in its queue when it starts again.
 #[tokio::test]
 async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> anyhow::Result<()> {

@@ -2,9 +2,7 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use billing::{
-    CONSUMER, HttpPaymentProvider, PaymentHandler, PaymentWorker, SERVICE, SUBSCRIPTION, Settings,
-};
+use billing::{HttpPaymentProvider, INBOX, PaymentHandler, PaymentWorker, SERVICE, Settings};
 use runtime::{Health, Needed};
 use sabotage::provider::LabProvider;
 use service::{ConsumerTasks, Process, RelayTasks};
@@ -20,7 +18,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let provider = HttpPaymentProvider::new(settings.provider_url.clone(), settings.provider_deadline)?;
     let provider = LabProvider::new(provider, sabotage);
     let relays = RelayTasks::new(&process, common, &settings.publisher);
-    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
     process.serve_health(Health::new().with("database", Needed::Yes, process.database()).with(
         "broker",
         Needed::Yes,
@@ -34,7 +32,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         let worker = PaymentWorker::new(&settings, provider, relays.wake(), payments_due);
         process.spawn("payment worker", worker.run(process.stop()));
         relays.start_with(&mut process, sabotage::relay(sabotage));
-        sabotage::run_consumer(&mut process, consumer, CONSUMER, handler, sabotage);
+        sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage);
     }
     Ok(process.run().await)
 }

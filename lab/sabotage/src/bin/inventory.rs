@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use inventory::{CONSUMER, SERVICE, SUBSCRIPTION, Settings, StockHandler};
+use inventory::{INBOX, SERVICE, Settings, StockHandler};
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process, RelayTasks};
 
@@ -14,7 +14,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let common = &settings.common;
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let relays = RelayTasks::new(&process, common, &settings.publisher);
-    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
     process.serve_health(Health::new().with("database", Needed::Yes, process.database()).with(
         "broker",
         Needed::Yes,
@@ -25,7 +25,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         process.watch_database(consumer.pool());
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
         relays.start_with(&mut process, sabotage::relay(sabotage));
-        sabotage::run_consumer(&mut process, consumer, CONSUMER, handler, sabotage);
+        sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage);
     }
     Ok(process.run().await)
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use orders::{AppState, CONSUMER, OrderHandler, SERVICE, SUBSCRIPTION, Settings, api, open_orders};
+use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, open_orders};
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process, RelayTasks};
 
@@ -14,7 +14,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let common = &settings.common;
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let relays = RelayTasks::new(&process, common, &settings.publisher);
-    let consumer = ConsumerTasks::new(&process, SUBSCRIPTION, common, &settings.consumer);
+    let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
     let state = AppState::new(&settings, relays.wake());
     let health = Health::new().with("database", Needed::Yes, process.database());
     process.serve(api::router(state.clone())?, health);
@@ -26,7 +26,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         let watch = open_orders::watch(state, settings.answer_within, consumer.caught_up(), process.stop());
         process.spawn("open orders", watch);
         relays.start_with(&mut process, sabotage::relay(sabotage));
-        sabotage::run_consumer(&mut process, consumer, CONSUMER, handler, sabotage);
+        sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage);
     }
     Ok(process.run().await)
 }

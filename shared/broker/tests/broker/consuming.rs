@@ -4,12 +4,12 @@ use std::sync::{
 };
 
 use broker::topology;
-use lapin::{BasicProperties, options::QueueDeleteOptions, types::ShortString};
+use lapin::options::QueueDeleteOptions;
 use messaging::Failure;
 use testbed::eventually;
 
 use crate::{
-    scripted_handler::{QUEUE, ScriptedHandler, consume, header, unavailable},
+    scripted_handler::{QUEUE, ScriptedHandler, consume, unavailable},
     support::{DEADLINE, Vhost, order_created},
 };
 
@@ -49,23 +49,17 @@ async fn undecodable_message_becomes_a_dead_letter_and_later_messages_go_on() ->
     let vhost = Vhost::new().await?;
     let (before, after) = (order_created(), order_created());
     vhost.put_event(QUEUE, &before).await?;
-    let properties = BasicProperties::default()
-        .with_message_id("poison".into())
-        .with_content_type("text/odd".into())
-        .with_expiration("3600000".into());
-    vhost.put_with(QUEUE, properties, b"{\"this is\": not json").await?;
+    vhost.put(QUEUE, "poison", b"{\"this is\": not json").await?;
     vhost.put_event(QUEUE, &after).await?;
     let handler = ScriptedHandler::that_applies();
     let _consumer = consume(&vhost, &handler);
     handler.has_applied(&[before.event_id, after.event_id]).await?;
-    let dead = vhost.take(&topology::dead_letter_queue(QUEUE)).await?;
-    let properties = &dead.properties;
-    assert_eq!(properties.message_id().as_ref().map(ShortString::as_str), Some("poison"));
-    assert_eq!(properties.content_type().as_ref().map(ShortString::as_str), Some("text/odd"));
-    assert_eq!(properties.expiration(), &None, "the broker would drop the dead letter after that time");
-    assert_eq!(dead.data, b"{\"this is\": not json", "the original bytes");
-    assert_eq!(header(&dead, "reason"), "malformed");
-    assert!(!header(&dead, "detail").is_empty());
+    let dead = &handler.letters.saved(1).await?[0];
+    assert_eq!((dead.queue, dead.message_id.as_deref()), (QUEUE, Some("poison")));
+    assert_eq!(dead.body, b"{\"this is\": not json", "the original bytes");
+    assert_eq!(dead.reason, "malformed");
+    assert!(dead.detail.starts_with("malformed: "), "{dead:?}");
+    assert_eq!(dead.routing_key, QUEUE, "it was published straight into the queue");
     assert!(vhost.is_empty(&topology::dead_letter_queue(QUEUE)).await?);
     Ok(())
 }
@@ -84,10 +78,10 @@ async fn event_that_fails_for_good_is_set_aside_and_its_group_is_applied() -> an
     let _consumer = consume(&vhost, &handler);
     let good: Vec<_> = events.iter().map(|event| event.event_id).filter(|id| *id != bad).collect();
     handler.has_applied(&good).await?;
-    let dead = vhost.take(&topology::dead_letter_queue(QUEUE)).await?;
-    assert_eq!(dead.properties.message_id().as_ref().unwrap().as_str(), bad.to_string());
-    assert_eq!(header(&dead, "reason"), "permanent");
-    assert!(header(&dead, "detail").contains("there is no such product"));
+    let dead = &handler.letters.saved(1).await?[0];
+    assert_eq!(dead.message_id, Some(bad.to_string()));
+    assert_eq!(dead.reason, "permanent");
+    assert!(dead.detail.contains("there is no such product"));
     assert_eq!(handler.applied().len(), good.len(), "an event was applied twice");
     Ok(())
 }
@@ -110,7 +104,7 @@ async fn temporary_failures_set_nothing_aside_and_keep_the_order() -> anyhow::Re
     let _consumer = consume(&vhost, &handler);
     handler.has_applied(&ids).await?;
     assert_eq!(handler.applied(), ids);
-    assert!(vhost.is_empty(&topology::dead_letter_queue(QUEUE)).await?);
+    assert_eq!(handler.letters.letters(), []);
     Ok(())
 }
 
@@ -127,8 +121,7 @@ async fn panicking_handler_is_tried_a_few_times_and_the_consumer_goes_on() -> an
     vhost.put_event(QUEUE, &bad).await?;
     vhost.put_event(QUEUE, &good).await?;
     handler.has_applied(&[good.event_id]).await?;
-    let dead = vhost.take(&topology::dead_letter_queue(QUEUE)).await?;
-    assert_eq!(header(&dead, "reason"), "unexpected");
+    assert_eq!(handler.letters.saved(1).await?[0].reason, "unexpected");
     assert!((5..=6).contains(&handler.tries(poison)), "{} tries", handler.tries(poison));
     Ok(())
 }
@@ -143,7 +136,7 @@ async fn event_that_succeeds_after_a_few_tries_is_not_set_aside() -> anyhow::Res
     });
     let _consumer = consume(&vhost, &handler);
     handler.has_applied(&[event.event_id]).await?;
-    assert!(vhost.is_empty(&topology::dead_letter_queue(QUEUE)).await?);
+    assert_eq!(handler.letters.letters(), []);
     Ok(())
 }
 

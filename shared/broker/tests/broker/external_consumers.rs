@@ -12,7 +12,10 @@ use messaging::{Applied, Failure, Handler, PublishOutcome, Publisher as _};
 use testbed::eventually;
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, Running, Vhost, outgoing, ready};
+use crate::{
+    scripted_store::ScriptedStore,
+    support::{DEADLINE, Running, Vhost, outgoing, ready},
+};
 
 const QUEUE: topology::Queue =
     topology::Queue { name: "external.events", keys: &["order.created", "order.cancelled"] };
@@ -58,7 +61,7 @@ async fn external_consumer_restores_its_lost_binding() -> anyhow::Result<()> {
     let recorder = Recorder::default();
     let status = ConnectionStatus::new("test");
     let consumer = Consumer::new(endpoint(&vhost), QUEUE.name, ConsumerOptions::default(), status);
-    let _consumer = Running::start(|stop| consumer.run(recorder.clone(), stop));
+    let _consumer = Running::start(|stop| consumer.run(recorder.clone(), ScriptedStore::that_saves(), stop));
     let mut publisher = vhost.publisher().await?;
     // Publishes until the consumer has received one of the events. Those that are published while the queue does not
     // exist or is not bound never arrive.

@@ -6,7 +6,7 @@ use lapin::{
     types::FieldTable,
 };
 use messaging::{PublishOutcome, Publisher as _, Refusal};
-use testbed::eventually;
+use testbed::{Rabbitmq, eventually};
 use tokio::{
     net::{TcpListener, TcpSocket},
     time::timeout,
@@ -89,7 +89,7 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     })
     .await?;
     ready(&mut publisher).await?;
-    assert_eq!(status.state(), Err("a queue refuses messages".into()));
+    assert_eq!(status.state(), Err("a queue refuses messages, or does not confirm them".into()));
     vhost.limit_queue(topology::BILLING, None).await?;
     while !vhost.is_empty(topology::BILLING).await? {
         vhost.take(topology::BILLING).await?;
@@ -189,4 +189,27 @@ fn error_of_an_invalid_url_does_not_show_its_password() {
         let error = Endpoint::new(url, "test").err().map(|error| error.to_string());
         assert!(error.as_deref().is_some_and(|error| !error.contains("secret")), "{url}: {error:?}");
     }
+}
+
+/// As unknown, the same messages would be published again every few seconds, into the queues that do confirm too.
+#[tokio::test]
+async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publisher_recovers()
+-> anyhow::Result<()> {
+    let rabbitmq = Rabbitmq::private().await?;
+    let vhost = Vhost::at(rabbitmq.url()).await?;
+    let status = ConnectionStatus::new("test");
+    let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), Duration::from_secs(2));
+    ready(&mut publisher).await?;
+    assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
+    rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
+    let outcomes = publisher.publish(&[outgoing("OrderCreated"), outgoing("OrderCreated")]).await;
+    assert_eq!(outcomes, [PublishOutcome::Refused(Refusal::Unconfirmed); 2]);
+    assert_eq!(status.state(), Err("a queue does not confirm".to_owned()));
+    rabbitmq.suspend_queue(topology::INVENTORY, false).await?;
+    eventually("a message to be confirmed", DEADLINE, async || {
+        publisher.ready().await?;
+        let outcomes = publisher.publish(&[outgoing("OrderCreated")]).await;
+        Ok((outcomes == [PublishOutcome::Confirmed]).then_some(()))
+    })
+    .await
 }

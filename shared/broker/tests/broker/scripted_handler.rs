@@ -7,12 +7,14 @@ use std::{
 
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, topology};
 use events::Event;
-use lapin::message::Delivery;
 use messaging::{Applied, Failure, Handler};
 use testbed::eventually;
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, Running, Vhost};
+use crate::{
+    scripted_store::ScriptedStore,
+    support::{DEADLINE, Running, Vhost},
+};
 
 pub(crate) const QUEUE: &str = topology::INVENTORY;
 
@@ -23,6 +25,8 @@ type Script = dyn Fn(&Event, usize) -> Result<(), Failure> + Send + Sync;
 pub(crate) struct ScriptedHandler {
     script: Arc<Script>,
     pub(crate) record: Arc<Mutex<Record>>,
+    /// Where its consumer saves dead letters.
+    pub(crate) letters: ScriptedStore,
 }
 
 #[derive(Default)]
@@ -34,7 +38,7 @@ pub(crate) struct Record {
 
 impl ScriptedHandler {
     pub(crate) fn new(script: impl Fn(&Event, usize) -> Result<(), Failure> + Send + Sync + 'static) -> Self {
-        Self { script: Arc::new(script), record: Arc::default() }
+        Self { script: Arc::new(script), record: Arc::default(), letters: ScriptedStore::that_saves() }
     }
 
     pub(crate) fn that_applies() -> Self {
@@ -80,12 +84,7 @@ impl Handler for ScriptedHandler {
 pub(crate) fn consume(vhost: &Vhost, handler: &ScriptedHandler) -> Running {
     let status = ConnectionStatus::new("test");
     let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status);
-    Running::start(|stop| consumer.run(handler.clone(), stop))
-}
-
-pub(crate) fn header(message: &Delivery, key: &str) -> String {
-    let headers = message.properties.headers().as_ref().unwrap().inner();
-    headers.get(key).and_then(|value| value.as_long_string()).map(ToString::to_string).unwrap_or_default()
+    Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop))
 }
 
 pub(crate) fn unavailable() -> Failure {

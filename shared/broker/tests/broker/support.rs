@@ -10,12 +10,13 @@ use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
     message::Delivery,
     options::{
-        BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
-        QueueDeclareOptions,
+        BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, BasicRejectOptions,
+        ConfirmSelectOptions, QueueDeclareOptions,
     },
     types::FieldTable,
 };
 use messaging::{Outgoing, Publisher as _};
+use serde_json::Value;
 use testbed::{TestVhost, eventually};
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -55,6 +56,13 @@ impl Vhost {
         self.vhost.as_ref().context("on a private server")?.limit_queue(queue, messages).await
     }
 
+    /// The arguments that a queue was declared with.
+    pub(crate) async fn arguments(&self, queue: &str) -> anyhow::Result<Value> {
+        let vhost = self.vhost.as_ref().context("on a private server")?;
+        let described: Value = serde_json::from_str(&vhost.describe_queue(queue).await?)?;
+        Ok(described["arguments"].clone())
+    }
+
     pub(crate) fn url(&self) -> String {
         self.url.clone()
     }
@@ -78,8 +86,7 @@ impl Vhost {
 
     /// Publishes a message straight into `queue`.
     pub(crate) async fn put(&self, queue: &str, id: &str, body: &[u8]) -> anyhow::Result<()> {
-        let properties = BasicProperties::default().with_message_id(id.into()).with_delivery_mode(2);
-        self.put_with(queue, properties, body).await
+        self.put_with(queue, BasicProperties::default().with_message_id(id.into()), body).await
     }
 
     pub(crate) async fn put_with(
@@ -88,6 +95,7 @@ impl Vhost {
         properties: BasicProperties,
         body: &[u8],
     ) -> anyhow::Result<()> {
+        let properties = properties.with_delivery_mode(2);
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let confirm = self.channel.basic_publish("".into(), queue.into(), options, body, properties).await?;
         anyhow::ensure!(confirm.await?.is_ack(), "the broker did not confirm a message");
@@ -98,9 +106,25 @@ impl Vhost {
         self.put(queue, &event.event_id.to_string(), event.payload.as_bytes()).await
     }
 
-    /// Waits for one message of `queue`, and acknowledges it. Consumes, because a queue with a single active consumer
-    /// refuses `basic.get`.
+    /// Waits for one message of `queue`, and acknowledges it.
     pub(crate) async fn take(&self, queue: &str) -> anyhow::Result<Delivery> {
+        let (channel, delivery) = self.next(queue).await?;
+        delivery.ack(BasicAckOptions::default()).await?;
+        channel.close(200, "done".into()).await?;
+        Ok(delivery)
+    }
+
+    /// Waits for one message of `queue`, and has the broker move it to the dead-letter queue.
+    pub(crate) async fn reject(&self, queue: &str) -> anyhow::Result<()> {
+        let (channel, delivery) = self.next(queue).await?;
+        delivery.reject(BasicRejectOptions { requeue: false }).await?;
+        channel.close(200, "done".into()).await?;
+        Ok(())
+    }
+
+    /// The next message of `queue`, and the channel that received it. Consumes, because a queue with a single active
+    /// consumer refuses `basic.get`.
+    async fn next(&self, queue: &str) -> anyhow::Result<(Channel, Delivery)> {
         let channel = self.open_channel().await?;
         channel.basic_qos(1, BasicQosOptions::default()).await?;
         let options = BasicConsumeOptions::default();
@@ -110,9 +134,12 @@ impl Vhost {
             .await
             .with_context(|| format!("no message arrived in {queue}"))?
             .context("the broker cancelled the consumer")??;
-        delivery.ack(BasicAckOptions::default()).await?;
-        channel.close(200, "done".into()).await?;
-        Ok(delivery)
+        Ok((channel, delivery))
+    }
+
+    /// How many messages of `queue` are ready for delivery.
+    pub(crate) async fn count(&self, queue: &str) -> anyhow::Result<u32> {
+        Ok(self.counts(queue).await?.0)
     }
 
     /// How many messages of `queue` are ready for delivery, and how many consumers it has.
@@ -124,7 +151,7 @@ impl Vhost {
 
     /// Whether no message of `queue` is ready for delivery. Messages that a consumer has not acknowledged do not count.
     pub(crate) async fn is_empty(&self, queue: &str) -> anyhow::Result<bool> {
-        Ok(self.counts(queue).await?.0 == 0)
+        Ok(self.count(queue).await? == 0)
     }
 
     /// Waits until `queue` has no consumer, which returns all unacknowledged messages to it. Then counts them.

@@ -3,7 +3,7 @@ use messaging::{DeadLetter, DeadLetterStore};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::Inbox;
+use crate::support::{BILLING, TestInbox};
 
 fn letter(body: &[u8]) -> DeadLetter {
     DeadLetter {
@@ -24,8 +24,8 @@ fn new_arrival() -> Option<String> {
 
 #[tokio::test]
 async fn dead_letter_delivered_again_is_one_row_even_after_it_is_resolved() -> anyhow::Result<()> {
-    let inbox = Inbox::new().await?;
-    let table = DeadLetterTable::new(inbox.pool.clone());
+    let inbox = TestInbox::new().await?;
+    let table = DeadLetterTable::new(inbox.pool.clone(), BILLING);
     let rows = async || {
         sqlx::query_scalar::<_, i64>("select count(*) from dead_letters").fetch_one(&inbox.pool).await
     };
@@ -48,5 +48,15 @@ async fn dead_letter_delivered_again_is_one_row_even_after_it_is_resolved() -> a
     // Other bytes under the same id are another message.
     table.save(&letter(b"other")).await?;
     assert_eq!(rows().await?, 3);
+    Ok(())
+}
+
+#[tokio::test]
+async fn message_of_sixteen_mebibytes_is_saved_with_its_bytes() -> anyhow::Result<()> {
+    let inbox = TestInbox::new().await?;
+    let body = vec![0xff; 16 * 1024 * 1024];
+    DeadLetterTable::new(inbox.pool.clone(), BILLING).save(&letter(&body)).await?;
+    let saved: Vec<u8> = sqlx::query_scalar("select body from dead_letters").fetch_one(&inbox.pool).await?;
+    assert!(saved == body, "{} bytes were saved", saved.len());
     Ok(())
 }

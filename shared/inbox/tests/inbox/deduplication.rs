@@ -1,24 +1,24 @@
 //! Whether an event is new is decided by the primary key, in the transaction of the effect.
 
 use events::Event;
-use inbox::{applied, first_time};
+use inbox::{Inbox, applied};
 use sqlx::PgPool;
 use testbed::eventually;
 use tokio::time::timeout;
 
-use crate::support::{DEADLINE, Inbox, event};
+use crate::support::{BILLING, DEADLINE, TestInbox, event};
 
 /// An inbox with a table `effects`, which has one row for each time that an event was applied.
-async fn inbox_with_effects() -> anyhow::Result<Inbox> {
-    let inbox = Inbox::new().await?;
+async fn inbox_with_effects() -> anyhow::Result<TestInbox> {
+    let inbox = TestInbox::new().await?;
     sqlx::query("create table effects (event_id uuid not null)").execute(&inbox.pool).await?;
     Ok(inbox)
 }
 
 /// Applies a group as a handler does. Pauses before the commit, so that other transactions overlap with this one.
-async fn handle(pool: &PgPool, consumer: &str, group: &[Event]) -> anyhow::Result<usize> {
+async fn handle(pool: &PgPool, consumer: &'static str, group: &[Event]) -> anyhow::Result<usize> {
     let mut transaction = pool.begin().await?;
-    let first = first_time(&mut transaction, consumer, group).await?;
+    let first = Inbox { consumer, ..BILLING }.first_time(&mut transaction, group).await?;
     for event in &first {
         sqlx::query("insert into effects values ($1)").bind(event.id).execute(&mut *transaction).await?;
     }
@@ -34,7 +34,7 @@ async fn effects(pool: &PgPool, event: &Event) -> anyhow::Result<i64> {
 
 #[tokio::test]
 async fn event_delivered_twice_has_one_effect() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let event = event();
     assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1);
     assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 0);
@@ -44,7 +44,7 @@ async fn event_delivered_twice_has_one_effect() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn event_delivered_to_ten_connections_at_once_has_one_effect() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &inbox_with_effects().await?;
     for _ in 0..5 {
         let event = event();
         let tries = (0..10).map(|_| {
@@ -63,11 +63,11 @@ async fn event_delivered_to_ten_connections_at_once_has_one_effect() -> anyhow::
 
 #[tokio::test]
 async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let (a, b) = (event(), event());
     let group = [b.clone(), a.clone(), b.clone()];
     let mut transaction = pool.begin().await?;
-    let first = first_time(&mut transaction, "billing", &group).await?;
+    let first = BILLING.first_time(&mut transaction, &group).await?;
     assert_eq!(first.iter().map(|event| event.id).collect::<Vec<_>>(), [b.id, a.id]);
     transaction.commit().await?;
     assert_eq!(applied(&group, &first).duplicates, 1);
@@ -76,10 +76,10 @@ async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow
 
 #[tokio::test]
 async fn event_whose_effect_was_rolled_back_is_applied_again() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let event = event();
     let mut transaction = pool.begin().await?;
-    assert_eq!(first_time(&mut transaction, "billing", std::slice::from_ref(&event)).await?.len(), 1);
+    assert_eq!(BILLING.first_time(&mut transaction, std::slice::from_ref(&event)).await?.len(), 1);
     transaction.rollback().await?;
     assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1, "the event is lost");
     Ok(())
@@ -87,7 +87,7 @@ async fn event_whose_effect_was_rolled_back_is_applied_again() -> anyhow::Result
 
 #[tokio::test]
 async fn two_consumers_each_apply_an_event_once() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let event = event();
     assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1);
     assert_eq!(handle(pool, "reporting", std::slice::from_ref(&event)).await?, 1);
@@ -96,7 +96,7 @@ async fn two_consumers_each_apply_an_event_once() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn groups_with_the_same_events_in_opposite_orders_do_not_deadlock() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let events: Vec<_> = (0..50).map(|_| event()).collect();
     let backwards: Vec<_> = events.iter().rev().cloned().collect();
     let both = async { tokio::join!(handle(pool, "billing", &events), handle(pool, "billing", &backwards)) };
@@ -107,9 +107,9 @@ async fn groups_with_the_same_events_in_opposite_orders_do_not_deadlock() -> any
 
 #[tokio::test]
 async fn transactions_of_one_consumer_never_overlap() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let mut replay = pool.begin().await?;
-    first_time(&mut replay, "billing", &[event()]).await?;
+    BILLING.first_time(&mut replay, &[event()]).await?;
     // Another consumer in the same schema does not wait.
     assert_eq!(handle(pool, "archive", &[event()]).await?, 1);
 
@@ -127,5 +127,18 @@ async fn transactions_of_one_consumer_never_overlap() -> anyhow::Result<()> {
     assert!(!consumer.is_finished());
     replay.commit().await?;
     assert_eq!(consumer.await??, 1);
+    Ok(())
+}
+
+/// The id decides: what comes later under the same one is a duplicate, whatever it says.
+#[tokio::test]
+async fn another_body_under_an_id_that_was_applied_has_no_effect() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &inbox_with_effects().await?;
+    let first = event();
+    let other = Event { id: first.id, ..event() };
+    assert_eq!(handle(pool, "billing", std::slice::from_ref(&first)).await?, 1);
+    assert_eq!(handle(pool, "billing", std::slice::from_ref(&other)).await?, 0);
+    assert_eq!(handle(pool, "archive", &[first.clone(), other]).await?, 1, "both in one group");
+    assert_eq!(effects(pool, &first).await?, 2);
     Ok(())
 }

@@ -4,5 +4,6 @@
 
 mod dead_letter_table;
 mod deduplication;
+mod order;
 mod retention;
 mod support;

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use database::{Erase, Retention, Round};
 use events::Event;
-use inbox::first_time;
 use sqlx::PgPool;
 
-use crate::support::{Inbox, event};
+use crate::support::{BILLING, TestInbox, event};
 
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -20,7 +19,7 @@ fn retention(pool: &PgPool) -> Retention<impl Erase + use<>> {
 async fn is_new(pool: &PgPool, event: &Event) -> anyhow::Result<bool> {
     let mut transaction = pool.begin().await?;
     let group = std::slice::from_ref(event);
-    let new = !first_time(&mut transaction, "billing", group).await?.is_empty();
+    let new = !BILLING.first_time(&mut transaction, group).await?.is_empty();
     transaction.commit().await?;
     Ok(new)
 }
@@ -39,7 +38,7 @@ async fn insert_processed(pool: &PgPool, consumer: &str, records: i64, age: &str
 
 #[tokio::test]
 async fn copy_is_dropped_during_the_retention_time_and_applied_again_afterwards() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &Inbox::new().await?;
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
     let event = event();
     let mut retention = retention(pool);
     assert!(is_new(pool, &event).await?);
@@ -55,7 +54,7 @@ async fn copy_is_dropped_during_the_retention_time_and_applied_again_afterwards(
 
 #[tokio::test]
 async fn round_erases_window_by_window_and_only_old_records_of_its_consumer() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &Inbox::new().await?;
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
     insert_processed(pool, "another", 100, "60 days").await?;
     insert_processed(pool, "billing", 2500, "31 days").await?;
     insert_processed(pool, "billing", 10_000, "1 day").await?;
@@ -69,7 +68,7 @@ async fn round_erases_window_by_window_and_only_old_records_of_its_consumer() ->
 
 #[tokio::test]
 async fn two_instances_take_turns_and_erase_each_record_once() -> anyhow::Result<()> {
-    let Inbox { pool, .. } = &Inbox::new().await?;
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
     insert_processed(pool, "billing", 5000, "31 days").await?;
     let (mut one, mut other) = (retention(pool), retention(pool));
     let (first, second) = tokio::try_join!(one.round(), other.round())?;
@@ -77,5 +76,28 @@ async fn two_instances_take_turns_and_erase_each_record_once() -> anyhow::Result
     assert_eq!(first.erased + second.erased + later.erased, 5000);
     let recorded: i64 = sqlx::query_scalar("select erased from inbox_retention").fetch_one(pool).await?;
     assert_eq!(recorded, 5000);
+    Ok(())
+}
+
+/// Ids of another source need not have the order of time: a walk that ends at the first young window would never find the
+/// old records behind it.
+#[tokio::test]
+async fn full_walk_erases_old_records_behind_young_ones() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    insert_processed(pool, "billing", 1500, "1 day").await?;
+    let random = "insert into processed_events (consumer, event_id, event_type, processed_at)
+                  select 'billing', ('ff' || substr(gen_random_uuid()::text, 3))::uuid, 'OrderCreated',
+                         clock_timestamp() - interval '31 days'
+                  from generate_series(1, 700)";
+    sqlx::query(random).execute(pool).await?;
+    let mut retention = retention(pool);
+    assert_eq!(retention.round().await?, Round { erased: 0, windows: 1 });
+    retention.begin_full_walk();
+    assert_eq!(retention.round().await?, Round { erased: 700, windows: 3 });
+    assert_eq!(
+        retention.round().await?,
+        Round { erased: 0, windows: 1 },
+        "the next round is an ordinary one"
+    );
     Ok(())
 }

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use events::{Body, Data, Event, Line, Money, OrderCreated, TraceContext};
+use inbox::Inbox;
 use sqlx::PgPool;
 use testbed::TestDatabase;
 use time::OffsetDateTime;
@@ -9,13 +10,15 @@ use uuid::Uuid;
 /// How long a test waits for any condition.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// An inbox in a database of its own.
-pub(crate) struct Inbox {
+pub(crate) const BILLING: Inbox = Inbox { consumer: "billing", queue: "billing.events", keeps_order: true };
+
+/// The tables of an inbox in a database of their own.
+pub(crate) struct TestInbox {
     pub(crate) pool: PgPool,
     _database: TestDatabase,
 }
 
-impl Inbox {
+impl TestInbox {
     pub(crate) async fn new() -> anyhow::Result<Self> {
         let database = testbed::database().await?;
         let pool = PgPool::connect(&database.url("billing")).await?;
@@ -25,7 +28,11 @@ impl Inbox {
 }
 
 pub(crate) fn event() -> Event {
-    let order_id = Uuid::now_v7();
+    event_of(Uuid::now_v7())
+}
+
+/// An event of this order.
+pub(crate) fn event_of(order_id: Uuid) -> Event {
     Event {
         id: Uuid::now_v7(),
         event_type: OrderCreated::TYPE,

@@ -13,6 +13,9 @@ use uuid::Uuid;
 
 use crate::support::{Database, TWO_WEEKS, by_id};
 
+const BILLING: inbox::Inbox =
+    inbox::Inbox { consumer: "billing", queue: "billing.events", keeps_order: true };
+
 /// A service's inbox with dead letters, and a table `effects` with one row for each time that an event was applied.
 struct Inbox(Database);
 
@@ -25,8 +28,12 @@ impl Inbox {
 
     /// Saves a dead letter. Returns its id.
     async fn save(&self, letter: &DeadLetter) -> anyhow::Result<i64> {
-        DeadLetterTable::new(self.0.pool.clone()).save(letter).await?;
+        self.table().save(letter).await?;
         Ok(sqlx::query_scalar("select max(id) from dead_letters").fetch_one(&self.0.pool).await?)
+    }
+
+    fn table(&self) -> DeadLetterTable {
+        DeadLetterTable::new(self.0.pool.clone(), BILLING)
     }
 
     async fn effects(&self) -> anyhow::Result<i64> {
@@ -44,7 +51,7 @@ impl Inbox {
         id: i64,
         policy: ReplayPolicy,
     ) -> anyhow::Result<ReplayOutcome> {
-        let page = replay(&self.0.pool, handler, &by_id(&[id]), policy).await?;
+        let page = replay(&self.0.pool, &self.table(), handler, &by_id(&[id]), policy).await?;
         assert_eq!((page.items.len(), page.next), (1, None), "{page:?}");
         Ok(page.items[0].outcome.clone())
     }
@@ -74,7 +81,7 @@ impl Handler for OrderHandler {
             return Err(defect());
         }
         let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
-        let first = inbox::first_time(&mut transaction, "billing", group).await?;
+        let first = BILLING.first_time(&mut transaction, group).await?;
         for event in &first {
             let insert = sqlx::query("insert into effects values ($1)").bind(event.id);
             insert.execute(&mut *transaction).await.map_err(inbox::failure)?;
@@ -218,7 +225,7 @@ async fn replay_of_all_goes_page_by_page_and_skips_resolved_dead_letters() -> an
     let (mut next, mut applied) = (Some(0), 0);
     while let Some(after) = next {
         let selection = Selection { all: true, after, ..Selection::default() };
-        let page = replay(pool, &handler, &selection, TWO_WEEKS).await?;
+        let page = replay(pool, &inbox.table(), &handler, &selection, TWO_WEEKS).await?;
         applied += page.items.iter().filter(|item| item.outcome == ReplayOutcome::Applied).count();
         next = page.next;
     }

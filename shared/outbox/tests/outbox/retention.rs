@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use database::{Erase, Retention, Round};
+use sqlx::PgPool;
 use testbed::eventually;
 use uuid::Uuid;
 
@@ -133,5 +134,33 @@ async fn event_that_is_replayed_while_it_is_erased_stays() -> anyhow::Result<()>
     operator.commit().await?;
     assert_eq!(erasing.await??.erased, 0);
     assert_eq!(outbox.count().await?, 1);
+    Ok(())
+}
+
+/// A database whose clock is a month ahead for a minute must not lose what it has to keep.
+#[tokio::test]
+async fn nothing_is_erased_while_the_clock_is_wrong() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    outbox.insert_published(5, "1 day").await?;
+    // This schema's function hides the server's.
+    sqlx::raw_sql(
+        "create table clock (ahead interval); insert into clock values ('0');
+         create function clock_timestamp() returns timestamptz language sql volatile
+             as 'select pg_catalog.clock_timestamp() + (select ahead from orders.clock)'",
+    )
+    .execute(&outbox.pool)
+    .await?;
+    let options = (*outbox.pool.connect_options()).clone().options([("search_path", "orders,pg_catalog")]);
+    let mut retention = outbox::retention(PgPool::connect_with(options).await?, WEEK);
+    let set = async |ahead: &str| {
+        let set = sqlx::query("update clock set ahead = $1::text::interval").bind(ahead);
+        set.execute(&outbox.pool).await
+    };
+    assert_eq!(retention.round().await?, Round { erased: 0, windows: 1 });
+    set("31 days").await?;
+    assert_eq!(retention.round().await?, Round::default());
+    assert_eq!(outbox.count().await?, 5);
+    set("0").await?;
+    assert_eq!(retention.round().await?, Round { erased: 0, windows: 1 }, "the clock is right again");
     Ok(())
 }

@@ -1,0 +1,164 @@
+//! Later events of an aggregate wait behind one that is a dead letter.
+
+use std::collections::HashSet;
+
+use events::Event;
+use inbox::{DeadLetterTable, Inbox, Preview};
+use messaging::{DeadLetter, DeadLetterStore as _, Failure};
+use serde_json::json;
+use sqlx::PgPool;
+use testbed::eventually;
+use uuid::Uuid;
+
+use crate::support::{BILLING, DEADLINE, TestInbox, event, event_of};
+
+fn letter(event: &Event, reason: &str) -> DeadLetter {
+    DeadLetter {
+        queue: BILLING.queue,
+        arrival: None,
+        message_id: Some(event.id.to_string()),
+        reason: reason.into(),
+        detail: reason.into(),
+        headers: json!({}),
+        routing_key: "order.created".into(),
+        body: json!({ "id": event.id, "type": event.event_type, "subject": event.aggregate_id })
+            .to_string()
+            .into_bytes(),
+    }
+}
+
+/// Which events of a group would be applied, or which of them have to wait. Changes nothing.
+async fn try_group(
+    inbox: Inbox,
+    pool: &PgPool,
+    group: &[Event],
+) -> anyhow::Result<Result<usize, HashSet<Uuid>>> {
+    let mut transaction = pool.begin().await?;
+    match inbox.first_time(&mut transaction, group).await {
+        Ok(first) => Ok(Ok(first.len())),
+        Err(Failure::Behind(behind)) => Ok(Err(behind)),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+async fn id_of(pool: &PgPool, event: &Event) -> anyhow::Result<i64> {
+    let sql = "select id from dead_letters where event_id = $1";
+    Ok(sqlx::query_scalar(sql).bind(event.id).fetch_one(pool).await?)
+}
+
+#[tokio::test]
+async fn later_events_of_the_aggregate_wait_and_no_others() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let table = DeadLetterTable::new(pool.clone(), BILLING);
+    let order = Uuid::now_v7();
+    let (failed, later, latest, other) = (event_of(order), event_of(order), event_of(order), event());
+    table.save(&letter(&failed, "permanent")).await?;
+    let group = [later.clone(), other.clone(), latest.clone()];
+    assert_eq!(try_group(BILLING, pool, &group).await?, Err(HashSet::from([later.id, latest.id])));
+    assert_eq!(try_group(BILLING, pool, &[other]).await?, Ok(1));
+    // A copy of the failed event itself may be applied: it is the next one.
+    assert_eq!(try_group(BILLING, pool, std::slice::from_ref(&failed)).await?, Ok(1));
+    // What waits behind it still does, also when it is delivered again.
+    assert!(table.save_behind(&letter(&later, "behind")).await?);
+    assert_eq!(try_group(BILLING, pool, &[later.clone(), failed]).await?, Err(HashSet::from([later.id])));
+    // Another queue's dead letters, and a consumer without this choice, are not concerned.
+    let group = std::slice::from_ref(&later);
+    assert_eq!(try_group(Inbox { queue: "another.events", ..BILLING }, pool, group).await?, Ok(1));
+    assert_eq!(try_group(Inbox { keeps_order: false, ..BILLING }, pool, group).await?, Ok(1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn duplicate_of_an_applied_event_waits_for_nothing() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let order = Uuid::now_v7();
+    let (applied, failed) = (event_of(order), event_of(order));
+    let mut transaction = pool.begin().await?;
+    assert_eq!(BILLING.first_time(&mut transaction, std::slice::from_ref(&applied)).await?.len(), 1);
+    transaction.commit().await?;
+    DeadLetterTable::new(pool.clone(), BILLING).save(&letter(&failed, "permanent")).await?;
+    assert_eq!(try_group(BILLING, pool, &[applied]).await?, Ok(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn message_without_a_readable_aggregate_blocks_nothing() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let (failed, other) = (event(), event());
+    let unreadable = DeadLetter { body: b"not json".to_vec(), ..letter(&failed, "malformed") };
+    DeadLetterTable::new(pool.clone(), BILLING).save(&unreadable).await?;
+    assert_eq!(try_group(BILLING, pool, &[other]).await?, Ok(1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_are_released_one_after_the_other_and_nothing_is_saved_behind_a_resolved_one()
+-> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let table = DeadLetterTable::new(pool.clone(), BILLING);
+    let order = Uuid::now_v7();
+    let group = [event_of(order), event_of(order), event_of(order)];
+    let [failed, later, latest] = &group;
+    table.save(&letter(failed, "permanent")).await?;
+    assert!(table.save_behind(&letter(later, "behind")).await?);
+    assert!(table.save_behind(&letter(latest, "behind")).await?);
+    assert_eq!(table.preview(failed).await?, Preview::Applied);
+    assert_eq!(table.preview(later).await?, Preview::Behind);
+    assert_eq!(table.next_behind(id_of(pool, failed).await?).await?, Some(id_of(pool, later).await?));
+
+    table.resolve_replayed(id_of(pool, failed).await?).await?;
+    assert_eq!(table.preview(later).await?, Preview::Applied);
+    assert_eq!(table.preview(latest).await?, Preview::Behind);
+    table.resolve_replayed(id_of(pool, later).await?).await?;
+    assert_eq!(table.next_behind(id_of(pool, later).await?).await?, Some(id_of(pool, latest).await?));
+    table.resolve_replayed(id_of(pool, latest).await?).await?;
+    assert_eq!(table.next_behind(id_of(pool, latest).await?).await?, None);
+    assert!(!table.save_behind(&letter(&event_of(order), "behind")).await?, "it would wait for nothing");
+    Ok(())
+}
+
+/// Otherwise an event could be saved behind a dead letter just after the replay has looked for such events.
+#[tokio::test]
+async fn saving_behind_a_dead_letter_and_resolving_it_take_turns() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let table = DeadLetterTable::new(pool.clone(), BILLING);
+    let order = Uuid::now_v7();
+    let (failed, later) = (event_of(order), event_of(order));
+    table.save(&letter(&failed, "permanent")).await?;
+    let mut applying = pool.begin().await?;
+    BILLING.first_time(&mut applying, &[event()]).await?;
+    let id = id_of(pool, &failed).await?;
+    let resolving = tokio::spawn({
+        let table = table.clone();
+        async move { table.resolve_replayed(id).await }
+    });
+    let saving = tokio::spawn({
+        let table = table.clone();
+        async move { table.save_behind(&letter(&later, "behind")).await }
+    });
+    let waiting = "select count(*) from pg_locks join pg_database on pg_database.oid = pg_locks.database
+                   where locktype = 'advisory' and not granted and datname = current_database()";
+    eventually("both to wait for the consumer's transaction", DEADLINE, async || {
+        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(pool).await?;
+        Ok((waiting == 2).then_some(()))
+    })
+    .await?;
+    applying.commit().await?;
+    resolving.await??;
+    let saved = saving.await??;
+    assert_eq!(table.next_behind(id).await?.is_some(), saved);
+    Ok(())
+}
+
+/// A missing grant is no message's fault: as a permanent failure it would move a whole queue to the dead letters.
+#[tokio::test]
+async fn missing_grant_or_table_is_a_temporary_failure() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    sqlx::query("alter table processed_events rename to hidden").execute(pool).await?;
+    let mut transaction = pool.begin().await?;
+    let failure = BILLING.first_time(&mut transaction, &[event()]).await.map(drop);
+    assert!(matches!(failure, Err(Failure::Temporary(_))), "{failure:?}");
+    let code = sqlx::query("select 1 / 0").execute(pool).await.map(drop).map_err(inbox::failure);
+    assert!(matches!(code, Err(Failure::Permanent(_))), "{code:?}");
+    Ok(())
+}
