@@ -10,7 +10,7 @@ use serde_json::Value;
 const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
 
 /// Each crate of this workspace, and those of the workspace and of [`WATCHED`] that its code may use.
-const MAY_USE: [(&str, &[&str]); 22] = [
+const MAY_USE: [(&str, &[&str]); 23] = [
     // Contracts: no I/O, no HTTP.
     ("events", &[]),
     // Ports: no I/O.
@@ -108,6 +108,8 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     ),
     // The real relay and the real consumer logic in memory: no SQL, no AMQP.
     ("simulation", &["broker", "events", "messaging", "outbox"]),
+    // A model has none of the product's code; its tests compare it with the product and with the simulation.
+    ("model", &[]),
     // These meet the system over HTTP, SQL and AMQP only, so that a fault in it cannot hide itself in them.
     ("fault-proxy", &["axum"]),
     ("testbed", &["sqlx"]),

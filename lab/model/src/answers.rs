@@ -1,0 +1,144 @@
+//! What a relay may learn about the messages of one wave, within what AMQP and its client allow.
+
+use std::collections::VecDeque;
+
+use crate::mutant::Mutant;
+
+/// What became of a message on its way to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Route {
+    /// The queue has it.
+    Stored,
+    /// No queue is bound for it: the broker returns it, and acknowledges it.
+    Returned,
+    /// The broker sends a negative acknowledgement.
+    Refused,
+    /// The connection broke: no answer will come.
+    Lost,
+}
+
+/// What the client reports about one message. A return names its message by the place in the wave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    Ack { returned: Option<usize> },
+    Nack { returned: Option<usize> },
+    Silence,
+}
+
+/// What the relay concludes about one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outcome {
+    Confirmed,
+    Refused,
+    Unknown,
+}
+
+/// The conclusions about a wave in the order of sending, and whether they need that an answer is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Conclusion {
+    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) is_incomplete: bool,
+}
+
+/// All conclusions that a wave with these routes can lead to.
+pub(crate) fn conclusions(routes: &[Route], mutant: Option<Mutant>) -> Vec<Conclusion> {
+    let mut found = vec![];
+    let arrivals = Arrivals {
+        answers: vec![None; routes.len()],
+        returned: vec![false; routes.len()],
+        unclaimed: VecDeque::new(),
+        missed: None,
+    };
+    arrivals.explore(routes, mutant, &mut found);
+    // What complete answers lead to needs no fault.
+    found.sort_by_key(|conclusion| conclusion.is_incomplete);
+    let mut distinct: Vec<Conclusion> = vec![];
+    for conclusion in found {
+        if !distinct.iter().any(|other| other.outcomes == conclusion.outcomes) {
+            distinct.push(conclusion);
+        }
+    }
+    distinct
+}
+
+/// The returns and confirms of a wave that have arrived.
+#[derive(Clone)]
+struct Arrivals {
+    answers: Vec<Option<Answer>>,
+    /// Whose return has arrived.
+    returned: Vec<bool>,
+    /// Returns that no confirm carries yet. AMQP gives a return no delivery tag: the client gives the oldest one to
+    /// whichever confirm completes next.
+    unclaimed: VecDeque<usize>,
+    /// The message whose confirm completed just after its deadline.
+    missed: Option<usize>,
+}
+
+impl Arrivals {
+    /// Stops here, with silence for the rest, or continues with each possible arrival.
+    fn explore(self, routes: &[Route], mutant: Option<Mutant>, found: &mut Vec<Conclusion>) {
+        let answers: Vec<_> = self.answers.iter().map(|answer| answer.unwrap_or(Answer::Silence)).collect();
+        let is_incomplete = answers.contains(&Answer::Silence);
+        let conclusion = Conclusion { outcomes: decide(&answers, mutant), is_incomplete };
+        if !found.contains(&conclusion) {
+            found.push(conclusion);
+        }
+        for (message, route) in routes.iter().enumerate() {
+            if *route == Route::Lost || self.answers[message].is_some() {
+                continue;
+            }
+            // The broker sends a return before the acknowledgement of the same message, at any distance.
+            if *route == Route::Returned && !self.returned[message] {
+                let mut next = self.clone();
+                next.returned[message] = true;
+                next.unclaimed.push_back(message);
+                next.explore(routes, mutant, found);
+                continue;
+            }
+            let mut next = self.clone();
+            let returned = next.unclaimed.pop_front();
+            let answer =
+                if *route == Route::Refused { Answer::Nack { returned } } else { Answer::Ack { returned } };
+            // The client awaits confirms in the order of sending. If the deadline passes while it awaits one that
+            // completes a moment later, it misses that one, and sees those that were sent after it.
+            if next.missed.is_none() {
+                let mut missed = next.clone();
+                missed.missed = Some(message);
+                missed.answers[message] = Some(Answer::Silence);
+                missed.explore(routes, mutant, found);
+            }
+            let is_missed = next.missed.is_some_and(|missed| message < missed);
+            next.answers[message] = Some(if is_missed { Answer::Silence } else { answer });
+            next.explore(routes, mutant, found);
+        }
+    }
+}
+
+/// Decides what became of each message of a wave: `broker::confirms::decide`, or what a mutant has in its place.
+pub fn decide(answers: &[Answer], mutant: Option<Mutant>) -> Vec<Outcome> {
+    if mutant == Some(Mutant::ConfirmsOff) {
+        return vec![Outcome::Confirmed; answers.len()];
+    }
+    let carried = |answer: &Answer| match answer {
+        Answer::Ack { returned } | Answer::Nack { returned } => *returned,
+        Answer::Silence => None,
+    };
+    let returned: Vec<_> = answers.iter().filter_map(carried).collect();
+    let silence = answers.iter().position(|answer| *answer == Answer::Silence);
+    let counts = |message: usize| match mutant {
+        Some(Mutant::ReturnTrustedToItsConfirm | Mutant::SilenceIgnored) => true,
+        _ => silence.is_none_or(|silence| returned.is_empty() && message < silence),
+    };
+    let came_back = |message: usize, answer: &Answer| match mutant {
+        Some(Mutant::ReturnTrustedToItsConfirm) => carried(answer).is_some(),
+        _ => returned.contains(&message),
+    };
+    let outcome = |(message, answer): (usize, &Answer)| match answer {
+        Answer::Silence => Outcome::Unknown,
+        _ if came_back(message, answer) => Outcome::Refused,
+        Answer::Ack { .. } if counts(message) => Outcome::Confirmed,
+        Answer::Ack { .. } => Outcome::Unknown,
+        Answer::Nack { .. } => Outcome::Refused,
+    };
+    answers.iter().enumerate().map(outcome).collect()
+}

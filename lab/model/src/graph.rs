@@ -1,0 +1,106 @@
+//! All reachable states, and the question from which of them a quiescent one is reachable without further faults.
+//!
+//! stateright's `eventually` asks something else, whether each trace gets there, and it misses a trace that comes back to
+//! a state that was reached before.
+
+use indexmap::IndexSet;
+use stateright::Model;
+
+use crate::{action::Action, state::State, system::System};
+
+/// The reachable states, in the order in which a breadth-first search finds them.
+pub struct Graph<const RELAYS: usize, const CHANNELS: usize> {
+    system: System<RELAYS, CHANNELS>,
+    states: IndexSet<State<RELAYS, CHANNELS>, ahash::RandomState>,
+    /// For each state, the one from which it was found first.
+    parents: Vec<u32>,
+    /// The states that follow each state by a transition that is no fault, one list after the other.
+    successors: Vec<u32>,
+    /// Where the list of each state ends.
+    ends: Vec<usize>,
+    pub transitions: usize,
+}
+
+impl<const RELAYS: usize, const CHANNELS: usize> Graph<RELAYS, CHANNELS> {
+    /// Explores the system to the end.
+    ///
+    /// # Errors
+    /// When there are more than 2³² states.
+    pub fn explore(system: System<RELAYS, CHANNELS>) -> anyhow::Result<Self> {
+        let states: IndexSet<_, _> = system.init_states().into_iter().collect();
+        let parents = vec![0; states.len()];
+        let mut graph = Self { system, states, parents, successors: vec![], ends: vec![], transitions: 0 };
+        let mut actions = vec![];
+        let mut index = 0;
+        while let Some(state) = graph.states.get_index(index).copied() {
+            graph.system.actions(&state, &mut actions);
+            for action in actions.drain(..) {
+                let Some(next) = graph.system.next_state(&state, action) else { continue };
+                graph.transitions += 1;
+                let (found, is_new) = graph.states.insert_full(next);
+                if is_new {
+                    graph.parents.push(u32::try_from(index)?);
+                }
+                if !graph.system.is_fault(&state, &action) {
+                    graph.successors.push(u32::try_from(found)?);
+                }
+            }
+            graph.ends.push(graph.successors.len());
+            index += 1;
+        }
+        Ok(graph)
+    }
+
+    pub fn state_count(&self) -> usize {
+        self.states.len()
+    }
+
+    /// The number of quiescent states.
+    pub fn quiescent_count(&self) -> usize {
+        self.states.iter().filter(|state| state.is_quiescent()).count()
+    }
+
+    /// The number of transitions to the state that is farthest from the first.
+    pub fn depth(&self) -> usize {
+        self.states.len().checked_sub(1).map_or(0, |last| self.trace(last).len())
+    }
+
+    /// A shortest trace to a state from which no quiescent state is reachable without further faults.
+    pub fn dead_end(&self) -> Option<Vec<Action>> {
+        let mut ends_well: Vec<_> = self.states.iter().map(State::is_quiescent).collect();
+        // A successor nearly always comes later in the order, so that few passes from the last to the first suffice.
+        let mut is_changed = true;
+        while is_changed {
+            is_changed = false;
+            for index in (0..ends_well.len()).rev() {
+                if !ends_well[index] && self.successors(index).iter().any(|next| ends_well[*next as usize]) {
+                    ends_well[index] = true;
+                    is_changed = true;
+                }
+            }
+        }
+        let first = ends_well.iter().position(|ends_well| !ends_well)?;
+        Some(self.trace(first))
+    }
+
+    fn successors(&self, index: usize) -> &[u32] {
+        let begin = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.successors[begin..self.ends[index]]
+    }
+
+    /// The actions of a shortest trace to this state.
+    fn trace(&self, mut index: usize) -> Vec<Action> {
+        let mut trace = vec![];
+        while index > 0 {
+            let parent = self.parents[index] as usize;
+            let (from, to) = (&self.states[parent], &self.states[index]);
+            let mut actions = vec![];
+            self.system.actions(from, &mut actions);
+            let leads_here = |action: &Action| self.system.next_state(from, *action).as_ref() == Some(to);
+            trace.extend(actions.into_iter().find(leads_here));
+            index = parent;
+        }
+        trace.reverse();
+        trace
+    }
+}

@@ -1,0 +1,73 @@
+//! Recorded histories of the simulation are histories of the model. Those of its mutants are not.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on should say so and end"
+)]
+
+mod projection;
+
+use std::thread;
+
+use model::{Entry, System, accept};
+use projection::{CHANNELS, Projection, RELAYS};
+use simulation::Mutant;
+
+/// The projections of a history, each with its entries, and how the model takes them: the index of the first entry that
+/// it rejects, if it rejects one.
+fn follow(history: &[String]) -> Vec<(Vec<Entry>, Option<usize>)> {
+    let follow = |projection: &Projection| {
+        let entries = projection.entries(history);
+        let system = System::<RELAYS, CHANNELS>::unbounded(projection.by_seq());
+        let rejected = accept(&system, &entries).err().map(|rejection| rejection.index);
+        (entries, rejected)
+    };
+    Projection::all(history).iter().map(follow).collect()
+}
+
+/// Returns the number of projections and of entries.
+fn assert_accepted(seeds: impl Iterator<Item = u64>) -> (usize, usize) {
+    let (mut projections, mut count) = (0, 0);
+    for seed in seeds {
+        for (entries, rejected) in follow(&simulation::run(seed, None, true).unwrap().history) {
+            if let Some(index) = rejected {
+                panic!("seed {seed}: the model rejects the last of these entries: {:#?}", &entries[..=index]);
+            }
+            projections += 1;
+            count += entries.len();
+        }
+    }
+    (projections, count)
+}
+
+#[test]
+fn histories_of_two_hundred_seeds_are_accepted() {
+    let threads: Vec<_> =
+        (0..2).map(|first| thread::spawn(move || assert_accepted((first..200).step_by(2)))).collect();
+    let counts = threads.into_iter().map(|thread| thread.join().unwrap());
+    let (projections, entries) = counts.reduce(|one, other| (one.0 + other.0, one.1 + other.1)).unwrap();
+    println!("{projections} projections with {entries} entries");
+    assert!(projections > 1_000 && entries > 100_000, "{projections} projections with {entries} entries");
+}
+
+#[test]
+fn history_of_each_unsafe_mutant_is_rejected() {
+    for mutant in Mutant::ALL {
+        // A relay that never polls does nothing that the model cannot do: it does too little.
+        if mutant == Mutant::WokenOnly {
+            continue;
+        }
+        let violates = |seed: &u64| simulation::run(*seed, Some(mutant), false).unwrap().violation.is_some();
+        let seed = (0..3_000).find(violates).unwrap();
+        let report = simulation::run(seed, Some(mutant), true).unwrap();
+        let projections = follow(&report.history);
+        let rejected = projections.iter().find_map(|(entries, rejected)| Some(entries[(*rejected)?]));
+        let violation = report.violation.unwrap().message;
+        let Some(rejected) = rejected else {
+            panic!("{mutant:?}, seed {seed}: the model accepts a history with this violation: {violation}");
+        };
+        println!("{mutant:?}, seed {seed}: rejects {rejected:?} ({violation})");
+    }
+}
