@@ -147,6 +147,17 @@ async fn gauges_that_cannot_be_read_are_unknown() -> Result<()> {
     all(&OF_TABLES, true).await?;
     postgres.kill().await?;
     all(&OF_TABLES, false).await?;
+    for service in ["orders", "inventory", "billing"] {
+        eventually(&format!("{service} not to be ready"), CONDITION_DEADLINE, async || {
+            let (status, health) = stage.health(service).await?;
+            ensure!(
+                (status, &health["parts"]["database"]["up"]) == (503, &false.into()),
+                "{status}: {health}"
+            );
+            Ok(Some(()))
+        })
+        .await?;
+    }
     postgres.start().await?;
     all(&OF_TABLES, true).await?;
 

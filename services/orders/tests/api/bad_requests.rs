@@ -315,6 +315,31 @@ async fn connection_can_be_used_after_a_body_that_is_too_large() -> anyhow::Resu
     Ok(())
 }
 
+/// Each would otherwise keep its connection for ever.
+#[tokio::test]
+async fn head_that_never_ends_or_is_too_large_is_given_up() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let mut idle = TcpStream::connect(orders.url.trim_start_matches("http://")).await?;
+    let mut half = TcpStream::connect(orders.url.trim_start_matches("http://")).await?;
+    half.write_all(b"POST /orders HTTP/1.1\r\nhost: x\r\n").await?;
+    for (name, stream) in [("no request", &mut idle), ("half a head", &mut half)] {
+        let mut answer = vec![];
+        let ended = timeout(DEADLINE, stream.read_to_end(&mut answer)).await;
+        assert!(ended.is_ok(), "{name}: the connection is still open");
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{name}: {answer}");
+    }
+    let huge = "x".repeat(20 * 1024);
+    for (request, status) in [
+        (format!("GET /livez HTTP/1.1\r\nhost: x\r\nx-huge: {huge}\r\n\r\n"), "431"),
+        (format!("GET /{huge} HTTP/1.1\r\nhost: x\r\n\r\n"), "4"),
+    ] {
+        let answer = raw(&orders, request.as_bytes()).await?;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request:.40}: {answer:.100}");
+    }
+    Ok(())
+}
+
 /// More slow bodies than the service handles requests at a time, and some slow heads.
 #[tokio::test]
 async fn clients_that_send_slowly_take_no_places_from_others() -> anyhow::Result<()> {

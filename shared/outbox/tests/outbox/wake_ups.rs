@@ -14,6 +14,10 @@ use outbox::{
 };
 use sqlx::{PgPool, postgres::PgPoolOptions};
 use testbed::eventually;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
@@ -22,6 +26,9 @@ use crate::support::{DEADLINE, NEVER, Outbox, ScriptedBroker};
 /// How many events a test appends, one after another. Subscribing wakes the relay too, once or twice. With this many
 /// events most are published only if the wake-up under test arrives.
 const ROUNDS: usize = 20;
+
+/// A listener renews its connection after half a minute of silence.
+const RENEWAL_DEADLINE: Duration = Duration::from_secs(90);
 
 /// A store that counts how often a scan has found nothing.
 struct CountingStore {
@@ -191,5 +198,50 @@ async fn listener_that_lost_its_connection_wakes_the_relay_and_subscribes_again(
     let missed = outbox.append(Uuid::now_v7(), 1).await?;
     drop(only_connection);
     outbox.is_published(missed).await?;
+    relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await
+}
+
+/// Forwards connections to `target`. Until `silent` is set; then nothing of the open ones arrives any more, and only new
+/// ones work.
+async fn forwarder(target: String, silent: CancellationToken) -> anyhow::Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let port = listener.local_addr()?.port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let (target, was_silent, silent) = (target.clone(), silent.is_cancelled(), silent.clone());
+            tokio::spawn(async move {
+                let Ok(mut server) = TcpStream::connect(target).await else { return };
+                let forwarding = copy_bidirectional(&mut client, &mut server);
+                if was_silent {
+                    let _ = forwarding.await;
+                } else if silent.run_until_cancelled(forwarding).await.is_none() {
+                    // Open, and not read any more: what an interrupted network looks like.
+                    std::future::pending::<()>().await;
+                }
+            });
+        }
+    });
+    Ok(port)
+}
+
+/// PostgreSQL does not tell a listener that its notifications no longer arrive, and the connection looks idle.
+#[tokio::test]
+async fn listener_whose_connection_fell_silent_subscribes_again() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let wake = Wake::new();
+    let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
+    let direct = outbox.pool.connect_options();
+    let silent = CancellationToken::new();
+    let target = format!("{}:{}", direct.get_host(), direct.get_port());
+    let port = forwarder(target, silent.clone()).await?;
+    let pool = PgPool::connect_with((*direct).clone().host("127.0.0.1").port(port)).await?;
+    let _listener = listen(&pool, &outbox, &relay, wake).await?;
+    silent.cancel();
+    let missed = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.wake_from_sql().await?;
+    eventually("the listener to subscribe again, and the relay to publish", RENEWAL_DEADLINE, async || {
+        Ok(outbox.state(missed).await?.published.then_some(()))
+    })
+    .await?;
     relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await
 }
