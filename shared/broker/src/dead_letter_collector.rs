@@ -143,6 +143,7 @@ impl DeadLetterCollector {
                 Err(Failure::Temporary(cause) | Failure::TooSlow(cause)) => {
                     if !waiting {
                         waiting = true;
+                        self.status.down(&format!("the dead-letter store is unavailable: {cause}"));
                         tracing::warn!(
                             queue,
                             message_id,

@@ -194,7 +194,8 @@ fn storable(text: &str) -> String {
     text.chars().take(MAX_TEXT).map(|c| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// The event that the message claims to be, as far as it can be read: id, type, subject. Only shown, never relied on.
+/// The event that the message claims to be, as far as it can be read: id, type, subject. By id and subject later events
+/// wait behind it; a replay decodes the bytes again.
 fn label(letter: &DeadLetter) -> (Option<Uuid>, Option<String>, Option<Uuid>) {
     #[derive(Default, Deserialize)]
     #[serde(default)]

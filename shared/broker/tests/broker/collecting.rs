@@ -65,8 +65,16 @@ async fn while_the_store_is_unavailable_dead_letters_wait_in_the_queue_in_order(
         let unavailable = || Failure::Temporary("the database is unavailable".into());
         if earlier_calls < 6 { Err(unavailable()) } else { Ok(true) }
     });
-    let collector = collect(&vhost, store.clone());
+    let status = ConnectionStatus::new("test");
+    let collector = DeadLetterCollector::new(vhost.endpoint(), QUEUE, status.clone());
+    let running = store.clone();
+    let collector = Running::start(|stop| collector.run(running, stop));
+    eventually("health to say that the store is unavailable", DEADLINE, async || {
+        Ok(status.state().is_err_and(|reason| reason.contains("store is unavailable")).then_some(()))
+    })
+    .await?;
     let letters = store.saved(5).await?;
+    eventually("health to be good", DEADLINE, async || Ok(status.state().is_ok().then_some(()))).await?;
     let ids: Vec<_> = letters.iter().map(|letter| letter.message_id.clone().unwrap_or_default()).collect();
     assert_eq!(ids, ["letter-0", "letter-1", "letter-2", "letter-3", "letter-4"]);
     assert_eq!(
