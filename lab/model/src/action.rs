@@ -51,7 +51,6 @@ pub enum Action {
     ArriveLate(Event),
     /// The broker itself makes a copy of a message.
     Duplicate(Event),
-    Deliver(usize),
     /// A consumer begins the transaction of the next delivery: a duplicate, or the dedupe row and the effect.
     Dedupe(usize),
     /// A consumer commits the dedupe row and the effect.
@@ -61,7 +60,7 @@ pub enum Action {
     /// A consumer puts the next delivery into the dead letters.
     SetAside(usize),
     Acknowledge(usize),
-    /// The broker closes a channel. What was not acknowledged returns to the head of the queue.
+    /// The broker closes a channel. What was not acknowledged is delivered to the next consumer, before what waits.
     Close(usize),
     /// An instance opens a channel. If it had one before, it has noticed that that one is closed.
     Subscribe(usize),
@@ -90,7 +89,6 @@ impl fmt::Display for Action {
             Self::EndBackoff(event) => write!(f, "{} stops backing off", name(event)),
             Self::ArriveLate(event) => write!(f, "{} arrives late", name(event)),
             Self::Duplicate(event) => write!(f, "broker duplicates {}", name(event)),
-            Self::Deliver(channel) => write!(f, "broker delivers to consumer {channel}"),
             Self::Dedupe(channel) => write!(f, "consumer {channel} inserts into the inbox"),
             Self::Apply(channel) => write!(f, "consumer {channel} commits the effect"),
             Self::ApplyUnknown(channel) => {

@@ -33,11 +33,6 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
         if consumer.is_gone {
             return;
         }
-        // Single active consumer: only the oldest open channel gets messages.
-        let is_active = consumer.place == 1 || (consumer.place > 1 && self.is(Mutant::CompetingConsumers));
-        if is_active && !state.queue.is_empty() && consumer.delivered.len() < self.prefetch {
-            actions.push(Action::Deliver(channel));
-        }
         if consumer.is_applying {
             actions.extend([Action::Apply(channel), Action::ApplyUnknown(channel)]);
         } else if consumer.next().is_some() {
@@ -56,10 +51,6 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
 
     pub(crate) fn consume(&self, state: &mut State<RELAYS, CHANNELS>, action: Action) {
         match action {
-            Action::Deliver(channel) => {
-                let event = state.queue.pop_front();
-                state.consumers[channel].delivered.push_back(event);
-            }
             Action::Dedupe(channel) => self.dedupe(state, channel),
             Action::Apply(channel) => {
                 apply(state, channel);
@@ -97,6 +88,30 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
             }
             _ => {}
         }
+    }
+
+    /// Delivers what the prefetch allows: the broker does so in the same moment as it enqueues, closes or acknowledges.
+    /// Messages that were returned come first, in the order in which they were returned.
+    pub(crate) fn deliver(&self, state: &mut State<RELAYS, CHANNELS>) {
+        while !(state.returned.is_empty() && state.queue.is_empty()) {
+            let ready = |(channel, consumer): &(usize, &mut Consumer)| {
+                // Single active consumer: only the oldest open channel gets messages.
+                let is_active =
+                    consumer.place == 1 || (consumer.place > 1 && self.is(Mutant::CompetingConsumers));
+                is_active && consumer.delivered.len() < self.prefetch(*channel)
+            };
+            // Competing consumers get messages in turn.
+            let consumers = state.consumers.iter_mut().enumerate().filter(ready);
+            let next = consumers.min_by_key(|(_, consumer)| consumer.delivered.len());
+            let Some((_, consumer)) = next else { return };
+            let from = if state.returned.is_empty() { &mut state.queue } else { &mut state.returned };
+            consumer.delivered.push_back(from.pop_front());
+        }
+    }
+
+    /// How many unacknowledged messages the broker delivers to a consumer.
+    fn prefetch(&self, channel: usize) -> usize {
+        if self.is(Mutant::UnequalPrefetch) { self.prefetch.saturating_sub(channel) } else { self.prefetch }
     }
 
     /// Inserts the id of the next delivery into the inbox: it is new, or the delivery is a duplicate. If an older event of
@@ -151,7 +166,7 @@ fn check_effect<const R: usize, const C: usize>(state: &mut State<R, C>, event: 
 /// Closes a channel. An instance that is not gone is a zombie until it notices.
 fn close<const R: usize, const C: usize>(state: &mut State<R, C>, channel: usize) {
     let closed = state.consumers[channel];
-    state.queue.prepend(closed.delivered);
+    state.returned.append(closed.delivered);
     for consumer in &mut state.consumers {
         consumer.place -= u8::from(consumer.place > closed.place);
     }

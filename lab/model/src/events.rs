@@ -122,10 +122,10 @@ impl Copies {
         first
     }
 
-    /// Puts another list before this one.
-    pub(crate) fn prepend(&mut self, other: Self) {
-        for index in (0..other.len()).rev() {
-            self.0 = self.0 * 4 + code(other.get(index));
+    /// Puts another list behind this one.
+    pub(crate) fn append(&mut self, other: Self) {
+        for index in 0..other.len() {
+            self.push_back(other.get(index));
         }
     }
 }

@@ -111,7 +111,6 @@ fn recorded<const R: usize, const C: usize>(state: &State<R, C>, action: Action)
         | Action::EndStep(_)
         | Action::Sleep(_)
         | Action::EndBackoff(_)
-        | Action::Deliver(_)
         | Action::Dedupe(_) => return None,
     })
 }

@@ -19,6 +19,8 @@ pub enum Mutant {
     DedupeOutsideTransaction,
     /// All instances consume at the same time.
     CompetingConsumers,
+    /// The instances have different prefetches.
+    UnequalPrefetch,
     /// The inbox applies an event although an older one of its aggregate is a dead letter.
     LaterEventsApplied,
     /// Relays lock event rows instead of lanes.
@@ -34,7 +36,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::MarkBeforeConfirm,
         Self::ConfirmsOff,
         Self::ReturnTrustedToItsConfirm,
@@ -43,6 +45,7 @@ impl Mutant {
         Self::AckBeforeCommit,
         Self::DedupeOutsideTransaction,
         Self::CompetingConsumers,
+        Self::UnequalPrefetch,
         Self::LaterEventsApplied,
         Self::SkipLockedOnRows,
         Self::CursorOverSeq,
@@ -60,7 +63,9 @@ impl Mutant {
             | Self::SilenceIgnored => Invariant::MarkedWithoutMessage,
             Self::NewIdPerAttempt | Self::DirtyRead => Invariant::PublishedUncommitted,
             Self::AckBeforeCommit | Self::DedupeOutsideTransaction => Invariant::AcknowledgedBeforeEffect,
-            Self::CompetingConsumers | Self::LaterEventsApplied => Invariant::AppliedOutOfOrder,
+            Self::CompetingConsumers | Self::UnequalPrefetch | Self::LaterEventsApplied => {
+                Invariant::AppliedOutOfOrder
+            }
             Self::SkipLockedOnRows | Self::CursorOverSeq | Self::OlderEventIgnored => {
                 Invariant::PublishedOutOfOrder
             }

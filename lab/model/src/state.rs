@@ -106,6 +106,8 @@ pub struct State<const RELAYS: usize, const CHANNELS: usize> {
     /// Messages that were sent over a broken connection and will still arrive.
     pub(crate) late: Events,
     pub(crate) queue: Copies,
+    /// Messages of the queue that lost consumers held.
+    pub(crate) returned: Copies,
     pub(crate) consumers: [Consumer; CHANNELS],
     /// `processed_events`.
     pub(crate) inbox: Events,
@@ -134,6 +136,7 @@ impl<const RELAYS: usize, const CHANNELS: usize> State<RELAYS, CHANNELS> {
             relays: [Relay::default(); RELAYS],
             late: Events::NONE,
             queue: Copies::default(),
+            returned: Copies::default(),
             consumers,
             inbox: Events::NONE,
             applied: Events::NONE,
@@ -188,6 +191,7 @@ impl<const RELAYS: usize, const CHANNELS: usize> State<RELAYS, CHANNELS> {
             && self.settled() == Events::ALL
             && self.late.is_empty()
             && self.queue.is_empty()
+            && self.returned.is_empty()
             && self.relays.iter().all(|relay| relay.phase == Phase::Idle)
             && self.consumers.iter().all(|consumer| consumer.delivered.is_empty())
     }

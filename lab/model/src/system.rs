@@ -152,6 +152,7 @@ impl<const RELAYS: usize, const CHANNELS: usize> Model for System<RELAYS, CHANNE
         }
         self.publish(&mut next, action);
         self.consume(&mut next, action);
+        self.deliver(&mut next);
         if self.is_reduced {
             next.reduce();
         }

@@ -59,8 +59,12 @@ fn history_of_each_unsafe_mutant_is_rejected() {
         if mutant == Mutant::WokenOnly {
             continue;
         }
-        let violates = |seed: &u64| simulation::run(*seed, Some(mutant), false).unwrap().violation.is_some();
-        let seed = (0..3_000).find(violates).unwrap();
+        // Nor does a history that is only unfinished at its end (I8).
+        let violates = |seed: &u64| {
+            let violation = simulation::run(*seed, Some(mutant), false).unwrap().violation;
+            violation.is_some_and(|violation| !violation.message.starts_with("I8"))
+        };
+        let seed = (0..10_000).find(violates).unwrap();
         let report = simulation::run(seed, Some(mutant), true).unwrap();
         let projections = follow(&report.history);
         let rejected = projections.iter().find_map(|(entries, rejected)| Some(entries[(*rejected)?]));

@@ -1,7 +1,7 @@
 //! Services with one protection left out, to see that the checks notice.
 //!
-//! Each sabotage replaces one whole part of a service (a [`publisher`], a [`store`], a
-//! [`handler`], a payment [`provider`]) by one that delegates to the product's part, except for the step
+//! Each sabotage replaces one whole part of a service (a [`publisher`], a [`store`], a [`handler`], its
+//! [`dead_letters`], a payment [`provider`]) by one that delegates to the product's part, except for the step
 //! that it leaves out. The programs `orders-lab`, `inventory-lab` and `billing-lab` compose the services from these parts;
 //! `SABOTAGE` names the one to replace. Without it they are the services as they are. The order write has variants of its
 //! own in `lab/variants`.
@@ -9,6 +9,7 @@
 //! These programs are also the only ones that arm crash points: see [`crash`].
 
 pub mod crash;
+pub mod dead_letters;
 pub mod handler;
 pub mod provider;
 pub mod publisher;
@@ -41,8 +42,8 @@ pub enum Sabotage {
     DedupeOutsideTransaction,
     /// A message that can never be applied is tried again and again, and never set aside.
     PoisonNeverSetAside,
-    /// After a crash the consumer takes hundreds of messages at once.
-    CarelessRestart,
+    /// Attempts at an event that crashes its consumer are not counted.
+    AttemptsNotCounted,
     /// Records of processed events are erased while their events can still be published again.
     ShortMemory,
     /// The payment provider is called without a stable idempotency key.
@@ -61,7 +62,7 @@ impl Sabotage {
         Self::AckBeforeCommit,
         Self::DedupeOutsideTransaction,
         Self::PoisonNeverSetAside,
-        Self::CarelessRestart,
+        Self::AttemptsNotCounted,
         Self::ShortMemory,
         Self::ChargeWithoutKey,
     ];
@@ -79,7 +80,7 @@ impl Sabotage {
             Self::AckBeforeCommit => "ack-before-commit",
             Self::DedupeOutsideTransaction => "dedupe-outside-transaction",
             Self::PoisonNeverSetAside => "poison-never-set-aside",
-            Self::CarelessRestart => "careless-restart",
+            Self::AttemptsNotCounted => "attempts-not-counted",
             Self::ShortMemory => "short-memory",
             Self::ChargeWithoutKey => "charge-without-key",
         }

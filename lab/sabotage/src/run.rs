@@ -9,13 +9,13 @@ use service::{ConsumerTasks, Process};
 use sqlx::PgPool;
 use tokio::time::sleep;
 
-use crate::{Sabotage, crash, handler::LabHandler, publisher::LabPublisher, store::LabStore};
+use crate::{
+    Sabotage, crash, dead_letters::LabDeadLetters, handler::LabHandler, publisher::LabPublisher,
+    store::LabStore,
+};
 
 /// How often `short-memory` erases the records of processed events.
 const ERASE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The prefetch after a restart under `careless-restart`.
-const CARELESS_PREFETCH: u16 = 500;
 
 /// The protection that `SABOTAGE` leaves out. An unknown name ends the process with exit code 78.
 pub fn sabotage_from_env() -> Option<Sabotage> {
@@ -37,15 +37,12 @@ pub fn relay(
 /// Starts a consumer with the sabotaged parts.
 pub fn run_consumer(
     process: &mut Process,
-    mut tasks: ConsumerTasks,
+    tasks: ConsumerTasks,
     consumer: &'static str,
     handler: impl Handler,
     sabotage: Option<Sabotage>,
 ) {
     let pool = tasks.pool();
-    if sabotage == Some(Sabotage::CarelessRestart) {
-        tasks.options.restart_prefetch = CARELESS_PREFETCH;
-    }
     if sabotage == Some(Sabotage::ShortMemory) {
         let mut retention = inbox::retention(pool.clone(), consumer, Duration::ZERO);
         let stop = process.stop();
@@ -62,5 +59,6 @@ pub fn run_consumer(
         };
         process.spawn("short memory", erasing);
     }
-    tasks.start(process, LabHandler::new(handler, pool, consumer, sabotage));
+    let handler = LabHandler::new(handler, pool, consumer, sabotage);
+    tasks.start_with(process, handler, |letters| LabDeadLetters::new(letters, sabotage));
 }

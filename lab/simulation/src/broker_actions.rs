@@ -11,7 +11,8 @@ use crate::{
     state::State,
 };
 
-/// After so many deliveries without an acknowledgement the broker sets a message aside: see `broker::topology`.
+/// After so many deliveries without an acknowledgement the broker sets a message aside. The real limit, in
+/// `broker::topology`, is never reached here.
 const DELIVERY_LIMIT: u32 = 20;
 
 /// Declares the bindings, as each client does when it connects. It has no effect while the fault `Unroutable` keeps
@@ -50,7 +51,7 @@ pub(crate) fn deliver(state: &mut State, service: usize) {
         progress = false;
         for channel in &mut open {
             if channel.unacknowledged.len() < channel.prefetch
-                && let Some(message) = queue.ready.pop_front()
+                && let Some(message) = queue.returned.pop_front().or_else(|| queue.ready.pop_front())
             {
                 let delivery = Delivery { tag: channel.next_tag, message };
                 channel.next_tag += 1;
@@ -89,7 +90,7 @@ pub(crate) fn open_channel(
     (id, arrived)
 }
 
-/// Closes a channel. Its unacknowledged messages return to the head of the queue, in their order.
+/// Closes a channel. Its unacknowledged messages are returned, in their order.
 pub(crate) fn close_channel(state: &mut State, service: usize, id: u64) {
     let queue = &mut state.broker.queues[service];
     let Some(channel) = queue.channels.get_mut(&id).filter(|channel| channel.is_open) else {
@@ -98,13 +99,13 @@ pub(crate) fn close_channel(state: &mut State, service: usize, id: u64) {
     channel.is_open = false;
     channel.arrived.notify_one();
     let mut exhausted = vec![];
-    for delivery in std::mem::take(&mut channel.unacknowledged).into_iter().rev() {
+    for delivery in std::mem::take(&mut channel.unacknowledged) {
         let mut message = delivery.message;
         message.earlier_deliveries += 1;
         if message.earlier_deliveries > DELIVERY_LIMIT {
             exhausted.push(message.id);
         } else {
-            queue.ready.push_front(message);
+            queue.returned.push_back(message);
         }
     }
     for id in exhausted {

@@ -20,15 +20,13 @@ use crate::{
     delivery_channel::{MemoryDeliveryChannel, no_answer},
     fault::Fault,
     handler::MemoryHandler,
+    mutant::Mutant,
     process::Process,
     queue::Delivery,
 };
 
 /// After this much silence the consumer checks that its subscription still exists.
 const MAX_SILENCE: Duration = Duration::from_secs(2);
-
-/// A message that was delivered this often without an answer may be what crashes the consumer.
-const SUSPICIOUS_DELIVERIES: u32 = 2;
 
 /// How many messages a consumer holds at a time, and applies in one transaction.
 #[derive(Debug, Clone, Copy)]
@@ -38,11 +36,9 @@ pub(crate) struct ConsumerLimits {
 }
 
 /// Consumes until the stop. A crash drops this future.
-pub(crate) async fn consume(process: Process, service: usize, instance: usize, full: ConsumerLimits) {
+pub(crate) async fn consume(process: Process, service: usize, instance: usize, limits: ConsumerLimits) {
     let stop = process.world.stop.clone();
     let handler = MemoryHandler { process: process.clone(), service };
-    let restarting = ConsumerLimits { prefetch: 1, group: 1 };
-    let mut limits = restarting;
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
     while !stop.is_cancelled() {
         let ended = match open(&process, service, instance, limits).await {
@@ -52,13 +48,8 @@ pub(crate) async fn consume(process: Process, service: usize, instance: usize, f
             }
             Err(error) => Err(error),
         };
-        match ended {
-            // An ordinary message was settled: continue with the full prefetch.
-            Ok(()) => limits = full,
-            Err(_) => {
-                limits = restarting;
-                stop.run_until_cancelled(sleep(backoff.next_wait())).await;
-            }
+        if ended.is_err() {
+            stop.run_until_cancelled(sleep(backoff.next_wait())).await;
         }
     }
 }
@@ -80,13 +71,15 @@ async fn open(
     if state.broker_is_unavailable() {
         return Err(no_answer("connect"));
     }
-    let (id, arrived) = open_channel(&mut state, service, instance, limits.prefetch);
+    let is_mutant = process.world.is(Mutant::UnequalPrefetch);
+    let prefetch = if is_mutant { state.random.between(1, limits.prefetch) } else { limits.prefetch };
+    let (id, arrived) = open_channel(&mut state, service, instance, prefetch);
     state.note(process.actor, "subscribed", id.into(), || format!("channel {id}, {limits:?}"));
     Ok(Session { channel: MemoryDeliveryChannel { process: process.clone(), service, id }, arrived })
 }
 
 impl Session {
-    /// Consumes until the stop, until the channel fails, or, one at a time, until an ordinary message was settled.
+    /// Consumes until the stop, or until the channel fails.
     async fn consume(&mut self, handler: &MemoryHandler, largest_group: usize) -> Result<(), Error> {
         let stop = handler.process.world.stop.clone();
         loop {
@@ -100,7 +93,6 @@ impl Session {
                     Some(_) => continue,
                 }
             };
-            let suspicious = first.message.earlier_deliveries >= SUSPICIOUS_DELIVERIES;
             let mut group = vec![first];
             while group.len() < largest_group
                 && let Some(delivery) = self.next()
@@ -118,9 +110,6 @@ impl Session {
                 stop: &stop,
             };
             settling.settle(group).await?;
-            if largest_group == 1 && !suspicious {
-                return Ok(());
-            }
             if stop.is_cancelled() {
                 return Ok(());
             }

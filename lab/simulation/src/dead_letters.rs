@@ -1,6 +1,7 @@
 //! A service's table of dead letters, in memory.
 
 use messaging::{DeadLetter, DeadLetterStore, Failure};
+use uuid::Uuid;
 
 use crate::{fault::Fault, process::Process};
 
@@ -17,6 +18,22 @@ impl DeadLetterStore for MemoryDeadLetters {
 
     async fn save_behind(&self, letter: &DeadLetter) -> Result<bool, Failure> {
         self.insert(letter, true).await
+    }
+
+    async fn begin_attempt(&self, _: &str, event: Uuid) -> Result<u32, Failure> {
+        let failed = self.process.fault_point("begin an attempt", &[Fault::DatabaseError]).await;
+        failed.map_err(|injected| Failure::Temporary(injected.into()))?;
+        let mut state = self.process.world.lock();
+        let begun = state.inboxes[self.service].attempts.entry(event).or_default();
+        *begun += 1;
+        Ok(*begun)
+    }
+
+    async fn end_attempts(&self, _: &str, event: Uuid) -> Result<(), Failure> {
+        let failed = self.process.fault_point("end the attempts", &[Fault::DatabaseError]).await;
+        failed.map_err(|injected| Failure::Temporary(injected.into()))?;
+        self.process.world.lock().inboxes[self.service].attempts.remove(&event);
+        Ok(())
     }
 }
 

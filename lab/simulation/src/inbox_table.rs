@@ -13,6 +13,8 @@ pub(crate) struct InboxTable {
     pub(crate) never_applicable: BTreeSet<Uuid>,
     /// The table of dead letters, none of them resolved: the ids of an event and of its aggregate, in the order of saving.
     pub(crate) dead_letters: Vec<(Uuid, Uuid)>,
+    /// How many attempts at an event have begun and not ended.
+    pub(crate) attempts: BTreeMap<Uuid, u32>,
 }
 
 impl InboxTable {

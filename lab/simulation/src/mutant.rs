@@ -17,6 +17,8 @@ pub enum Mutant {
     DedupeOutsideTransaction,
     /// All instances of a service consume at the same time.
     CompetingConsumers,
+    /// The instances of a service have different prefetches.
+    UnequalPrefetch,
     /// The inbox applies an event although an older one of its aggregate is a dead letter.
     LaterEventsApplied,
     /// The store locks free event rows instead of lanes.
@@ -32,7 +34,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::MarkBeforeConfirm,
         Self::ConfirmsOff,
         Self::ReturnTrustedToItsConfirm,
@@ -41,6 +43,7 @@ impl Mutant {
         Self::AckBeforeCommit,
         Self::DedupeOutsideTransaction,
         Self::CompetingConsumers,
+        Self::UnequalPrefetch,
         Self::LaterEventsApplied,
         Self::SkipLockedOnRows,
         Self::CursorOverSeq,

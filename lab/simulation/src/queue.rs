@@ -44,6 +44,9 @@ pub(crate) struct Channel {
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) ready: VecDeque<Message>,
+    /// Unacknowledged by consumers that are lost. They are delivered before the others, the first returned first. That
+    /// is RabbitMQ's order, and not always the order in which they were enqueued: see `broker::Consumer`.
+    pub(crate) returned: VecDeque<Message>,
     pub(crate) channels: BTreeMap<u64, Channel>,
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn pending_work(state: &State) -> Option<String> {
     }
     for service in 0..SERVICES {
         let queue = &state.broker.queues[service];
-        let ready = queue.ready.len();
+        let ready = queue.returned.len() + queue.ready.len();
         let unacknowledged: usize = queue.channels.values().map(|channel| channel.unacknowledged.len()).sum();
         if ready + unacknowledged > 0 {
             return Some(format!(

@@ -12,11 +12,12 @@ fn expected(mutant: Mutant) -> (u64, &'static [&'static str]) {
         Mutant::ConfirmsOff => (50, &["I3"]),
         // The returned event is never published (I3), and if its aggregate has a later one, that is (I6).
         Mutant::ReturnTrustedToItsConfirm => (2_000, &["I3", "I6"]),
-        Mutant::SilenceIgnored => (3_000, &["I3"]),
+        Mutant::SilenceIgnored => (10_000, &["I3"]),
         Mutant::NewIdPerAttempt => (50, &["I2"]),
         Mutant::AckBeforeCommit => (20, &["I3"]),
         Mutant::DedupeOutsideTransaction => (100, &["I3"]),
         Mutant::CompetingConsumers => (100, &["I6"]),
+        Mutant::UnequalPrefetch => (200, &["I6"]),
         Mutant::LaterEventsApplied => (200, &["I6"]),
         Mutant::SkipLockedOnRows => (200, &["I6"]),
         // An unpublished event before the cursor holds back no other: later events overtake a refused one (I6), and an

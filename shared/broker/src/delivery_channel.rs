@@ -58,7 +58,7 @@ impl DeliveryChannel for AmqpDeliveryChannel {
 
 /// How often the broker has delivered this message before without an answer. Quorum queues count it in a header, from
 /// the second delivery on.
-pub(crate) fn earlier_deliveries(delivery: &Delivery) -> u32 {
+fn earlier_deliveries(delivery: &Delivery) -> u32 {
     let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
     match headers.and_then(|headers| headers.get("x-delivery-count")) {
         Some(AMQPValue::LongLongInt(count)) => u32::try_from(*count).unwrap_or(0),

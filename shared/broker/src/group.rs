@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::{Error, topology::DELIVERY_LIMIT};
+use crate::Error;
 
 /// How long a handler may take for one group.
 const HANDLER_DEADLINE: Duration = Duration::from_secs(30);
@@ -25,9 +25,12 @@ pub(crate) const AVAILABILITY_INTERVAL: Duration = Duration::from_millis(500);
 /// How often an event is tried that fails for an unknown reason, before it is set aside.
 const UNEXPECTED_TRIES: u32 = 5;
 
-/// A message that was delivered this often without an answer is set aside untried. At the delivery limit the broker would
-/// do that, and later events of its aggregate would not wait behind it.
-const MAX_DELIVERIES: u32 = DELIVERY_LIMIT.unsigned_abs() - 2;
+/// An event that was delivered this often without an answer may be what crashes its consumer. It is applied alone, and each
+/// attempt is recorded before it begins.
+const SUSPICIOUS_DELIVERIES: u32 = 2;
+
+/// How many recorded attempts at an event may crash the consumer before it is set aside.
+const MAX_CRASHES: u32 = 5;
 
 /// Tells whether the handler can work, such as whether its database answers: the last known state, without waiting.
 pub type Availability = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -65,7 +68,14 @@ struct Received<D> {
 /// not be set aside before the older events of its aggregate are applied, nor applied before they are set aside.
 enum Step<D> {
     Apply(Vec<Received<D>>),
-    SetAside { delivery: D, reason: &'static str, detail: String },
+    /// Count the attempt, then apply.
+    Attempt(Received<D>),
+    EndAttempts(Uuid),
+    SetAside {
+        delivery: D,
+        reason: &'static str,
+        detail: String,
+    },
     SetAsideBehind(Received<D>),
 }
 
@@ -105,6 +115,15 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                 Step::Apply(group) => group,
                 Step::SetAside { delivery, reason, detail } => {
                     self.set_aside(&delivery, reason, &detail).await?;
+                    continue;
+                }
+                Step::Attempt(received) => {
+                    steps.push(Step::EndAttempts(received.event.id));
+                    steps.push(self.begin_attempt(received).await?);
+                    continue;
+                }
+                Step::EndAttempts(event) => {
+                    self.end_attempts(event).await;
                     continue;
                 }
                 Step::SetAsideBehind(received) => {
@@ -153,15 +172,9 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         let mut steps = vec![];
         for delivery in deliveries {
             let incoming = self.channel.incoming(&delivery);
-            if incoming.earlier_deliveries >= MAX_DELIVERIES {
-                let detail = format!(
-                    "delivered {} times without an answer; it may crash its consumer",
-                    incoming.earlier_deliveries
-                );
-                steps.push(Step::SetAside { delivery, reason: "delivery-limit", detail });
-                continue;
-            }
+            let is_suspicious = incoming.earlier_deliveries >= SUSPICIOUS_DELIVERIES;
             match (incoming.decode(), steps.last_mut()) {
+                (Ok(event), _) if is_suspicious => steps.push(Step::Attempt(Received { delivery, event })),
                 (Ok(event), Some(Step::Apply(group))) => group.push(Received { delivery, event }),
                 (Ok(event), _) => steps.push(Step::Apply(vec![Received { delivery, event }])),
                 (Err(rejection), _) => {
@@ -175,13 +188,13 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
 
     async fn apply(&self, events: &[Event]) -> Result<Result<(), Failure>, Error> {
         let applying = || async { self.handler.apply(events).await.map(drop) };
-        self.attempt("apply a group", events.len(), applying).await
+        self.retry("apply a group", events.len(), applying).await
     }
 
-    /// Makes attempts until one does not fail temporarily. The messages are kept meanwhile: returning them to the queue
-    /// would use up their delivery limit. But not for ever: only one instance receives messages, and another one may
-    /// reach the database that this one does not reach. The inner error is never temporary.
-    async fn attempt<T, F>(
+    /// Makes attempts until one does not fail temporarily. The messages are kept meanwhile: returned to the queue, they
+    /// would look as if they had crashed their consumer. But not for ever: only one instance receives messages, and another
+    /// one may reach the database that this one does not reach. The inner error is never temporary.
+    async fn retry<T, F>(
         &self,
         what: &str,
         events: usize,
@@ -285,7 +298,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
     async fn set_aside(&mut self, delivery: &C::Delivery, reason: &str, detail: &str) -> Result<(), Error> {
         let letter = self.channel.dead_letter(delivery, reason, detail);
         let saving = || self.letters.save(&letter);
-        if let Err(failure) = self.attempt("save a dead letter", 1, saving).await? {
+        if let Err(failure) = self.retry("save a dead letter", 1, saving).await? {
             // The broker keeps it in the dead-letter queue, from which the collector tries to save it again and again.
             let message_id = letter.message_id;
             tracing::error!(queue = self.queue, message_id, reason, detail, %failure, "failed to save a dead letter");
@@ -297,13 +310,37 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         Ok(())
     }
 
+    /// Counts an attempt at an event that may crash this process. The broker's count of deliveries does not tell: it grows
+    /// for all messages that were held together with the cause.
+    async fn begin_attempt(&self, received: Received<C::Delivery>) -> Result<Step<C::Delivery>, Error> {
+        let Event { id, event_type, aggregate_id, .. } = &received.event;
+        let counting = || self.letters.begin_attempt(self.queue, *id);
+        match self.retry("count an attempt", 1, counting).await? {
+            Ok(begun) if begun > MAX_CRASHES => {
+                let detail = format!("its consumer crashed during {MAX_CRASHES} attempts to apply it alone");
+                return Ok(Step::SetAside { delivery: received.delivery, reason: "attempt-limit", detail });
+            }
+            Ok(_) => {}
+            Err(failure) => {
+                tracing::warn!(event_id = %id, event_type, %aggregate_id, %failure, "failed to count an attempt");
+            }
+        }
+        Ok(Step::Apply(vec![received]))
+    }
+
+    async fn end_attempts(&self, event: Uuid) {
+        if let Err(failure) = self.letters.end_attempts(self.queue, event).await {
+            tracing::warn!(event_id = %event, %failure, "failed to forget the attempts at an event");
+        }
+    }
+
     /// Sets aside an event that is behind a dead letter. `false`: it no longer is, and can be applied.
     async fn set_aside_behind(&mut self, received: &Received<C::Delivery>) -> Result<bool, Error> {
         let Event { id, event_type, aggregate_id, .. } = &received.event;
         let detail = "an older event of its aggregate is a dead letter";
         let letter = self.channel.dead_letter(&received.delivery, "behind", detail);
         let saving = || self.letters.save_behind(&letter);
-        match self.attempt("save an event behind a dead letter", 1, saving).await? {
+        match self.retry("save an event behind a dead letter", 1, saving).await? {
             Ok(true) => {
                 self.acknowledge_dead_letter(&received.delivery, &letter).await?;
                 tracing::warn!(event_id = %id, event_type, %aggregate_id, "event set aside behind a dead letter");

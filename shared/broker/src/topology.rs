@@ -63,10 +63,12 @@ pub const SHOP_QUEUES: [Queue; 3] = [
     Queue { name: BILLING, keys: &["order.created", "order.cancelled", "order.confirmed"] },
 ];
 
-/// How often a message may be redelivered before the broker dead-letters it. Only a message that crashes its consumer
-/// comes near, since a handler that fails does not return messages to the queue; and the consumer sets it aside before. Explicit, because the default
-/// differs: none before RabbitMQ 4, 20 since.
-pub(crate) const DELIVERY_LIMIT: i32 = 20;
+/// How often a message may be redelivered before the broker dead-letters it. The broker counts a delivery for every message
+/// that a lost consumer held, and for each of its standbys after a crash of its own: the number says little about the
+/// message. So this is far away, and the consumer counts its own attempts. Without any limit, a message that crashes
+/// its consumer before it can count would stop the queue for good. Explicit, because the default differs: none before
+/// RabbitMQ 4, 20 since.
+const DELIVERY_LIMIT: i32 = 100;
 
 /// The dead-letter queue of a queue.
 pub fn dead_letter_queue(queue: &str) -> String {

@@ -187,6 +187,29 @@ impl DeadLetterStore for DeadLetterTable {
         let saved = timeout(SAVE_DEADLINE, self.insert_behind(letter)).await;
         saved.map_err(|late| Failure::Temporary(late.into()))?
     }
+
+    async fn begin_attempt(&self, queue: &str, event: Uuid) -> Result<u32, Failure> {
+        let begun = sqlx::query_scalar!(
+            "insert into delivery_attempts as earlier (queue, event_id) values ($1, $2)
+             on conflict (queue, event_id) do update set begun = earlier.begun + 1, last_begun_at = default
+             returning begun",
+            queue,
+            event,
+        )
+        .fetch_one(&self.pool);
+        let begun = timeout(SAVE_DEADLINE, begun).await;
+        let begun = begun.map_err(|late| Failure::Temporary(late.into()))?.map_err(failure)?;
+        Ok(u32::try_from(begun).unwrap_or(0))
+    }
+
+    async fn end_attempts(&self, queue: &str, event: Uuid) -> Result<(), Failure> {
+        let erased =
+            sqlx::query!("delete from delivery_attempts where queue = $1 and event_id = $2", queue, event)
+                .execute(&self.pool);
+        let erased = timeout(SAVE_DEADLINE, erased).await;
+        erased.map_err(|late| Failure::Temporary(late.into()))?.map_err(failure)?;
+        Ok(())
+    }
 }
 
 /// Text that PostgreSQL accepts: `text` holds no NUL, and a message from outside may. Bounded, because people read it.

@@ -166,7 +166,7 @@ pub struct DeadLetter {
     pub body: Vec<u8>,
 }
 
-/// Keeps dead letters for an operator.
+/// Keeps dead letters for an operator, and counts attempts at events that may crash their consumer.
 pub trait DeadLetterStore: Send + Sync + 'static {
     /// Saves a dead letter durably. The message is acknowledged after this has returned `Ok`, never before. Saving the
     /// same dead letter again does nothing and returns `Ok`.
@@ -181,4 +181,17 @@ pub trait DeadLetterStore: Send + Sync + 'static {
     /// # Errors
     /// As [`save`](Self::save); also temporary while too many events wait already.
     fn save_behind(&self, letter: &DeadLetter) -> impl Future<Output = Result<bool, Failure>> + Send;
+
+    /// Records durably that an attempt at an event begins, and returns how many have begun and not ended, this one
+    /// included. If the event crashes its consumer, the number grows with each crash.
+    ///
+    /// # Errors
+    /// [`Failure::Temporary`]: try again. Anything else: attempts at this event cannot be counted.
+    fn begin_attempt(&self, queue: &str, event: Uuid) -> impl Future<Output = Result<u32, Failure>> + Send;
+
+    /// Forgets all attempts at an event, since its consumer has survived one.
+    ///
+    /// # Errors
+    /// The attempts still count, until a later one ends.
+    fn end_attempts(&self, queue: &str, event: Uuid) -> impl Future<Output = Result<(), Failure>> + Send;
 }

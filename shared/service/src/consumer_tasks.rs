@@ -2,7 +2,7 @@ use axum::Router;
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint};
 use database::{DatabaseHealth, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
-use messaging::Handler;
+use messaging::{DeadLetterStore, Handler};
 use operator::ReplayPolicy;
 use sqlx::PgPool;
 
@@ -20,8 +20,7 @@ pub struct ConsumerTasks {
     pool: PgPool,
     policy: ReplayPolicy,
     settings: ConsumerSettings,
-    /// The lab changes these to show what they protect from.
-    pub options: ConsumerOptions,
+    options: ConsumerOptions,
 }
 
 impl ConsumerTasks {
@@ -73,6 +72,16 @@ impl ConsumerTasks {
     }
 
     pub fn start(self, process: &mut Process, handler: impl Handler) {
+        self.start_with(process, handler, |letters| letters);
+    }
+
+    /// Starts a consumer whose dead letters go through a part of the caller's.
+    pub fn start_with<L: DeadLetterStore>(
+        self,
+        process: &mut Process,
+        handler: impl Handler,
+        around: impl FnOnce(DeadLetterTable) -> L,
+    ) {
         let Self { inbox, endpoint, pool, .. } = self;
         let Inbox { consumer: name, queue, .. } = inbox;
         let stop = process.stop();
@@ -84,7 +93,7 @@ impl ConsumerTasks {
         process.spawn("consumer's database", database.watch("consumer", pool.clone(), stop.clone()));
         // An operator can list and replay what is in this table. The collector moves there what the broker set aside.
         let letters = DeadLetterTable::new(pool.clone(), inbox);
-        process.spawn("consumer", consumer.run(handler, letters.clone(), stop.clone()));
+        process.spawn("consumer", consumer.run(handler, around(letters.clone()), stop.clone()));
         let collector = DeadLetterCollector::new(endpoint, queue, self.collector_status);
         process.spawn("dead-letter collector", collector.run(letters.clone(), stop.clone()));
         process.spawn("dead-letter count", letters.observe(stop.clone()));

@@ -83,7 +83,8 @@ pub struct ConsumerSettings {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=100))]
     pub consumer_connections: u32,
 
-    /// How many unacknowledged messages the broker may deliver at a time.
+    /// How many unacknowledged messages the broker may deliver at a time. The same for all instances of the service: with
+    /// different ones, messages that two of them lose may come back in another order.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub prefetch: u16,
 

@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions, BasicRejectOptions};
 use messaging::{DeadLetter, DeadLetterStore, Failure};
 use testbed::eventually;
+use uuid::Uuid;
 
 use crate::{
     scripted_store::ScriptedStore,
@@ -122,6 +123,14 @@ async fn dead_letter_saved_but_not_acknowledged_is_delivered_again_with_the_same
 
         async fn save_behind(&self, _: &DeadLetter) -> Result<bool, Failure> {
             panic!("a collector knows no order")
+        }
+
+        async fn begin_attempt(&self, _: &str, _: Uuid) -> Result<u32, Failure> {
+            Ok(1)
+        }
+
+        async fn end_attempts(&self, _: &str, _: Uuid) -> Result<(), Failure> {
+            Ok(())
         }
     }
     let first = ScriptedStore::that_saves();

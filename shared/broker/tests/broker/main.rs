@@ -9,6 +9,7 @@ mod external_consumers;
 mod odd_messages;
 mod protections;
 mod publishing;
+mod redelivery;
 mod scripted_handler;
 mod scripted_store;
 mod setting_aside;

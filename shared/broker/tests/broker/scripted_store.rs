@@ -1,9 +1,13 @@
 //! A store of dead letters that follows a script.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
 
 use messaging::{DeadLetter, DeadLetterStore, Failure};
 use testbed::eventually;
+use uuid::Uuid;
 
 use crate::support::DEADLINE;
 
@@ -16,17 +20,33 @@ pub(crate) struct ScriptedStore {
     script: Arc<Script>,
     calls: Arc<Mutex<usize>>,
     saved: Arc<Mutex<Vec<DeadLetter>>>,
+    attempts: Arc<Mutex<HashMap<Uuid, u32>>>,
 }
 
 impl ScriptedStore {
     pub(crate) fn new(
         script: impl Fn(&DeadLetter, usize) -> Result<bool, Failure> + Send + Sync + 'static,
     ) -> Self {
-        Self { script: Arc::new(script), calls: Arc::default(), saved: Arc::default() }
+        Self {
+            script: Arc::new(script),
+            calls: Arc::default(),
+            saved: Arc::default(),
+            attempts: Arc::default(),
+        }
     }
 
     pub(crate) fn that_saves() -> Self {
         Self::new(|_, _| Ok(true))
+    }
+
+    /// How many attempts at an event have begun and not ended.
+    pub(crate) fn attempts(&self, event: Uuid) -> u32 {
+        self.attempts.lock().unwrap().get(&event).copied().unwrap_or(0)
+    }
+
+    /// Records attempts that a consumer began and did not survive.
+    pub(crate) fn set_attempts(&self, event: Uuid, begun: u32) {
+        self.attempts.lock().unwrap().insert(event, begun);
     }
 
     /// What is saved now.
@@ -60,5 +80,16 @@ impl DeadLetterStore for ScriptedStore {
             self.saved.lock().unwrap().push(letter.clone());
         }
         Ok(saves)
+    }
+
+    async fn begin_attempt(&self, _: &str, event: Uuid) -> Result<u32, Failure> {
+        let begun = self.attempts(event) + 1;
+        self.set_attempts(event, begun);
+        Ok(begun)
+    }
+
+    async fn end_attempts(&self, _: &str, event: Uuid) -> Result<(), Failure> {
+        self.attempts.lock().unwrap().remove(&event);
+        Ok(())
     }
 }

@@ -3,8 +3,6 @@
 use std::{collections::HashSet, sync::Mutex};
 
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, topology};
-use futures_util::StreamExt;
-use lapin::options::{BasicConsumeOptions, BasicQosOptions, BasicRejectOptions};
 use messaging::Failure;
 use testbed::eventually;
 
@@ -140,32 +138,5 @@ async fn dead_letter_that_its_consumer_cannot_save_goes_to_the_dead_letter_queue
     handler.has_applied(&[event.event_id]).await?;
     let dead = vhost.take(&topology::dead_letter_queue(QUEUE)).await?;
     assert_eq!(dead.data, b"not json");
-    Ok(())
-}
-
-/// At the delivery limit the broker would move the message away without this consumer, and later events of its aggregate
-/// would not wait behind it.
-#[tokio::test]
-async fn message_near_the_delivery_limit_is_set_aside_untried() -> anyhow::Result<()> {
-    let vhost = Vhost::new().await?;
-    let (killer, next) = (order_created(), order_created());
-    vhost.put_event(QUEUE, &killer).await?;
-    vhost.put_event(QUEUE, &next).await?;
-    let channel = vhost.open_channel().await?;
-    channel.basic_qos(1, BasicQosOptions::default()).await?;
-    let options = BasicConsumeOptions::default();
-    let mut deliveries = channel.basic_consume(QUEUE.into(), "".into(), options, Default::default()).await?;
-    for _ in 0..18 {
-        let delivery = deliveries.next().await.unwrap()?;
-        delivery.reject(BasicRejectOptions { requeue: true }).await?;
-    }
-    // Closing returns what was delivered last, which counts as one more.
-    channel.close(200, "done".into()).await?;
-    let handler = ScriptedHandler::that_applies();
-    let _consumer = consume(&vhost, &handler);
-    handler.has_applied(&[next.event_id]).await?;
-    let letters = handler.letters.saved(1).await?;
-    assert_eq!(letters[0].message_id, Some(killer.event_id.to_string()));
-    assert_eq!((letters[0].reason.as_str(), handler.tries(killer.event_id)), ("delivery-limit", 0));
     Ok(())
 }

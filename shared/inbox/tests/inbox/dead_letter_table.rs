@@ -60,3 +60,19 @@ async fn message_of_sixteen_mebibytes_is_saved_with_its_bytes() -> anyhow::Resul
     assert!(saved == body, "{} bytes were saved", saved.len());
     Ok(())
 }
+
+#[tokio::test]
+async fn attempts_at_an_event_are_counted_until_one_ends() -> anyhow::Result<()> {
+    let inbox = TestInbox::new().await?;
+    let table = DeadLetterTable::new(inbox.pool.clone(), BILLING);
+    let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
+    for expected in 1..=3 {
+        assert_eq!(table.begin_attempt("billing.events", one).await?, expected);
+    }
+    assert_eq!(table.begin_attempt("billing.events", other).await?, 1);
+    assert_eq!(table.begin_attempt("orders.events", one).await?, 1, "another consumer's attempts count");
+    table.end_attempts("billing.events", one).await?;
+    assert_eq!(table.begin_attempt("billing.events", one).await?, 1);
+    assert_eq!(table.begin_attempt("billing.events", other).await?, 2);
+    Ok(())
+}

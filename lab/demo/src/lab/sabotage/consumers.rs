@@ -48,10 +48,10 @@ pub(super) static EXPERIMENTS: [Experiment; 6] = [
         run: |setup| Box::pin(poison(setup)),
     },
     Experiment {
-        name: "careless-restart",
+        name: "attempts-not-counted",
         left_out: LeftOut::Part,
         invariants: &["I11"],
-        fault: "inventory is killed 24 times with all messages prefetched",
+        fault: "inventory crashes nine times over the same message",
         run: |setup| Box::pin(crash_loop(setup)),
     },
     Experiment {
@@ -159,23 +159,18 @@ async fn crash_loop(setup: Setup) -> Result<Option<Breach>> {
         },
     )
     .await?;
-    for _ in 0..24 {
+    // Twice in a group, five times alone. The eighth time it is set aside, and the next one crashes.
+    for _ in 0..9 {
         once.arm()?;
         stage.system.start_again("inventory").await?;
-        // In the last rounds no message may be left.
-        let crashed =
-            eventually("a crash", Duration::from_secs(10), async || Ok(once.path().exists().then_some(())));
-        if crashed.await.is_err() {
-            once.disarm()?;
-            break;
-        }
+        once.process().await?;
         gone(&stage, "inventory").await?;
     }
     stage.revive().await?;
     let found = judge(&stage).await?;
-    // The message at the head of the queue is dead-lettered after each series of crashes. Its neighbours must not be.
+    // All the others were held together with it at each crash.
     let aside = stage.reconcile().await?.waiting_for_operator();
-    if found.is_none() && aside > 2 {
+    if found.is_none() && aside != 1 {
         return Ok(Breach::new("I11", format!("{aside} messages are set aside")));
     }
     Ok(found)

@@ -1,0 +1,13 @@
+-- Attempts to apply events that may crash their consumer. A row exists from the beginning of an attempt to the end of the
+-- next one that the consumer survives, so there are as many as messages that were held by consumers lost twice in a row:
+-- hundreds at most. The broker's count of deliveries cannot replace it: that one grows for every message that a lost
+-- consumer held, and after a crash of the broker once more for each standby.
+
+create table delivery_attempts (
+    queue text not null,
+    event_id uuid not null,
+    -- Attempts that have begun and not ended.
+    begun integer not null default 1,
+    last_begun_at timestamptz not null default clock_timestamp(),
+    primary key (queue, event_id)
+);
