@@ -86,7 +86,8 @@ enum Command {
     Test(test::TestOptions),
     /// Leave out each protection once, and show which check notices.
     Sabotage,
-    /// Run four order services and two of each consumer, kill one process every few seconds, and reconcile.
+    /// Run four order services and two of each consumer, kill a process, PostgreSQL or RabbitMQ every few seconds, and
+    /// reconcile.
     Soak {
         /// For how long.
         #[arg(long = "for", default_value = "10m", value_parser = duration)]
@@ -94,12 +95,9 @@ enum Command {
         /// Orders per second; every other order is cancelled at once.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(4..))]
         rate: u32,
-        /// Decides which process is killed when.
+        /// Decides what is killed when.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Also kill PostgreSQL and RabbitMQ.
-        #[arg(long)]
-        servers: bool,
     },
     /// Renew `.sqlx` after a change of a query or a migration (needs sqlx-cli).
     Queries {
@@ -152,8 +150,8 @@ impl Cli {
             }
             Some(Command::Test(options)) => or_interrupted(test::run(choice, &options, terminal)).await,
             Some(Command::Sabotage) => or_interrupted(sabotage::run(choice, terminal)).await,
-            Some(Command::Soak { for_, rate, seed, servers }) => {
-                or_interrupted(soak::run(choice, Soak { for_, rate, seed, servers }, terminal)).await
+            Some(Command::Soak { for_, rate, seed }) => {
+                or_interrupted(soak::run(choice, Soak { for_, rate, seed }, terminal)).await
             }
             Some(Command::Queries { check }) => or_interrupted(queries::run(choice, check, terminal)).await,
             Some(Command::Doctor) => or_interrupted(doctor::run(terminal)).await,

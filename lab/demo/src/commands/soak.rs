@@ -1,4 +1,4 @@
-//! `cargo demo soak`: kills random processes for as long as you like, and reconciles.
+//! `cargo demo soak`: kills random processes and servers for as long as you like, and reconciles.
 
 use anyhow::Result;
 
@@ -15,12 +15,14 @@ const PRINTED_GAPS: usize = 5;
 pub(crate) async fn run(choice: Choice, soak: Soak, terminal: &Terminal) -> Result<Verdict> {
     let seed = soak.seed;
     terminal.print(
-        "Claim  With four order services and two of each consumer, killed at random, no event of an order is",
+        "Claim  With four order services, two of each consumer, PostgreSQL and RabbitMQ killed at random, no",
     );
     terminal.print(
-        "       published or applied out of order, nothing is lost, and no effect happens twice; also of",
+        "       event of an order is published or applied out of order, nothing is lost, and no effect",
     );
-    terminal.print("       the orders that inventory and billing cannot apply before a defect is repaired.");
+    terminal
+        .print("       happens twice; also of the orders that inventory and billing cannot apply before a");
+    terminal.print("       defect is repaired.");
     terminal.print("Starting PostgreSQL, RabbitMQ and nine processes …");
     choice.for_servers(terminal).await?.decide();
     testbed::build_services(!terminal.json()).await?;

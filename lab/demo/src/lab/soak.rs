@@ -65,8 +65,6 @@ pub struct Soak {
     pub rate: u32,
     /// The same seed kills the same processes at the same times.
     pub seed: u64,
-    /// Also kills PostgreSQL and RabbitMQ.
-    pub servers: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -105,10 +103,8 @@ impl Soak {
         let SoakLoad { loads, cancelling, cancelled } = self.load(&stage)?;
 
         let mut random = fastrand::Rng::with_seed(self.seed);
-        let mut names: Vec<_> = stage.system.names().map(str::to_owned).collect();
-        if self.servers {
-            names.extend([POSTGRES, RABBITMQ].map(str::to_owned));
-        }
+        let processes = stage.system.names().map(str::to_owned);
+        let names: Vec<_> = processes.chain([POSTGRES, RABBITMQ].map(str::to_owned)).collect();
         let (end, began) = (Instant::now() + self.for_, Instant::now());
         let (mut kills, mut printed) = (0, Instant::now());
         while Instant::now() < end {
