@@ -1,9 +1,6 @@
 //! A queue that receives everything that is published, copies included, in the order in which the broker received it.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
@@ -21,7 +18,8 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 pub struct Tap {
     client: reqwest::Client,
     queue_url: String,
-    seen: HashSet<Uuid>,
+    /// How often each event was published.
+    times: HashMap<Uuid, u64>,
     last: HashMap<Uuid, i64>,
     published: Published,
 }
@@ -32,6 +30,8 @@ pub struct Published {
     pub messages: u64,
     /// Messages that are a second or later copy of an event.
     pub copies: u64,
+    /// The most such copies of one event.
+    pub most_copies: u64,
     /// First copies whose sequence does not follow the one before in their order: an event was overtaken, or is
     /// missing.
     pub out_of_order: Vec<String>,
@@ -71,7 +71,7 @@ impl Tap {
         Ok(Self {
             client,
             queue_url,
-            seen: HashSet::new(),
+            times: HashMap::new(),
             last: HashMap::new(),
             published: Published::default(),
         })
@@ -99,8 +99,11 @@ impl Tap {
 
     fn record(&mut self, event: &Seen) {
         self.published.messages += 1;
-        if !self.seen.insert(event.id) {
+        let times = self.times.entry(event.id).or_default();
+        *times += 1;
+        if *times > 1 {
             self.published.copies += 1;
+            self.published.most_copies = self.published.most_copies.max(*times - 1);
             return;
         }
         let last = self.last.insert(event.subject, event.sequence).unwrap_or(0);
