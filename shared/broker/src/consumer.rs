@@ -9,8 +9,9 @@ use crate::{
     ConnectionStatus, Endpoint, Error,
     connect::{close, message_count, subscribe},
     delivery_channel::AmqpDeliveryChannel,
-    group::{AVAILABILITY_INTERVAL, Availability, Pace, Settling},
+    group::{Availability, Pace, Settling},
     topology::{self, Queue},
+    waiting::AVAILABILITY_INTERVAL,
 };
 
 /// How many messages a consumer holds at a time.

@@ -1,36 +1,18 @@
 //! What happens to a group of deliveries. The rule that everything here serves: *commit, then acknowledge*.
 
-use std::{collections::HashSet, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::HashSet, future::Future, sync::Arc};
 
 use crash_points::crash_point;
 use events::Event;
-use futures_util::FutureExt;
-use messaging::{Backoff, DeadLetter, DeadLetterStore, Failure, Handler, Incoming};
-use tokio::time::{Instant, sleep, timeout};
+use messaging::{DeadLetter, DeadLetterStore, Failure, Handler, Incoming};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::Error;
 
-/// How long a handler may take for one group.
-const HANDLER_DEADLINE: Duration = Duration::from_secs(30);
-
-/// How long a consumer keeps its messages while the handler's database is unavailable to this process. Long enough for a
-/// restart of the database: each time that messages go back counts as a delivery, and the broker limits those.
-pub const HOLD_DURATION: Duration = Duration::from_secs(15);
-
-/// How often it is checked whether the handler's database is available.
-pub(crate) const AVAILABILITY_INTERVAL: Duration = Duration::from_millis(500);
-
-/// How often an event is tried that fails for an unknown reason, before it is set aside.
-const UNEXPECTED_TRIES: u32 = 5;
-
 /// An event that was delivered this often without an answer may be what crashes its consumer. It is applied alone, and each
 /// attempt is recorded before it begins.
 const SUSPICIOUS_DELIVERIES: u32 = 2;
-
-/// How many recorded attempts at an event may crash the consumer before it is set aside.
-const MAX_CRASHES: u32 = 5;
 
 /// Tells whether the handler can work, such as whether its database answers: the last known state, without waiting.
 pub type Availability = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -59,14 +41,14 @@ pub trait DeliveryChannel: Send + Sync {
     fn is_open(&self) -> bool;
 }
 
-struct Received<D> {
-    delivery: D,
-    event: Event,
+pub(crate) struct Received<D> {
+    pub(crate) delivery: D,
+    pub(crate) event: Event,
 }
 
 /// What to do next with a part of a group. The parts are settled in the order in which they were received: an event must
 /// not be set aside before the older events of its aggregate are applied, nor applied before they are set aside.
-enum Step<D> {
+pub(crate) enum Step<D> {
     Apply(Vec<Received<D>>),
     /// Count the attempt, then apply.
     Attempt(Received<D>),
@@ -103,7 +85,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
     /// never be applied is saved as a dead letter.
     ///
     /// # Errors
-    /// When the channel fails, when the handler was not available for [`HOLD_DURATION`], or when `stop` comes during a
+    /// When the channel fails, when the handler was not available for too long, or when `stop` comes during a
     /// temporary failure: unacknowledged messages are delivered again, to this consumer or to another.
     pub async fn settle(&mut self, deliveries: Vec<C::Delivery>) -> Result<Pace, Error> {
         let mut pace = Pace::Normal;
@@ -186,183 +168,9 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         steps
     }
 
-    async fn apply(&self, events: &[Event]) -> Result<Result<(), Failure>, Error> {
+    pub(crate) async fn apply(&self, events: &[Event]) -> Result<Result<(), Failure>, Error> {
         let applying = || async { self.handler.apply(events).await.map(drop) };
         self.retry("apply a group", events.len(), applying).await
-    }
-
-    /// Makes attempts until one does not fail temporarily. The messages are kept meanwhile: returned to the queue, they
-    /// would look as if they had crashed their consumer. But not for ever: only one instance receives messages, and another
-    /// one may reach the database that this one does not reach. The inner error is never temporary.
-    async fn retry<T, F>(
-        &self,
-        what: &str,
-        events: usize,
-        attempt: impl Fn() -> F,
-    ) -> Result<Result<T, Failure>, Error>
-    where
-        F: Future<Output = Result<T, Failure>>,
-    {
-        let outcome = tokio::select! {
-            outcome = self.repeat(what, events, attempt) => outcome,
-            reason = self.unavailable() => Err(Error::Unavailable(reason)),
-        };
-        metrics::gauge!("inbox_applying_seconds", "queue" => self.queue).set(0.0);
-        outcome
-    }
-
-    /// Returns when the handler has been unavailable for [`HOLD_DURATION`]. Shows meanwhile how long the group takes.
-    async fn unavailable(&self) -> String {
-        let (began, mut since) = (Instant::now(), None);
-        loop {
-            sleep(AVAILABILITY_INTERVAL).await;
-            metrics::gauge!("inbox_applying_seconds", "queue" => self.queue)
-                .set(began.elapsed().as_secs_f64());
-            match (self.available)() {
-                Ok(()) => since = None,
-                Err(reason) if since.get_or_insert_with(Instant::now).elapsed() > HOLD_DURATION => {
-                    return reason;
-                }
-                Err(_) => {}
-            }
-        }
-    }
-
-    async fn repeat<T, F>(
-        &self,
-        what: &str,
-        events: usize,
-        attempt: impl Fn() -> F,
-    ) -> Result<Result<T, Failure>, Error>
-    where
-        F: Future<Output = Result<T, Failure>>,
-    {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
-        let mut waiting = false;
-        loop {
-            // A panic is the handler's failure, not the end of the process.
-            let attempted = AssertUnwindSafe(attempt()).catch_unwind();
-            let outcome = match timeout(HANDLER_DEADLINE, attempted).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) => Err(Failure::Unexpected("the handler panicked".into())),
-                Err(_) => Err(Failure::TooSlow("the handler took too long".into())),
-            };
-            match outcome {
-                // What took too long without its database is not the group's fault. One event cannot be halved.
-                Err(Failure::TooSlow(cause)) if events > 1 && (self.available)().is_ok() => {
-                    return Ok(Err(Failure::TooSlow(cause)));
-                }
-                Err(Failure::Temporary(cause) | Failure::TooSlow(cause)) => {
-                    if !waiting {
-                        waiting = true;
-                        tracing::warn!(queue = self.queue, cause, events, "failed to {what}; waiting");
-                    }
-                    // A stop, or a lost connection, ends the wait: the group is delivered again.
-                    if self.stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none()
-                        || !self.channel.is_open()
-                    {
-                        return Err(Error::Silent(HANDLER_DEADLINE, "applying a group"));
-                    }
-                }
-                done => return Ok(done),
-            }
-        }
-    }
-
-    /// Sets aside an event that cannot be applied: at once if the failure is permanent, else after a few more tries.
-    async fn isolate(&mut self, received: &Received<C::Delivery>, failure: &Failure) -> Result<(), Error> {
-        let mut detail = failure.to_string();
-        let mut is_permanent = matches!(failure, Failure::Permanent(_));
-        for attempt in 2..=UNEXPECTED_TRIES {
-            if is_permanent {
-                break;
-            }
-            // 100, 200, 400, 800 ms. The message is kept meanwhile: returned to the queue, later events of its aggregate
-            // would overtake it.
-            sleep(Duration::from_millis(50) * 2_u32.pow(attempt - 1)).await;
-            let Event { id, event_type, aggregate_id, .. } = &received.event;
-            tracing::warn!(event_id = %id, event_type, %aggregate_id, attempt, detail, "trying an event again");
-            match self.apply(std::slice::from_ref(&received.event)).await? {
-                Ok(()) => return self.channel.acknowledge(&received.delivery, true).await,
-                Err(next) => {
-                    (detail, is_permanent) = (next.to_string(), matches!(next, Failure::Permanent(_)));
-                }
-            }
-        }
-        let reason = if is_permanent { "permanent" } else { "unexpected" };
-        self.set_aside(&received.delivery, reason, &detail).await
-    }
-
-    /// Saves a message as a dead letter, then acknowledges it: a crash in between has it delivered and saved again, which
-    /// is recognised.
-    async fn set_aside(&mut self, delivery: &C::Delivery, reason: &str, detail: &str) -> Result<(), Error> {
-        let letter = self.channel.dead_letter(delivery, reason, detail);
-        let saving = || self.letters.save(&letter);
-        if let Err(failure) = self.retry("save a dead letter", 1, saving).await? {
-            // The broker keeps it in the dead-letter queue, from which the collector tries to save it again and again.
-            let message_id = letter.message_id;
-            tracing::error!(queue = self.queue, message_id, reason, detail, %failure, "failed to save a dead letter");
-            return self.channel.reject(delivery).await;
-        }
-        self.acknowledge_dead_letter(delivery, &letter).await?;
-        let message_id = letter.message_id;
-        tracing::error!(queue = self.queue, message_id, reason, detail, "message set aside as a dead letter");
-        Ok(())
-    }
-
-    /// Counts an attempt at an event that may crash this process. The broker's count of deliveries does not tell: it grows
-    /// for all messages that were held together with the cause.
-    async fn begin_attempt(&self, received: Received<C::Delivery>) -> Result<Step<C::Delivery>, Error> {
-        let Event { id, event_type, aggregate_id, .. } = &received.event;
-        let counting = || self.letters.begin_attempt(self.queue, *id);
-        match self.retry("count an attempt", 1, counting).await? {
-            Ok(begun) if begun > MAX_CRASHES => {
-                let detail = format!("its consumer crashed during {MAX_CRASHES} attempts to apply it alone");
-                return Ok(Step::SetAside { delivery: received.delivery, reason: "attempt-limit", detail });
-            }
-            Ok(_) => {}
-            Err(failure) => {
-                tracing::warn!(event_id = %id, event_type, %aggregate_id, %failure, "failed to count an attempt");
-            }
-        }
-        Ok(Step::Apply(vec![received]))
-    }
-
-    async fn end_attempts(&self, event: Uuid) {
-        if let Err(failure) = self.letters.end_attempts(self.queue, event).await {
-            tracing::warn!(event_id = %event, %failure, "failed to forget the attempts at an event");
-        }
-    }
-
-    /// Sets aside an event that is behind a dead letter. `false`: it no longer is, and can be applied.
-    async fn set_aside_behind(&mut self, received: &Received<C::Delivery>) -> Result<bool, Error> {
-        let Event { id, event_type, aggregate_id, .. } = &received.event;
-        let detail = "an older event of its aggregate is a dead letter";
-        let letter = self.channel.dead_letter(&received.delivery, "behind", detail);
-        let saving = || self.letters.save_behind(&letter);
-        match self.retry("save an event behind a dead letter", 1, saving).await? {
-            Ok(true) => {
-                self.acknowledge_dead_letter(&received.delivery, &letter).await?;
-                tracing::warn!(event_id = %id, event_type, %aggregate_id, "event set aside behind a dead letter");
-            }
-            Ok(false) => return Ok(false),
-            Err(failure) => {
-                tracing::error!(event_id = %id, event_type, %aggregate_id, %failure, "failed to save a dead letter");
-                self.channel.reject(&received.delivery).await?;
-            }
-        }
-        Ok(true)
-    }
-
-    async fn acknowledge_dead_letter(
-        &mut self,
-        delivery: &C::Delivery,
-        letter: &DeadLetter,
-    ) -> Result<(), Error> {
-        crash_point("dead-letter-saved");
-        self.channel.acknowledge(delivery, false).await?;
-        metrics::counter!("inbox_dead_lettered_total", "reason" => letter.reason.clone()).increment(1);
-        Ok(())
     }
 }
 

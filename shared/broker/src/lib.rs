@@ -23,7 +23,9 @@ mod delivery_channel;
 mod error;
 pub mod group;
 mod publisher;
+mod setting_aside;
 pub mod topology;
+mod waiting;
 
 pub use connect::Endpoint;
 pub use connection_status::ConnectionStatus;
