@@ -1,6 +1,6 @@
 -- Attempts to apply events that may crash their consumer. A row exists from the beginning of an attempt to the end of the
--- next one that the consumer survives, so there are as many as messages that were held by consumers lost twice in a row:
--- hundreds at most. The broker's count of deliveries cannot replace it: that one grows for every message that a lost
+-- next one that the consumer survives. A consumer makes one such attempt at a time, so there is seldom more than one row.
+-- The broker's count of deliveries cannot replace it: that one grows for every message that a lost
 -- consumer held, and after a crash of the broker once more for each standby.
 
 create table delivery_attempts (

@@ -11,8 +11,8 @@ use crate::{
     state::State,
 };
 
-/// After so many deliveries without an acknowledgement the broker sets a message aside. The real limit, in
-/// `broker::topology`, is never reached here.
+/// After so many deliveries without an acknowledgement the broker sets a message aside: sooner than in
+/// `broker::topology`.
 const DELIVERY_LIMIT: u32 = 20;
 
 /// Declares the bindings, as each client does when it connects. It has no effect while the fault `Unroutable` keeps

@@ -88,10 +88,25 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
     /// When the channel fails, when the handler was not available for too long, or when `stop` comes during a
     /// temporary failure: unacknowledged messages are delivered again, to this consumer or to another.
     pub async fn settle(&mut self, deliveries: Vec<C::Delivery>) -> Result<Pace, Error> {
-        let mut pace = Pace::Normal;
         // The next step is the last one here.
         let mut steps = self.decode(deliveries);
         steps.reverse();
+        let settled = self.take(&mut steps).await;
+        // An error has ended an attempt that is still among the steps, and this process has survived it. Without its
+        // database it could only hold the messages for longer.
+        if settled.is_err() && (self.available)().is_ok() {
+            for step in steps {
+                if let Step::EndAttempts(event) = step {
+                    self.end_attempts(event).await;
+                }
+            }
+        }
+        settled
+    }
+
+    /// Takes one step after the other. After an error the remaining ones are left.
+    async fn take(&mut self, steps: &mut Vec<Step<C::Delivery>>) -> Result<Pace, Error> {
+        let mut pace = Pace::Normal;
         while let Some(step) = steps.pop() {
             let mut group = match step {
                 Step::Apply(group) => group,

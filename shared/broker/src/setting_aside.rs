@@ -91,6 +91,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         Ok(Step::Apply(vec![received]))
     }
 
+    /// Forgets the attempts at an event: this process has survived the last one.
     pub(crate) async fn end_attempts(&self, event: Uuid) {
         if let Err(failure) = self.letters.end_attempts(self.queue, event).await {
             tracing::warn!(event_id = %event, %failure, "failed to forget the attempts at an event");

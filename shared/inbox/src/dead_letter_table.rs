@@ -199,7 +199,7 @@ impl DeadLetterStore for DeadLetterTable {
         .fetch_one(&self.pool);
         let begun = timeout(SAVE_DEADLINE, begun).await;
         let begun = begun.map_err(|late| Failure::Temporary(late.into()))?.map_err(failure)?;
-        Ok(u32::try_from(begun).unwrap_or(0))
+        Ok(begun.unsigned_abs())
     }
 
     async fn end_attempts(&self, queue: &str, event: Uuid) -> Result<(), Failure> {

@@ -20,7 +20,6 @@ pub struct ConsumerTasks {
     pool: PgPool,
     policy: ReplayPolicy,
     settings: ConsumerSettings,
-    options: ConsumerOptions,
 }
 
 impl ConsumerTasks {
@@ -39,7 +38,6 @@ impl ConsumerTasks {
             pool: database::pool(&common.database_url, "consumer", connections, PoolKind::Transactions),
             policy: ReplayPolicy { max_age: common.replay_within, force: false },
             settings: settings.clone(),
-            options: ConsumerOptions { prefetch: settings.prefetch, ..ConsumerOptions::default() },
         }
     }
 
@@ -88,8 +86,8 @@ impl ConsumerTasks {
         // On its own connections: with the order service's, a rush of requests would look like a lost database.
         let database = DatabaseHealth::default();
         database.set_prepared();
-        let consumer =
-            Consumer::new(endpoint.clone(), queue, self.options, self.status).when(database.probe());
+        let options = ConsumerOptions { prefetch: self.settings.prefetch, ..ConsumerOptions::default() };
+        let consumer = Consumer::new(endpoint.clone(), queue, options, self.status).when(database.probe());
         process.spawn("consumer's database", database.watch("consumer", pool.clone(), stop.clone()));
         // An operator can list and replay what is in this table. The collector moves there what the broker set aside.
         let letters = DeadLetterTable::new(pool.clone(), inbox);

@@ -63,7 +63,7 @@ pub struct Soak {
     pub for_: Duration,
     /// Orders per second, over all instances.
     pub rate: u32,
-    /// The same seed kills the same processes at the same times.
+    /// The same seed kills the same processes and servers in the same order. How long each takes to start again differs.
     pub seed: u64,
 }
 

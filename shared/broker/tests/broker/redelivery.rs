@@ -124,3 +124,25 @@ async fn event_that_may_crash_its_consumer_is_applied_alone_while_its_attempt_is
     })
     .await
 }
+
+/// A service that is restarted again and again, because its handler cannot work, has not crashed.
+#[tokio::test]
+async fn stops_during_a_temporary_failure_set_nothing_aside() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let events = put_events(&vhost, 1).await?;
+    lose_consumers(&vhost, 1, 2).await?;
+    let waiting = ScriptedHandler::new(|_, _| Err(unavailable()));
+    for restart in 0..7 {
+        let tries = waiting.tries(events[0]);
+        let consumer = consume(&vhost, &waiting);
+        eventually("the consumer to try the event", DEADLINE, async || {
+            Ok((waiting.tries(events[0]) > tries).then_some(()))
+        })
+        .await?;
+        consumer.stop().await?;
+        assert_eq!(waiting.letters.attempts(events[0]), 0, "after stop {restart}");
+    }
+    let applying = ScriptedHandler::that_applies();
+    let _consumer = consume(&vhost, &applying);
+    applying.has_applied(&events).await
+}
