@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::{
-    claim, consumer, footprint, latency, relay, report::Report, retention, saga, setup::Setup, vacuum, write,
+    claim, consumer, cost, footprint, latency, relay, report::Report, retention, saga, setup::Setup, vacuum,
+    write,
 };
 
 /// One benchmark with its options.
@@ -19,6 +20,8 @@ pub(crate) enum Benchmark {
     Latency(latency::Options),
     /// Measure how many orders a second the whole system accepts and confirms.
     Saga(saga::Options),
+    /// Measure the processor time of an order, by process and by statement, at several rates.
+    Cost(cost::Options),
     /// Measure how long the services take to start, and their memory.
     Footprint(footprint::Options),
     /// Compare the relay's claim statements on an outbox with few and with many published events.
@@ -30,12 +33,13 @@ pub(crate) enum Benchmark {
 }
 
 /// Every benchmark once, as it would be typed.
-pub(crate) const ALL: [&str; 9] = [
+pub(crate) const ALL: [&str; 10] = [
     "write",
     "relay",
     "consumer",
     "latency --rate 100 --rate 600",
     "saga",
+    "cost",
     "footprint",
     "claim",
     "vacuum",
@@ -68,6 +72,7 @@ impl Benchmark {
             Self::Consumer(_) => "consumer",
             Self::Latency(_) => "latency",
             Self::Saga(_) => "saga",
+            Self::Cost(_) => "cost",
             Self::Footprint(_) => "footprint",
             Self::Claim(_) => "claim",
             Self::Vacuum(_) => "vacuum",
@@ -88,6 +93,7 @@ impl Benchmark {
             Self::Consumer(options) => Self::Consumer(options.smoke()),
             Self::Latency(options) => Self::Latency(options.smoke()),
             Self::Saga(options) => Self::Saga(options.smoke()),
+            Self::Cost(options) => Self::Cost(options.smoke()),
             Self::Footprint(options) => Self::Footprint(options.smoke()),
             Self::Claim(options) => Self::Claim(options.smoke()),
             Self::Vacuum(options) => Self::Vacuum(options.smoke()),
@@ -102,6 +108,7 @@ impl Benchmark {
             Self::Consumer(options) => consumer::run(options, setup).await,
             Self::Latency(options) => latency::run(options, setup).await,
             Self::Saga(options) => saga::run(options, setup).await,
+            Self::Cost(options) => cost::run(options, setup).await,
             Self::Footprint(options) => footprint::run(options, setup).await,
             Self::Claim(options) => claim::run(options, setup).await,
             Self::Vacuum(options) => vacuum::run(options, setup).await,

@@ -11,6 +11,8 @@ mod compare;
 mod comparison;
 mod conditions;
 mod consumer;
+mod cost;
+mod cpu_time;
 mod footprint;
 mod history;
 mod latency;
@@ -18,6 +20,7 @@ mod memory;
 mod orders_sql;
 mod other_work;
 mod pgbench;
+mod process_tree;
 mod product_sql;
 mod relay;
 mod report;
@@ -67,7 +70,7 @@ fn setting(text: &str) -> Result<(String, String), &'static str> {
 enum Command {
     #[command(flatten)]
     One(Benchmark),
-    /// Run all nine benchmarks with their defaults; latency at 100 and at 600 orders a second.
+    /// Run all ten benchmarks with their defaults; latency at 100 and at 600 orders a second.
     All,
     /// Compare two builds: run benchmarks of both alternately, and print the medians and their ratios.
     Compare(compare::Options),

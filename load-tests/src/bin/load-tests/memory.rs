@@ -2,6 +2,8 @@
 
 use anyhow::Context as _;
 
+use crate::process_tree;
+
 /// Returns the resident memory of one process in MiB.
 pub(crate) fn resident(pid: u32) -> anyhow::Result<f64> {
     field(pid, "status", "VmRSS:")
@@ -16,19 +18,8 @@ pub(crate) fn peak(pid: u32) -> anyhow::Result<f64> {
 ///
 /// PostgreSQL has a process per connection, and the resident memory of each contains the same shared buffers.
 pub(crate) fn proportional(root: u32) -> anyhow::Result<f64> {
-    let mut family = vec![root];
-    let mut next = 0;
-    while let Some(&pid) = family.get(next) {
-        next += 1;
-        // Children may come and go meanwhile: a missing list is an empty one.
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        for task in tasks {
-            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            family.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
-        }
-    }
     let mut sum = field(root, "smaps_rollup", "Pss:")?;
-    for pid in family.into_iter().skip(1) {
+    for pid in process_tree::ids(root).into_iter().skip(1) {
         sum += field(pid, "smaps_rollup", "Pss:").unwrap_or_default();
     }
     Ok(sum)

@@ -36,6 +36,8 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub(crate) enum Login {
     Orders,
     Auditor,
+    /// The superuser.
+    Admin,
 }
 
 impl Rig {
@@ -77,10 +79,11 @@ impl Rig {
 
     pub(crate) async fn connect(&self, login: Login) -> anyhow::Result<PgConnection> {
         let url = match login {
-            Login::Orders => &self.urls.orders,
-            Login::Auditor => &self.urls.auditor,
+            Login::Orders => self.urls.orders.clone(),
+            Login::Auditor => self.urls.auditor.clone(),
+            Login::Admin => self.postgres.admin_url(DATABASE),
         };
-        PgConnection::connect(url).await.context("failed to connect to the database")
+        PgConnection::connect(&url).await.context("failed to connect to the database")
     }
 
     /// Reads the conditions in force; those of the broker only while it runs.
@@ -132,6 +135,29 @@ impl Rig {
             // More often than `System::wait_ready` asks: this time is a figure.
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+
+    /// Restarts PostgreSQL with its statistics of statements. The services connect again.
+    pub(crate) async fn count_statements(&self) -> anyhow::Result<()> {
+        let mut admin = self.connect(Login::Admin).await?;
+        sqlx::query("alter system set shared_preload_libraries = 'pg_stat_statements'")
+            .execute(&mut admin)
+            .await?;
+        admin.close().await?;
+        self.postgres.stop().await?;
+        self.postgres.start().await?;
+        let mut admin = self.connect(Login::Admin).await?;
+        sqlx::query("create extension pg_stat_statements").execute(&mut admin).await?;
+        sqlx::query("alter system set pg_stat_statements.track_planning = on").execute(&mut admin).await?;
+        sqlx::query("select pg_reload_conf()").execute(&mut admin).await?;
+        self.system.wait_ready(READY_DEADLINE).await
+    }
+
+    /// Begins the statistics of statements anew.
+    pub(crate) async fn forget_statements(&self) -> anyhow::Result<()> {
+        let mut admin = self.connect(Login::Admin).await?;
+        sqlx::query("select pg_stat_statements_reset()").execute(&mut admin).await?;
+        Ok(())
     }
 
     /// Stops the broker. The services still accept orders, and the relay has nothing to do.

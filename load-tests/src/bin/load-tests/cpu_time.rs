@@ -1,0 +1,86 @@
+//! The processor time of processes, as Linux counts it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::process_tree;
+
+/// Linux reports these times in ticks of 10 ms on every platform that it still supports.
+const TICK: Duration = Duration::from_millis(10);
+
+/// The name under which this process's own time is found.
+pub(crate) const GENERATOR: &str = "load generator";
+
+/// The processor time that named processes have used so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CpuTimes(BTreeMap<String, Duration>);
+
+impl CpuTimes {
+    /// Reads the times of processes with their descendants, and of this process without any: the servers may be some.
+    pub(crate) fn read(processes: &[(String, u32)]) -> Self {
+        let mut times: BTreeMap<String, u64> = BTreeMap::new();
+        for (name, pid) in processes {
+            let family = process_tree::ids(*pid);
+            times.insert(
+                name.clone(),
+                family.into_iter().filter_map(Ticks::of).map(|ticks| ticks.own + ticks.children).sum(),
+            );
+        }
+        times.extend(Ticks::of(std::process::id()).map(|ticks| (GENERATOR.to_owned(), ticks.own)));
+        let duration = |ticks| TICK * u32::try_from(ticks).unwrap_or(u32::MAX);
+        Self(times.into_iter().map(|(name, ticks)| (name, duration(ticks))).collect())
+    }
+
+    /// What each process has used since `earlier`, in milliseconds.
+    pub(crate) fn since(&self, earlier: &Self) -> BTreeMap<String, f64> {
+        let spent = self.0.iter().map(|(name, now)| {
+            let before = earlier.0.get(name).copied().unwrap_or_default();
+            (name.clone(), now.saturating_sub(before).as_secs_f64() * 1e3)
+        });
+        spent.collect()
+    }
+}
+
+/// User and system time of a process, and of its children that have ended.
+#[derive(Debug, PartialEq, Eq)]
+struct Ticks {
+    own: u64,
+    children: u64,
+}
+
+impl Ticks {
+    /// `None` if the process has ended.
+    fn of(pid: u32) -> Option<Self> {
+        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Reads `pid (name) state …`, of which the fields 14 to 17 are the times. The name may contain spaces and parentheses.
+    fn parse(stat: &str) -> Option<Self> {
+        let (_, fields) = stat.rsplit_once(") ")?;
+        let mut times = fields.split_whitespace().skip(11).map_while(|ticks| ticks.parse::<u64>().ok());
+        let mut both = || Some(times.next()? + times.next()?);
+        Some(Self { own: both()?, children: both()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_four_times_are_found_behind_a_name_with_parentheses() {
+        let stat = "17 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 100 20 3 4 20 0 1 0 55 66";
+        assert_eq!(Ticks::parse(stat), Some(Ticks { own: 120, children: 7 }));
+        assert_eq!(Ticks::parse("17 (cut"), None);
+    }
+
+    #[test]
+    fn work_of_this_process_is_counted() {
+        let before = CpuTimes::read(&[]);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        // Any amount will do, but it has to be seen.
+        while CpuTimes::read(&[]).since(&before)[GENERATOR] < 20.0 {
+            assert!(std::time::Instant::now() < deadline, "no processor time was seen");
+            std::hint::black_box((0..1_000_000_u64).sum::<u64>());
+        }
+    }
+}
