@@ -77,7 +77,7 @@ insert into outbox_lanes (lane) select generate_series(0, 15);
 analyze outbox_lanes;
 
 -- The claim predicate: the events of one lane that a relay may publish now, reading only `seq > scan_from`
--- (docs/scan-watermark.md says why; 0 reads the whole lane). The relay uses it in three statements, and PostgreSQL
+-- (docs/scan-watermark.md says why; 0 reads the whole lane). The relay uses it in two statements, and PostgreSQL
 -- inlines the function into each of them, so it costs the same as its text in place.
 --
 -- An event is claimable when it is pending, not parked, and, if it has failed before, when its back-off has ended. It

@@ -59,7 +59,9 @@ impl Store for LabStore {
 
 fn wrap<T, U>(result: ClaimResult<T>, wrap: impl FnOnce(T) -> U) -> ClaimResult<U> {
     match result {
-        ClaimResult::Lanes(lanes, transaction) => ClaimResult::Lanes(lanes, wrap(transaction)),
+        ClaimResult::Lanes { lanes, others, transaction } => {
+            ClaimResult::Lanes { lanes, others, transaction: wrap(transaction) }
+        }
         ClaimResult::Busy => ClaimResult::Busy,
         ClaimResult::Idle => ClaimResult::Idle,
     }
@@ -77,7 +79,12 @@ async fn claim_rows(pool: &PgPool) -> Result<ClaimResult<LabTransaction<'static>
     .await
     .map_err(failed)?;
     Ok(if pending {
-        ClaimResult::Lanes(vec![0], LabTransaction::RowLocks(transaction))
+        // Rows that another relay holds cannot be told from none.
+        ClaimResult::Lanes {
+            lanes: vec![0],
+            others: true,
+            transaction: LabTransaction::RowLocks(transaction),
+        }
     } else {
         ClaimResult::Idle
     })

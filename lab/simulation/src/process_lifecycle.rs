@@ -158,7 +158,8 @@ async fn run_relay(process: Process, number: usize, options: RelayOptions) {
         let wait = match relay.step().await {
             Ok(Step::Published(_)) => Duration::ZERO,
             Ok(Step::Busy) => Duration::from_millis(2),
-            Ok(Step::Idle | Step::NoneConfirmed | Step::BrokerUnavailable) | Err(_) => poll,
+            Ok(Step::PublishedAll(_) | Step::Idle | Step::NoneConfirmed | Step::BrokerUnavailable)
+            | Err(_) => poll,
         };
         stop.run_until_cancelled(sleep(wait)).await;
     }

@@ -64,6 +64,7 @@ impl Store for MemoryStore {
         };
         // The statement's snapshot is older than its locks: what it selected may be published by now.
         process.scheduling_point("lock lanes").await;
+        let claimable = lanes.len();
         let session = {
             let mut state = process.world.lock();
             let state = &mut *state;
@@ -74,8 +75,7 @@ impl Store for MemoryStore {
             }
             lanes.truncate(max_lanes.into());
             if lanes.is_empty() {
-                let busy = state.outbox.claimable(state.now, self.filter).next().is_some();
-                return Ok(if busy { ClaimResult::Busy } else { ClaimResult::Idle });
+                return Ok(if claimable > 0 { ClaimResult::Busy } else { ClaimResult::Idle });
             }
             let id = state.outbox.next_session;
             state.outbox.next_session += 1;
@@ -94,7 +94,7 @@ impl Store for MemoryStore {
         // From here on, dropping the transaction releases the locks.
         let transaction = MemoryTransaction { store: self, session, ended: false };
         process.scheduling_point("after locking lanes").await;
-        Ok(ClaimResult::Lanes(lanes, transaction))
+        Ok(ClaimResult::Lanes { others: lanes.len() < claimable, lanes, transaction })
     }
 }
 

@@ -33,7 +33,7 @@ impl Store for OneAggregate {
             return Ok(ClaimResult::Idle);
         }
         let session = Session { pending: &mut self.0, marked: 0, last_statement: Instant::now() };
-        Ok(ClaimResult::Lanes(vec![0], session))
+        Ok(ClaimResult::Lanes { lanes: vec![0], others: false, transaction: session })
     }
 }
 
@@ -96,7 +96,7 @@ async fn relay_marks_confirmed_events_before_idle_limit_when_broker_is_slow() {
         let publisher = SlowPublisher(Duration::from_secs(seconds));
         let mut relay = Relay::over(store, publisher, RelayOptions::default());
         let mut published = 0;
-        while let Step::Published(count) = relay.step().await.unwrap() {
+        while let Step::Published(count) | Step::PublishedAll(count) = relay.step().await.unwrap() {
             published += count;
         }
         assert_eq!(published, 40, "with a broker that takes {seconds} s for each wave");

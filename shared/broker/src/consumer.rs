@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
-use messaging::{Backoff, DeadLetterStore, Handler};
+use messaging::{Backoff, DeadLetterStore, Handler, RoundLimiter};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -162,7 +162,9 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
     /// Consumes until the stop, or until the connection fails.
     async fn consume(&mut self, largest_group: usize) -> Result<(), Error> {
         let mut limit = largest_group;
+        let (mut limiter, mut took) = (RoundLimiter::new(), Duration::ZERO);
         loop {
+            limiter.wait(took).await;
             if self.checked.elapsed() > CHECK_INTERVAL {
                 self.check_queue().await?;
             }
@@ -176,6 +178,7 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
                 }
                 Some(Err(_)) => {
                     self.check_queue().await?;
+                    took = Duration::ZERO;
                     continue;
                 }
             };
@@ -187,7 +190,7 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
             {
                 group.push(delivery?);
             }
-            let size = group.len();
+            let (size, began) = (group.len(), Instant::now());
             self.status.set_working(true);
             let mut settling = Settling {
                 channel: &mut self.channel,
@@ -199,6 +202,7 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
             };
             let settled = settling.settle(group).await;
             self.status.set_working(false);
+            took = began.elapsed();
             // A database that is too slow for a large group is as slow for the next one.
             limit = match settled? {
                 Pace::TooSlow => (size / 2).max(1),

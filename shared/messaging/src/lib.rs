@@ -1,14 +1,16 @@
-//! The ports between the services and a broker, and two rules that both sides share: back-off and lanes. No I/O.
+//! The ports between the services and a broker, and what both sides share: back-off, a limit of rounds and lanes. No I/O.
 //!
 //! - [`Publisher`]: publishes messages and returns the outcome of each. `broker` implements it over RabbitMQ.
 //! - [`Handler`]: applies events. Each service implements it.
 //! - [`DeadLetterStore`]: keeps messages that could not be applied. `inbox` implements it over a table.
 //! - [`Backoff`]: exponential back-off with full jitter.
+//! - [`RoundLimiter`]: fewer and larger rounds of work under load.
 //! - [`lane()`]: the lane of an aggregate, a fixed share of all aggregates.
 
 mod backoff;
 mod lane;
 mod ports;
+mod round_limiter;
 
 pub use backoff::Backoff;
 pub use lane::{LANES, lane};
@@ -16,3 +18,4 @@ pub use ports::{
     Applied, BrokerUnavailable, DeadLetter, DeadLetterStore, Failure, Handler, Incoming, Outgoing,
     PublishOutcome, Publisher, Refusal,
 };
+pub use round_limiter::RoundLimiter;

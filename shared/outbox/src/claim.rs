@@ -1,4 +1,4 @@
-//! The three statements of a claim. The predicate itself is the SQL function `outbox_claimable`, with its reasons, in
+//! The two statements of a claim. The predicate itself is the SQL function `outbox_claimable`, with its reasons, in
 //! `migrations/outbox/1001_outbox.sql`. `scan_from` holds, for each lane, the `seq` after which the lane is read.
 
 use messaging::{LANES, Outgoing};
@@ -6,7 +6,14 @@ use sqlx::PgConnection;
 
 use crate::{Error, failed, store::ClaimedEvent};
 
-/// Locks up to `max_lanes` lanes that have claimable events, beginning the search at `first_lane`.
+/// A lane with claimable events.
+pub(crate) struct ClaimableLane {
+    pub(crate) lane: i16,
+    /// Whether it is locked by this transaction. Otherwise another relay holds it, or enough lanes are locked already.
+    pub(crate) locked: bool,
+}
+
+/// Finds all lanes that have claimable events, and locks up to `max_lanes` of them, beginning at `first_lane`.
 ///
 /// The lock is on *lane rows*. With `skip locked` on event rows instead, one relay would hold an order's first event
 /// while another publishes its second. Lanes that another relay holds are skipped, not waited for. The moving start
@@ -16,14 +23,21 @@ pub(crate) async fn lock_lanes(
     first_lane: i16,
     max_lanes: i64,
     scan_from: &[i64],
-) -> Result<Vec<i16>, Error> {
-    sqlx::query_scalar!(
-        "select lane
-         from outbox_lanes
-         where exists (select from outbox_claimable(outbox_lanes.lane, ($4::bigint[])[outbox_lanes.lane + 1]) offset 0)
-         order by (lane - $1::smallint + $3::smallint) % $3::smallint
-         limit $2
-         for update skip locked",
+) -> Result<Vec<ClaimableLane>, Error> {
+    sqlx::query_as!(
+        ClaimableLane,
+        r#"with claimable as materialized (
+               select lane from outbox_lanes
+               where exists (select from outbox_claimable(outbox_lanes.lane, ($4::bigint[])[outbox_lanes.lane + 1]) offset 0)
+           ), locked as (
+               select lane from outbox_lanes where lane in (select lane from claimable)
+               order by (lane - $1::smallint + $3::smallint) % $3::smallint
+               limit $2
+               for update skip locked
+           )
+           select lane as "lane!", locked.lane is not null as "locked!"
+           from claimable left join locked using (lane)
+           order by (lane - $1::smallint + $3::smallint) % $3::smallint"#,
         first_lane,
         max_lanes,
         LANES,
@@ -32,24 +46,6 @@ pub(crate) async fn lock_lanes(
     .fetch_all(transaction)
     .await
     .map_err(failed("failed to lock lanes of the outbox"))
-}
-
-/// Whether any event is claimable, in lanes that another relay may hold.
-///
-/// Lane by lane, with a `limit` in each: as a plain join PostgreSQL may read the whole index first, including the dead
-/// entries of all lanes.
-pub(crate) async fn any_claimable(transaction: &mut PgConnection, scan_from: &[i64]) -> Result<bool, Error> {
-    sqlx::query_scalar!(
-        r#"select exists (
-               select from unnest($1::bigint[]) with ordinality as watermark (seq, place)
-               cross join lateral (
-                   select from outbox_claimable((watermark.place - 1)::smallint, watermark.seq) limit 1) event
-           ) as "claimable!""#,
-        scan_from,
-    )
-    .fetch_one(transaction)
-    .await
-    .map_err(failed("failed to scan the outbox"))
 }
 
 /// Reads the claimable events of lanes that are already locked, at most `per_lane` from each, in `seq` order.

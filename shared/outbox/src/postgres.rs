@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use messaging::Refusal;
-use sqlx::{PgPool, Postgres, Transaction};
-use tokio::time::timeout;
+use sqlx::{PgPool, Postgres, pool::PoolConnection, raw_sql};
+use tokio::time::{Instant, timeout};
 
 use crate::{
     Error, claim, failed, mark,
@@ -16,23 +16,35 @@ use crate::{
 /// server that has gone silent.
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
 
+/// A step that follows a successful one within this time goes on with its connection. The pool would check it each time that
+/// it comes back: two round trips for a step that has five.
+const KEEP_CONNECTION: Duration = Duration::from_secs(1);
+
 async fn within_deadline<T>(statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let silent = |late| Error::new("the database does not answer", late);
     timeout(STATEMENT_DEADLINE, statement).await.map_err(silent)?
 }
 
 /// The outbox in the pool's schema.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct PostgresStore {
     pool: PgPool,
     watermark: ScanWatermark,
+    kept: Option<KeptConnection>,
+}
+
+/// The connection of the last step, outside any transaction.
+#[derive(Debug)]
+struct KeptConnection {
+    connection: PoolConnection<Postgres>,
+    since: Instant,
 }
 
 impl PostgresStore {
     /// `full_scan` is how often each lane is read from its beginning, and not only after its watermark: the longest that
     /// an event which was committed very late has to wait.
     pub fn new(pool: PgPool, full_scan: Duration) -> Self {
-        Self { pool, watermark: ScanWatermark::new(full_scan) }
+        Self { pool, watermark: ScanWatermark::new(full_scan), kept: None }
     }
 }
 
@@ -41,10 +53,22 @@ impl PostgresStore {
 /// While it is open no other relay can publish events of these lanes. If this process or its connection dies, PostgreSQL
 /// rolls back and the lanes are free at once. A process that is frozen instead is cut off by
 /// `idle_in_transaction_session_timeout`, and its late marks fail with its session.
+///
+/// If it is dropped before its commit, its connection goes back to the pool, which closes it: the lanes are free then too.
 #[derive(Debug)]
 pub struct PostgresTransaction<'store> {
-    transaction: Transaction<'static, Postgres>,
+    connection: PoolConnection<Postgres>,
     scan: Scan<'store>,
+    kept: &'store mut Option<KeptConnection>,
+}
+
+impl PostgresTransaction<'_> {
+    /// Runs "begin", "commit" or "rollback".
+    async fn run(&mut self, command: &'static str, failure: &'static str) -> Result<(), Error> {
+        let run = async { raw_sql(command).execute(&mut *self.connection).await.map_err(failed(failure)) };
+        within_deadline(run).await?;
+        Ok(())
+    }
 }
 
 impl Store for PostgresStore {
@@ -55,31 +79,33 @@ impl Store for PostgresStore {
         first_lane: i16,
         max_lanes: u8,
     ) -> Result<ClaimResult<PostgresTransaction<'_>>, Error> {
-        let mut scan = self.watermark.start_scan();
-        let begin = async { self.pool.begin().await.map_err(failed("failed to begin a transaction")) };
-        let mut transaction = within_deadline(begin).await?;
+        let Self { pool, watermark, kept } = self;
+        let connection = match kept.take() {
+            Some(kept) if kept.since.elapsed() < KEEP_CONNECTION => kept.connection,
+            _ => within_deadline(async { pool.acquire().await.map_err(failed("failed to connect")) }).await?,
+        };
+        let mut transaction = PostgresTransaction { connection, scan: watermark.start_scan(), kept };
+        transaction.run("begin", "failed to begin a transaction").await?;
+        let PostgresTransaction { connection, scan, .. } = &mut transaction;
         let from = scan.from();
-        let locking = claim::lock_lanes(&mut transaction, first_lane, max_lanes.into(), &from);
-        let lanes = scan
-            .time(within_deadline(locking), |lanes| {
-                // Fewer lanes than asked for: the statement has read all of them.
-                if lanes.len() < max_lanes.into() { vec![] } else { lanes.clone() }
-            })
-            .await?;
-        if lanes.is_empty() {
-            let looking = claim::any_claimable(&mut transaction, &from);
-            let claimable = scan.time(within_deadline(looking), |_| vec![]).await?;
-            return Ok(if claimable { ClaimResult::Busy } else { ClaimResult::Idle });
+        let locking = claim::lock_lanes(connection, first_lane, max_lanes.into(), &from);
+        let claimable = scan.time(within_deadline(locking), |_| vec![]).await?;
+        let (locked, others): (Vec<_>, Vec<_>) = claimable.into_iter().partition(|lane| lane.locked);
+        if locked.is_empty() {
+            // An idle relay keeps no connection.
+            transaction.run("rollback", "failed to end a scan").await?;
+            return Ok(if others.is_empty() { ClaimResult::Idle } else { ClaimResult::Busy });
         }
-        Ok(ClaimResult::Lanes(lanes, PostgresTransaction { transaction, scan }))
+        let lanes = locked.into_iter().map(|locked| locked.lane).collect();
+        Ok(ClaimResult::Lanes { lanes, others: !others.is_empty(), transaction })
     }
 }
 
 impl OutboxTransaction for PostgresTransaction<'_> {
     async fn claimable(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<ClaimedEvent>, Error> {
-        let Self { transaction, scan } = self;
+        let Self { connection, scan, .. } = self;
         let from = scan.from();
-        let reading = claim::read_claimable(transaction, lanes, per_lane, &from);
+        let reading = claim::read_claimable(connection, lanes, per_lane, &from);
         let claimed = scan.time(within_deadline(reading), |_| lanes.to_vec()).await?;
         scan.claimed(&claimed);
         Ok(claimed)
@@ -87,18 +113,18 @@ impl OutboxTransaction for PostgresTransaction<'_> {
 
     async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         self.scan.published(confirmed);
-        within_deadline(mark::mark_published(&mut self.transaction, confirmed)).await
+        within_deadline(mark::mark_published(&mut self.connection, confirmed)).await
     }
 
     async fn mark_refused(&mut self, event: &ClaimedEvent, refusal: Refusal) -> Result<(), Error> {
         self.scan.refused();
-        within_deadline(mark::mark_refused(&mut self.transaction, event, refusal)).await
+        within_deadline(mark::mark_refused(&mut self.connection, event, refusal)).await
     }
 
-    async fn commit(self) -> Result<(), Error> {
-        let Self { transaction, scan } = self;
-        let commit = async { transaction.commit().await.map_err(failed("failed to commit the marks")) };
-        within_deadline(commit).await?;
+    async fn commit(mut self) -> Result<(), Error> {
+        self.run("commit", "failed to commit the marks").await?;
+        let Self { connection, scan, kept } = self;
+        *kept = Some(KeptConnection { connection, since: Instant::now() });
         scan.committed();
         Ok(())
     }

@@ -38,6 +38,8 @@ impl Default for RelayOptions {
 pub enum Step {
     /// So many events were published and marked. There may be more.
     Published(usize),
+    /// So many events were published and marked, and this scan saw no others.
+    PublishedAll(usize),
     /// Events were claimed, and the broker confirmed none of them.
     NoneConfirmed,
     /// No event is claimable.
@@ -99,9 +101,9 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         if self.publisher.ready().await.is_err() {
             return Ok(Step::BrokerUnavailable);
         }
-        let (lanes, mut transaction) =
+        let (lanes, others, mut transaction) =
             match self.store.claim_lanes(self.first_lane, self.options.lanes).await? {
-                ClaimResult::Lanes(lanes, transaction) => (lanes, transaction),
+                ClaimResult::Lanes { lanes, others, transaction } => (lanes, others, transaction),
                 ClaimResult::Busy => return Ok(Step::Busy),
                 ClaimResult::Idle => return Ok(Step::Idle),
             };
@@ -114,9 +116,13 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         let claimed = transaction.claimable(&lanes, per_lane).await?;
         if claimed.is_empty() {
             // Another relay published these between our scan and our lock.
+            transaction.commit().await?;
             return Ok(Step::Busy);
         }
         crash_point("relay-claimed");
+        // A lane may hold more than was read of it.
+        let more = others || lanes.iter().any(|lane| claimed_in(*lane, &claimed) >= per_lane);
+        let all = claimed.len();
         let confirmed = publish(&mut self.publisher, &mut transaction, claimed, began).await?;
         crash_point("relay-confirmed");
         if !confirmed.is_empty() {
@@ -126,7 +132,11 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         transaction.commit().await?;
         crash_point("relay-committed");
         metrics::histogram!("outbox_batch_seconds").record(began.elapsed().as_secs_f64());
-        Ok(if confirmed.is_empty() { Step::NoneConfirmed } else { Step::Published(confirmed.len()) })
+        Ok(match confirmed.len() {
+            0 => Step::NoneConfirmed,
+            published if more || published < all => Step::Published(published),
+            published => Step::PublishedAll(published),
+        })
     }
 
     /// Steps until `stop`, sleeping when there is nothing to do. A step that has begun is finished first.
@@ -135,7 +145,9 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         let mut busy_pause = FIRST_BUSY_PAUSE;
         let mut database_answers = true;
         while !stop.is_cancelled() {
+            let began = Instant::now();
             let step = self.step().await;
+            let took = began.elapsed();
             log_change(&mut database_answers, &step);
             let wait = match step {
                 Ok(Step::BrokerUnavailable | Step::NoneConfirmed) | Err(_) => {
@@ -149,24 +161,31 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                     busy_pause = (busy_pause * 2).min(LONGEST_BUSY_PAUSE);
                     wait
                 }
-                Ok(Step::Published(_) | Step::Idle) => {
+                Ok(Step::Published(_)) => {
                     retry.reset();
                     busy_pause = FIRST_BUSY_PAUSE;
-                    if matches!(step, Ok(Step::Published(_))) {
-                        continue;
-                    }
-                    // An event that only a full scan finds may have used up its wake-up already.
+                    continue;
+                }
+                // An event that was committed meanwhile has left a wake-up: nothing is lost by not looking again. One that
+                // only a full scan finds may have used up its wake-up already.
+                Ok(Step::PublishedAll(_) | Step::Idle) => {
+                    retry.reset();
+                    busy_pause = FIRST_BUSY_PAUSE;
                     self.options.poll.min(self.options.full_scan)
                 }
             };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = wake.woken() => {}
+                () = wake.woken(took) => {}
                 () = sleep(wait) => {}
             }
         }
     }
+}
+
+fn claimed_in(lane: i16, claimed: &[ClaimedEvent]) -> i64 {
+    claimed.iter().map(|event| i64::from(event.lane == lane)).sum()
 }
 
 /// Logs once when the database stops answering, and once when it answers again.

@@ -22,7 +22,12 @@ pub struct ClaimedEvent {
 #[derive(Debug)]
 pub enum ClaimResult<T> {
     /// These lanes are locked while the transaction lives, and each had a claimable event.
-    Lanes(Vec<i16>, T),
+    Lanes {
+        lanes: Vec<i16>,
+        /// Whether other lanes had one too: held by another relay, or more than were asked for.
+        others: bool,
+        transaction: T,
+    },
     /// Events are claimable, in lanes that other relays hold.
     Busy,
     /// No event is claimable.

@@ -2,18 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use messaging::Backoff;
+use messaging::{Backoff, RoundLimiter};
 use sqlx::{PgPool, postgres::PgListener};
 use tokio::{
-    sync::Notify,
+    sync::{Mutex, Notify},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// The pause after each notification to other instances: at most a hundred a second, however many orders are placed.
-/// Each costs every listener a wake-up, and one that says "scan" says all there is to say.
-const NOTIFY_PAUSE: Duration = Duration::from_millis(10);
+/// The pause after each notification to other instances: at most ten a second, however many orders are placed. Each costs
+/// two statements and every listener a wake-up, and the relays of this process are at work already.
+const NOTIFY_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a subscription may be silent before it is renewed: a connection that died without a word looks the same.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
@@ -22,20 +22,28 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Tells the relays that an event was committed. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Wake(Arc<Signals>);
 
-#[derive(Default)]
 struct Signals {
-    /// Wakes the relays of this process.
+    /// Wakes one relay of this process.
     local: Notify,
+    /// One relay at a time waits for `local`, and the others wait for this: the limit is one for all of them.
+    limiter: Mutex<RoundLimiter>,
     /// Wakes [`notify_other_instances`].
     remote: Notify,
 }
 
+impl Default for Wake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Wake {
     pub fn new() -> Self {
-        Self::default()
+        let limiter = Mutex::default();
+        Self(Arc::new(Signals { local: Notify::new(), limiter, remote: Notify::new() }))
     }
 
     /// Wakes the relays. Call it after the commit: before it, the relay would scan, find nothing, and sleep again.
@@ -44,13 +52,17 @@ impl Wake {
         self.0.remote.notify_one();
     }
 
-    /// Waits for a wake-up. One that came while no relay was waiting is kept, so a busy relay misses none.
-    pub(crate) async fn woken(&self) {
+    /// Waits for a wake-up. One that came while no relay was waiting is kept, so a busy relay misses none. `last_step` is
+    /// how long the caller's last step took.
+    pub(crate) async fn woken(&self, last_step: Duration) {
+        let mut limiter = self.0.limiter.lock().await;
+        // First the pause, then the wake-up: what is committed during the pause needs no step of its own.
+        limiter.wait(last_step).await;
         self.0.local.notified().await;
     }
 }
 
-/// Sends `NOTIFY` to other instances after commits, at most once every 10 ms, until `stop`.
+/// Sends `NOTIFY` to other instances after commits, at most once every 100 ms, until `stop`.
 ///
 /// In a transaction of its own: a `NOTIFY` inside the order's transaction takes a server-wide lock that is held until
 /// after that commit's flush to disk. Commits then queue behind each other, and throughput falls to a third or a ninth,

@@ -24,7 +24,7 @@ async fn committed_events_are_published_once_and_in_order() -> anyhow::Result<()
         (outbox.append(order, 1).await?, outbox.append(order, 2).await?, outbox.append(order, 3).await?);
     let broker = ScriptedBroker::that_confirms();
     let mut relay = outbox.relay(&broker);
-    assert_eq!(relay.step().await?, Step::Published(3));
+    assert_eq!(relay.step().await?, Step::PublishedAll(3));
     assert_eq!(relay.step().await?, Step::Idle);
     assert_eq!(broker.seen(), [first, second, third]);
     Ok(())
@@ -61,9 +61,9 @@ async fn event_committed_late_is_not_skipped() -> anyhow::Result<()> {
     let early = outbox.append(Uuid::now_v7(), 1).await?;
     let broker = ScriptedBroker::that_confirms();
     let mut relay = outbox.relay(&broker);
-    assert_eq!(relay.step().await?, Step::Published(1));
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
     slow.commit().await?;
-    assert_eq!(relay.step().await?, Step::Published(1));
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
     assert_eq!(broker.seen(), [early, late.event_id]);
     Ok(())
 }
@@ -80,7 +80,7 @@ async fn unavailable_broker_costs_no_attempts() -> anyhow::Result<()> {
     }
     assert_eq!(outbox.state(id).await?, EventState::PENDING);
     broker.set_unavailable(false);
-    assert_eq!(relay.step().await?, Step::Published(1));
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
     Ok(())
 }
 
@@ -94,7 +94,7 @@ async fn unknown_outcome_is_retried_with_the_same_id_and_costs_no_attempt() -> a
     assert_eq!(relay.step().await?, Step::NoneConfirmed);
     assert_eq!(relay.step().await?, Step::NoneConfirmed);
     assert_eq!(outbox.state(id).await?, EventState::PENDING);
-    assert_eq!(relay.step().await?, Step::Published(1));
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
     assert_eq!(broker.seen(), [id, id, id]);
     Ok(())
 }
@@ -153,7 +153,7 @@ async fn event_is_parked_after_its_last_attempt_and_others_go_on() -> anyhow::Re
     assert_eq!(relay.step().await?, Step::Idle, "an event behind a parked one is not claimable");
     assert_eq!(outbox.state(second).await?, EventState::PENDING);
     let other = outbox.append(Uuid::now_v7(), 1).await?;
-    assert_eq!(relay.step().await?, Step::Published(1));
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
     assert!(outbox.state(other).await?.published);
     Ok(())
 }
@@ -186,7 +186,7 @@ async fn event_that_a_full_queue_refuses_is_never_parked_and_keeps_attempts() ->
     }
     full.store(false, Ordering::SeqCst);
     sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
-    assert_eq!(relay.step().await?, Step::Published(1));
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
     Ok(())
 }
 
@@ -206,13 +206,13 @@ async fn two_relays_never_publish_the_same_aggregate_at_once() -> anyhow::Result
     let other = outbox.append(aggregate_in_lane((lane(order) + 1) % 16), 1).await?;
     let quick = ScriptedBroker::that_confirms();
     let mut second = outbox.relay(&quick);
-    assert_eq!(second.step().await?, Step::Published(1), "the other lane is free");
+    assert_eq!(second.step().await?, Step::Published(1), "the other lane is free, and one is not");
     assert_eq!(quick.seen(), [other]);
     assert_eq!(second.step().await?, Step::Busy, "the order's lane is locked");
 
     hold.release();
-    assert_eq!(publishing.await??, Step::Published(1));
-    assert_eq!(second.step().await?, Step::Published(1));
+    assert_eq!(publishing.await??, Step::PublishedAll(1));
+    assert_eq!(second.step().await?, Step::PublishedAll(1));
     Ok(())
 }
 
@@ -241,7 +241,7 @@ async fn relay_republishes_after_crash_between_confirm_and_mark() -> anyhow::Res
     assert!(first_step.await?.is_err(), "a relay without locks has marked an event");
     assert_eq!(outbox.state(id).await?, EventState::PENDING);
     second_hold.release();
-    assert_eq!(second_step.await??, Step::Published(1));
+    assert_eq!(second_step.await??, Step::PublishedAll(1));
     assert_eq!(broker.seen(), [id, id], "both copies have the same id");
     Ok(())
 }
