@@ -1,9 +1,11 @@
 //! The billing service. `payment_handler` is where events become pending payments, once; `payment_worker` calls the payment
 //! provider for them; `payment_provider` is the provider's HTTP API.
 
+mod due_payments;
 mod payment_handler;
 mod payment_provider;
 mod payment_worker;
+mod provider_answers;
 mod settings;
 
 use broker::topology;

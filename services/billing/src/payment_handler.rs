@@ -29,7 +29,7 @@ impl PaymentHandler {
 
 impl Handler for PaymentHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
+        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
         let first = INBOX.first_time(&mut transaction, group).await?;
         // Within a group all creations come before all cancellations. For each order that is the order of its events,
         // and one or two statements for each kind do for hundreds of orders.
@@ -85,7 +85,8 @@ async fn record_payments(
 /// Voids or refunds the payments of cancelled orders, and records the cancellations.
 ///
 /// A payment for which the provider was never called is void. One for which it may be working right now is called for
-/// again until its outcome is known; the worker then sees the mark and has it refunded.
+/// again until its outcome is known; the worker then sees the mark and has it refunded. Locked in the order of their ids, as
+/// the worker locks them: otherwise the two could deadlock.
 async fn cancel_payments(
     transaction: &mut PgConnection,
     orders: &HashMap<Uuid, Uuid>,
@@ -111,8 +112,12 @@ async fn cancel_payments(
                           else state end,
              attempts = case when state = 'captured' then 0 else attempts end,
              due_at = case when state = 'captured' then clock_timestamp() else due_at end
-         from unnest($1::uuid[], $2::uuid[]) as off (order_id, event_id)
-         where payments.order_id = off.order_id and cancelled_by is null",
+         from (
+             select payments.id, off.event_id
+             from payments join unnest($1::uuid[], $2::uuid[]) as off (order_id, event_id) using (order_id)
+             order by payments.id for update of payments
+         ) off
+         where payments.id = off.id and cancelled_by is null",
         &order_ids,
         &event_ids,
     )

@@ -40,6 +40,17 @@ pub enum ProviderResponse {
     Unknown(String),
 }
 
+impl ProviderResponse {
+    /// A short, stable name for logs and metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Done(_) => "done",
+            Self::Declined(_) => "declined",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Done {
     id: Uuid,

@@ -280,6 +280,42 @@ async fn two_workers_that_call_for_one_payment_at_the_same_time_charge_once() ->
     Ok(())
 }
 
+/// Two answers cannot be written, because their events exist already: something that no code does, and no retry mends.
+#[tokio::test]
+async fn answers_that_cannot_be_written_keep_no_others_from_being_written() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    let gate = Arc::new(Semaphore::new(0));
+    let provider = HeldProvider::new(billing.http_provider()?, &gate);
+    billing.start_worker(provider.clone(), LONG_LEASE);
+    let orders: Vec<_> = (0..4).map(|_| Uuid::now_v7()).collect();
+    let group: Vec<_> = orders.iter().map(|order| created(*order, Uuid::new_v4())).collect();
+    billing.handler.apply(&group).await?;
+    eventually("all calls to begin", DEADLINE, async || {
+        Ok((provider.begun.load(Ordering::SeqCst) == 4).then_some(()))
+    })
+    .await?;
+    let (bad, good) = orders.split_at(2);
+    let conflicting = sqlx::query(
+        "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                             payload, lane)
+         select gen_random_uuid(), 'payment', id, 1, 'Conflicting', 1, '{}', 0 from payments where order_id = any($1)",
+    );
+    conflicting.bind(bad).execute(&billing.pool).await?;
+    // While the payments are locked no answer is written, and answers gather.
+    let mut locked = billing.pool.begin().await?;
+    sqlx::query("select from payments for update").execute(&mut *locked).await?;
+    gate.close();
+    eventually("all calls to end", DEADLINE, async || Ok(provider.has_ended().then_some(()))).await?;
+    locked.commit().await?;
+    for order in good {
+        billing.until(*order, "captured").await?;
+    }
+    for order in bad {
+        billing.until(*order, "asked").await?;
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn errors_are_retried_and_a_decline_is_final() -> anyhow::Result<()> {
     let billing = Billing::start().await?;

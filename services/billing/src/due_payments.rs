@@ -1,0 +1,76 @@
+//! Payments for which the payment provider is to be called, and how an instance takes them.
+
+use std::time::Duration;
+
+use events::{Money, TraceContext};
+use sqlx::PgPool;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::ProviderResponse;
+
+/// How long one statement may take, seen from here: longer than the server's own limit.
+pub(crate) const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
+
+/// A payment for which the provider is to be called.
+pub(crate) struct DuePayment {
+    pub(crate) id: Uuid,
+    pub(crate) order_id: Uuid,
+    pub(crate) customer_id: Uuid,
+    pub(crate) amount: Money,
+    /// The key of the charge.
+    pub(crate) event_id: Uuid,
+    pub(crate) trace: TraceContext,
+    pub(crate) attempts: i32,
+    /// The key of the refund, and the charge; `None` while the payment is to be charged.
+    pub(crate) refund: Option<(Uuid, Uuid)>,
+}
+
+/// A payment for which the provider was called.
+pub(crate) struct CalledPayment {
+    pub(crate) payment: DuePayment,
+    pub(crate) response: ProviderResponse,
+}
+
+/// Takes payments that are due, at most `most`, and leases them. A payment that is taken and never settled, because
+/// this process dies, is due again when its lease ends.
+///
+/// A payment that was never taken is due whatever the clock says: after the database's clock has been set back, it would
+/// wait for as long as that.
+///
+/// `materialized`, because a plan may run a plain subquery once for each row that it is compared with, and its limit
+/// would then apply each time anew.
+pub(crate) async fn take(pool: &PgPool, most: i64, lease: Duration) -> Vec<DuePayment> {
+    let taken = sqlx::query!(
+        "with due as materialized (
+             select id from payments
+             where state in ('asked', 'refunding') and (attempts = 0 or due_at <= clock_timestamp())
+             order by due_at limit $1 for update skip locked
+         )
+         update payments
+         set attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => $2)
+         from due where payments.id = due.id
+         returning payments.id, order_id, customer_id, amount, currency, event_id, traceparent, attempts,
+                   cancelled_by, charge_id",
+        most,
+        lease.as_secs_f64(),
+    )
+    .fetch_all(pool);
+    let taken = timeout(STATEMENT_DEADLINE, taken).await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
+    let rows = taken.unwrap_or_else(|error| {
+        tracing::warn!(error = &error as &dyn std::error::Error, "failed to take due payments");
+        vec![]
+    });
+    let due = rows.into_iter().map(|row| DuePayment {
+        id: row.id,
+        order_id: row.order_id,
+        customer_id: row.customer_id,
+        amount: Money { amount: row.amount, currency: row.currency },
+        event_id: row.event_id,
+        trace: TraceContext::parse(&row.traceparent).map_or_else(TraceContext::root, |trace| trace.child()),
+        attempts: row.attempts,
+        // A charge exists, and its order is cancelled.
+        refund: row.cancelled_by.zip(row.charge_id),
+    });
+    due.collect()
+}

@@ -1,0 +1,199 @@
+//! Writes the payment provider's answers: each with the event that reports it, and those of a round in one statement.
+
+use std::error::Error;
+
+use database::is_unavailable;
+use events::{Data, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded};
+use messaging::lane;
+use sqlx::PgPool;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::{
+    ProviderResponse,
+    due_payments::{CalledPayment, DuePayment, STATEMENT_DEADLINE},
+};
+
+/// What was written.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Written {
+    /// At least one event.
+    pub(crate) events: bool,
+    /// A captured payment that is to be refunded, because its order was cancelled meanwhile.
+    pub(crate) refunds_due: bool,
+}
+
+/// A final answer of the provider.
+struct Answer {
+    called: CalledPayment,
+    /// The id of the charge or the refund; `None` means declined.
+    provider_id: Option<Uuid>,
+    event: NewEvent,
+}
+
+/// Writes the final answers, and schedules another call where there is none.
+///
+/// Failures are logged here. Nothing is lost by one: the payment is due again when its lease ends, under the same key.
+pub(crate) async fn write(pool: &PgPool, called: Vec<CalledPayment>) -> Written {
+    let mut answers = vec![];
+    for called in called {
+        match final_answer(&called) {
+            Ok(Some((provider_id, event))) => answers.push(Answer { called, provider_id, event }),
+            Ok(None) => {
+                let scheduled = timeout(STATEMENT_DEADLINE, retry_later(pool, &called)).await;
+                log(&called, scheduled.unwrap_or(Err(sqlx::Error::PoolTimedOut)).as_ref().err());
+            }
+            Err(error) => log(&called, Some(&error)),
+        }
+    }
+    // A payment whose lease ended during its call is here twice, with the same answer.
+    answers.sort_by_key(|answer| answer.called.payment.id);
+    answers.dedup_by_key(|answer| answer.called.payment.id);
+    let together = write_final(pool, &answers).await;
+    match together {
+        // One bad answer must not keep the others from being written.
+        Err(error) if answers.len() > 1 && !is_unavailable(&error) => {
+            let mut written = Written::default();
+            for answer in answers.chunks(1) {
+                let alone = write_final(pool, answer).await;
+                log_all(answer, alone.as_ref().err());
+                let alone = alone.unwrap_or_default();
+                written.events |= alone.events;
+                written.refunds_due |= alone.refunds_due;
+            }
+            written
+        }
+        together => {
+            log_all(&answers, together.as_ref().err());
+            together.unwrap_or_default()
+        }
+    }
+}
+
+/// The provider's id, and the event that reports the answer. `None` where the answer is not final. A refund cannot be
+/// declined: it is repeated too.
+fn final_answer(called: &CalledPayment) -> Result<Option<(Option<Uuid>, NewEvent)>, serde_json::Error> {
+    let payment = &called.payment;
+    let (payment_id, order_id, amount) = (payment.id, payment.order_id, payment.amount.clone());
+    Ok(Some(match (payment.refund, &called.response) {
+        (None, ProviderResponse::Done(charge_id)) => {
+            let body = PaymentCaptured { payment_id, order_id, amount, charge_id: *charge_id };
+            (Some(*charge_id), new_event(payment, 1, &body)?)
+        }
+        (None, ProviderResponse::Declined(reason)) => {
+            let body = PaymentDeclined { payment_id, order_id, reason: reason.clone() };
+            (None, new_event(payment, 1, &body)?)
+        }
+        (Some(_), ProviderResponse::Done(refund_id)) => {
+            let body = PaymentRefunded { payment_id, order_id, amount, refund_id: *refund_id };
+            (Some(*refund_id), new_event(payment, 2, &body)?)
+        }
+        (Some(_), ProviderResponse::Declined(_)) | (_, ProviderResponse::Unknown(_)) => return Ok(None),
+    }))
+}
+
+fn new_event<D: Data>(payment: &DuePayment, version: i32, body: &D) -> Result<NewEvent, serde_json::Error> {
+    NewEvent::of("/billing", ("payment", payment.id, version), &payment.trace, body)
+}
+
+/// Writes final answers and their events in one statement. Payments are locked in the order of their ids, as everywhere. If the order was cancelled meanwhile, a captured payment is due
+/// for a refund at once. An answer that another instance has written already, with the same key and so with the same
+/// content, changes nothing.
+async fn write_final(pool: &PgPool, answers: &[Answer]) -> Result<Written, sqlx::Error> {
+    if answers.is_empty() {
+        return Ok(Written::default());
+    }
+    let events = || answers.iter().map(|answer| &answer.event);
+    let column =
+        |text: fn(&NewEvent) -> &str| events().map(|event| text(event).to_owned()).collect::<Vec<_>>();
+    let from = |answer: &Answer| if answer.called.payment.refund.is_none() { "asked" } else { "refunding" };
+    let written = sqlx::query!(
+        r#"with answer as materialized (
+               select answer.* from unnest($1::uuid[], $2::uuid[], $3::text[]) as answer (payment_id, provider_id, from_state)
+               join payments on payments.id = answer.payment_id
+               order by payments.id for update of payments
+           ), settled as (
+               update payments
+               set charge_id = case when state = 'asked' then answer.provider_id else charge_id end,
+                   answered_at = case when state = 'asked' then clock_timestamp() else answered_at end,
+                   refund_id = case when state = 'refunding' then answer.provider_id end,
+                   refunded_at = case when state = 'refunding' then clock_timestamp() end,
+                   last_error = null, attempts = 0, due_at = clock_timestamp(),
+                   state = case when state = 'refunding' then 'refunded'
+                                when answer.provider_id is null then 'declined'
+                                when cancelled_by is null then 'captured' else 'refunding' end
+               from answer
+               where payments.id = answer.payment_id and payments.state = answer.from_state
+               returning payments.id, payments.state
+           ), event as (
+               insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
+                                   schema_version, payload, headers, lane)
+               select event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                      payload::json, headers, lane
+               from settled
+               join unnest($4::uuid[], $5::text[], $1::uuid[], $6::int[], $7::text[], $8::smallint[], $9::text[],
+                           $10::jsonb[], $11::smallint[])
+                        as event (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                                  payload, headers, lane)
+                   on event.aggregate_id = settled.id
+           )
+           select count(*) > 0 as "events!", coalesce(bool_or(state = 'refunding'), false) as "refunds_due!" from settled"#,
+        &answers.iter().map(|answer| answer.called.payment.id).collect::<Vec<_>>(),
+        &answers.iter().map(|answer| answer.provider_id).collect::<Vec<_>>() as &[Option<Uuid>],
+        &answers.iter().map(|answer| from(answer).to_owned()).collect::<Vec<_>>(),
+        &events().map(|event| event.event_id).collect::<Vec<_>>(),
+        &column(|event| event.aggregate_type),
+        &events().map(|event| event.aggregate_version).collect::<Vec<_>>(),
+        &column(|event| event.event_type),
+        &events().map(|event| event.schema_version).collect::<Vec<_>>(),
+        &column(|event| &event.payload),
+        &events().map(|event| event.headers.clone()).collect::<Vec<_>>(),
+        &answers.iter().map(|answer| lane(answer.called.payment.id)).collect::<Vec<_>>(),
+    )
+    .fetch_one(pool);
+    let written = timeout(STATEMENT_DEADLINE, written).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+    Ok(Written { events: written.events, refunds_due: written.refunds_due })
+}
+
+/// Schedules another call: after a wait drawn from a range that doubles up to half a minute.
+async fn retry_later(pool: &PgPool, called: &CalledPayment) -> Result<(), sqlx::Error> {
+    let CalledPayment { payment, response } = called;
+    let (ProviderResponse::Declined(reason) | ProviderResponse::Unknown(reason)) = response else {
+        return Ok(());
+    };
+    tracing::warn!(
+        payment_id = %payment.id, order_id = %payment.order_id, attempts = payment.attempts, reason,
+        "payment provider gave no final answer; the worker will retry"
+    );
+    sqlx::query!(
+        "update payments
+         set last_error = $2,
+             due_at = clock_timestamp() + random() * least(30, 0.1 * power(2, least(attempts, 9))) * interval '1 s'
+         where id = $1 and state in ('asked', 'refunding')",
+        payment.id,
+        reason,
+    )
+    .execute(pool)
+    .await?;
+    Ok(())
+}
+
+fn log_all(answers: &[Answer], error: Option<&sqlx::Error>) {
+    for answer in answers {
+        log(&answer.called, error);
+    }
+}
+
+/// Logs one call, and whether its answer was written.
+fn log<E: Error + 'static>(called: &CalledPayment, error: Option<&E>) {
+    let CalledPayment { payment, response } = called;
+    let call = if payment.refund.is_some() { "refund" } else { "charge" };
+    let (payment_id, order_id, attempts) = (payment.id, payment.order_id, payment.attempts);
+    let (trace_id, outcome) = (payment.trace.trace_id(), response.name());
+    if let Some(error) = error {
+        let error = error as &dyn Error;
+        tracing::warn!(error, %payment_id, %order_id, trace_id, call, outcome, "failed to write an answer");
+    } else {
+        tracing::info!(%payment_id, %order_id, trace_id, call, outcome, attempts, "payment provider called");
+    }
+}
