@@ -23,7 +23,7 @@ impl MailHandler {
 
 impl Handler for MailHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
+        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
         let first = INBOX.first_time(&mut transaction, group).await?;
         let mut mails = Mails::default();
         for event in &first {

@@ -25,7 +25,7 @@ impl StockHandler {
 
 impl Handler for StockHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
+        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
         let first = INBOX.first_time(&mut transaction, group).await?;
         // Within a group all creations come before all cancellations. For each order that is the order of its events,
         // and a few statements for each kind do for hundreds of orders.
@@ -115,8 +115,7 @@ async fn reserve(
         reservations.push(reservation);
         answers.push(answer(event, reservation_id, 1, &StockReserved { reservation_id, order_id })?);
     }
-    insert(transaction, &reservations).await.map_err(inbox::failure)?;
-    move_stock(transaction, taken).await.map_err(inbox::failure)?;
+    write(transaction, &reservations, taken).await.map_err(inbox::failure)?;
     Ok(answers)
 }
 
@@ -175,8 +174,8 @@ async fn release(
     .fetch_all(&mut *transaction)
     .await
     .map_err(inbox::failure)?;
-    let back = back.into_iter().map(|line| (line.sku, -line.quantity)).collect();
-    move_stock(transaction, back).await.map_err(inbox::failure)?;
+    let back = back.into_iter().map(|line| (line.sku, line.quantity)).collect();
+    give_back(transaction, back).await.map_err(inbox::failure)?;
 
     let mut answers = vec![];
     for row in released {
@@ -204,40 +203,53 @@ struct Reservation<'event> {
     lines: &'event [Line],
 }
 
-async fn insert(transaction: &mut PgConnection, reservations: &[Reservation<'_>]) -> Result<(), sqlx::Error> {
+/// Inserts reservations with their lines, and takes their quantities from the stock, whose rows are locked already.
+async fn write(
+    transaction: &mut PgConnection,
+    reservations: &[Reservation<'_>],
+    taken: BTreeMap<String, i64>,
+) -> Result<(), sqlx::Error> {
+    let numbered =
+        |reservation: &Reservation<'_>| (1_i16..).zip(reservation.lines).map(|(n, _)| n).collect::<Vec<_>>();
+    let lines = || reservations.iter().flat_map(|one| one.lines.iter().map(move |line| (one.id, line)));
+    let (skus, amounts): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
     sqlx::query!(
-        "insert into reservations (id, order_id, event_id, state)
-         select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[])",
+        "with reservation as (
+             insert into reservations (id, order_id, event_id, state)
+             select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[])
+         ), line as (
+             insert into reservation_lines (reservation_id, line_number, sku, quantity)
+             select * from unnest($5::uuid[], $6::smallint[], $7::text[], $8::int[])
+         )
+         update stock set reserved = stock.reserved + taken.amount
+         from unnest($9::text[], $10::bigint[]) as taken (sku, amount)
+         where stock.sku = taken.sku",
         &reservations.iter().map(|reservation| reservation.id).collect::<Vec<_>>(),
         &reservations.iter().map(|reservation| reservation.order_id).collect::<Vec<_>>(),
         &reservations.iter().map(|reservation| reservation.event_id).collect::<Vec<_>>(),
         &reservations.iter().map(|reservation| reservation.state.to_owned()).collect::<Vec<_>>(),
-    )
-    .execute(&mut *transaction)
-    .await?;
-    let numbered =
-        |reservation: &Reservation<'_>| (1_i16..).zip(reservation.lines).map(|(n, _)| n).collect::<Vec<_>>();
-    let lines = || reservations.iter().flat_map(|one| one.lines.iter().map(move |line| (one.id, line)));
-    sqlx::query!(
-        "insert into reservation_lines (reservation_id, line_number, sku, quantity)
-         select * from unnest($1::uuid[], $2::smallint[], $3::text[], $4::int[])",
         &lines().map(|(id, _)| id).collect::<Vec<_>>(),
         &reservations.iter().flat_map(numbered).collect::<Vec<_>>(),
         &lines().map(|(_, line)| line.sku.clone()).collect::<Vec<_>>(),
         &lines().map(|(_, line)| line.quantity).collect::<Vec<_>>(),
+        &skus,
+        &amounts,
     )
     .execute(transaction)
     .await?;
     Ok(())
 }
 
-/// Changes the reserved quantities. Sorted by SKU, like every lock here.
-async fn move_stock(transaction: &mut PgConnection, moved: BTreeMap<String, i64>) -> Result<(), sqlx::Error> {
-    let (skus, amounts): (Vec<_>, Vec<_>) = moved.into_iter().unzip();
+/// Gives reserved quantities back. Sorted by SKU, like every lock here.
+async fn give_back(
+    transaction: &mut PgConnection,
+    released: BTreeMap<String, i64>,
+) -> Result<(), sqlx::Error> {
+    let (skus, amounts): (Vec<_>, Vec<_>) = released.into_iter().unzip();
     sqlx::query!(
-        "update stock set reserved = stock.reserved + more.amount
-         from (select * from unnest($1::text[], $2::bigint[]) as more (sku, amount) order by sku) more
-         where stock.sku = more.sku",
+        "update stock set reserved = stock.reserved - back.amount
+         from (select * from unnest($1::text[], $2::bigint[]) as back (sku, amount) order by sku) back
+         where stock.sku = back.sku",
         &skus,
         &amounts,
     )

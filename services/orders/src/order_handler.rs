@@ -46,12 +46,8 @@ struct Order {
 }
 
 impl Handler for OrderHandler {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this pool is for transactions, and no client can hang up on this task"
-    )]
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
+        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
         let first = INBOX.first_time(&mut transaction, group).await?;
         let answers: Vec<_> = first.iter().filter_map(|event| answer(event)).collect();
         let mut published = vec![];
@@ -60,8 +56,7 @@ impl Handler for OrderHandler {
             for answer in &answers {
                 published.extend(transition(answer, &mut orders)?);
             }
-            write(&mut transaction, &orders).await.map_err(inbox::failure)?;
-            record(&mut transaction, &answers).await.map_err(inbox::failure)?;
+            write(&mut transaction, &orders, &answers).await.map_err(inbox::failure)?;
             outbox::append(&mut transaction, &published).await.map_err(inbox::failure)?;
         }
         crash_point("effect-written");
@@ -151,16 +146,25 @@ fn cancellation_cause(body: &Body) -> (Cause, String) {
     }
 }
 
-/// Updates the orders. A transition without an event leaves the version unchanged: it counts published events.
-async fn write(transaction: &mut PgConnection, orders: &HashMap<Uuid, Order>) -> Result<(), sqlx::Error> {
+/// Updates the orders, and records which service has answered what. A transition without an event leaves the version
+/// unchanged: it counts published events.
+async fn write(
+    transaction: &mut PgConnection,
+    orders: &HashMap<Uuid, Order>,
+    answers: &[Answer<'_>],
+) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "update orders
-         set status = moved.status, version = moved.version,
-             confirmed_at = case when moved.status = 'confirmed' then clock_timestamp() else confirmed_at end,
-             cancelled_at = case when moved.status = 'cancelled' then clock_timestamp() end,
-             cancelled_for = moved.cause
-         from unnest($1::uuid[], $2::text[], $3::int[], $4::text[]) as moved (id, status, version, cause)
-         where orders.id = moved.id and orders.status <> moved.status",
+        "with moved as (
+             update orders
+             set status = moved.status, version = moved.version,
+                 confirmed_at = case when moved.status = 'confirmed' then clock_timestamp() else confirmed_at end,
+                 cancelled_at = case when moved.status = 'cancelled' then clock_timestamp() end,
+                 cancelled_for = moved.cause
+             from unnest($1::uuid[], $2::text[], $3::int[], $4::text[]) as moved (id, status, version, cause)
+             where orders.id = moved.id and orders.status <> moved.status
+         )
+         insert into answers (order_id, event_id, event_type, source, occurred_at)
+         select * from unnest($5::uuid[], $6::uuid[], $7::text[], $8::text[], $9::timestamptz[])",
         &orders.keys().copied().collect::<Vec<_>>(),
         &orders.values().map(|order| order.state.to_string()).collect::<Vec<_>>(),
         &orders.values().map(|order| order.version).collect::<Vec<_>>(),
@@ -168,17 +172,6 @@ async fn write(transaction: &mut PgConnection, orders: &HashMap<Uuid, Order>) ->
             .values()
             .map(|order| order.cancelled_for.map(|cause| cause.name().to_owned()))
             .collect::<Vec<_>>() as &[Option<String>],
-    )
-    .execute(transaction)
-    .await?;
-    Ok(())
-}
-
-/// Records which service has answered what.
-async fn record(transaction: &mut PgConnection, answers: &[Answer<'_>]) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "insert into answers (order_id, event_id, event_type, source, occurred_at)
-         select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[])",
         &answers.iter().map(|answer| answer.order_id).collect::<Vec<_>>(),
         &answers.iter().map(|answer| answer.event.id).collect::<Vec<_>>(),
         &answers.iter().map(|answer| answer.event.event_type.to_owned()).collect::<Vec<_>>(),

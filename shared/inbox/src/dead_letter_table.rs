@@ -71,7 +71,7 @@ impl DeadLetterTable {
 
     /// What a replay of this event would find, if its handler does not fail. Changes nothing.
     pub async fn preview(&self, event: &Event) -> Result<Preview, Failure> {
-        let mut transaction = self.pool.begin().await.map_err(failure)?;
+        let mut transaction = self.inbox.begin(&self.pool).await.map_err(failure)?;
         let first = self.inbox.first_time(&mut transaction, std::slice::from_ref(event)).await;
         let found = match first {
             Ok(first) if first.is_empty() => Preview::Unchanged,
@@ -85,9 +85,8 @@ impl DeadLetterTable {
 
     /// Resolves a dead letter that was replayed.
     pub async fn resolve_replayed(&self, id: i64) -> Result<(), sqlx::Error> {
-        let mut transaction = self.pool.begin().await?;
         // In turn with `insert_behind`.
-        self.inbox.lock(&mut transaction).await?;
+        let mut transaction = self.inbox.begin(&self.pool).await?;
         sqlx::query!(
             "update dead_letters set resolved_at = clock_timestamp(), resolution = 'replayed'
              where id = $1 and resolution is distinct from 'replayed'",
@@ -114,8 +113,7 @@ impl DeadLetterTable {
     /// looks for such events after it has resolved one: otherwise each could miss the other, and the event would wait
     /// for nothing.
     async fn insert_behind(&self, letter: &DeadLetter) -> Result<bool, Failure> {
-        let mut transaction = self.pool.begin().await.map_err(failure)?;
-        self.inbox.lock(&mut transaction).await.map_err(failure)?;
+        let mut transaction = self.inbox.begin(&self.pool).await.map_err(failure)?;
         let (_, _, subject) = label(letter);
         let older = sqlx::query!(
             r#"select exists (select from dead_letters where queue = $1 and subject = $2 and resolved_at is null) as "blocks!",

@@ -6,7 +6,7 @@
 //! one consumer run one after the other, so the second waits for the first one's commit and then knows.
 //!
 //! ```text
-//! begin; INBOX.first_time(…); the effects of what it returned; commit; acknowledge
+//! INBOX.begin(…); INBOX.first_time(…); the effects of what it returned; commit; acknowledge
 //! ```
 //!
 //! Events of one aggregate are applied in their order. If one of them can never be applied, it becomes a dead letter, and
@@ -25,7 +25,7 @@ use crash_points::crash_point;
 use database::is_unavailable;
 use events::Event;
 use messaging::{Applied, Failure};
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
 
 pub use dead_letter_table::{DeadLetterTable, Preview};
@@ -47,8 +47,26 @@ pub struct Inbox {
 }
 
 impl Inbox {
+    /// Begins a transaction when no other one of this consumer is open. The queue's single active consumer ensures that
+    /// too, but an operator's replay does not come through the queue: an order's creation and its cancellation, applied by
+    /// two transactions at once, would not see each other, and stock would stay reserved for good. Two groups that hold the
+    /// same events in different orders would deadlock.
+    ///
+    /// The lock is a statement of its own, because the next one has to see what the other transaction has committed; it
+    /// is sent together with the `begin`.
+    ///
+    /// # Errors
+    /// When the database does not answer, or when another transaction holds the lock for longer than a statement may take.
+    pub async fn begin(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+        let lock = format!("hashtextextended(current_schema || '.{}', 0)", self.consumer);
+        let begin = format!("begin; select pg_advisory_xact_lock({lock})");
+        // Safe: a consumer's name is a constant of its service.
+        pool.begin_with(AssertSqlSafe(begin)).await
+    }
+
     /// Records the events of a group as processed, and returns those that are new: in their order, and each once even if
-    /// the group holds an event twice. The caller applies exactly these, in this transaction.
+    /// the group holds an event twice. The caller applies exactly these, in this transaction, which [`begin`](Self::begin)
+    /// has begun.
     ///
     /// # Errors
     /// A [`Failure`] that says what the consumer should do with the group: [`Failure::Behind`] if some have to wait.
@@ -57,7 +75,6 @@ impl Inbox {
         transaction: &mut PgConnection,
         group: &'group [Event],
     ) -> Result<Vec<&'group Event>, Failure> {
-        self.lock(transaction).await.map_err(failure)?;
         let ids: Vec<_> = group.iter().map(|event| event.id).collect();
         let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
         let aggregates: Vec<_> = group.iter().map(|event| event.aggregate_id).collect();
@@ -105,21 +122,6 @@ impl Inbox {
         }
         let mut new: HashSet<_> = rows.into_iter().map(|row| row.event_id).collect();
         Ok(group.iter().filter(|event| new.remove(&event.id)).collect())
-    }
-
-    /// Waits until no other transaction of this consumer is open. The queue's single active consumer ensures that too, but
-    /// an operator's replay does not come through the queue: an order's creation and its cancellation, applied by two
-    /// transactions at once, would not see each other, and stock would stay reserved for good. Two groups that hold the
-    /// same events in different orders would deadlock. A statement of its own, because the next one has to see the other's
-    /// commit.
-    async fn lock(&self, transaction: &mut PgConnection) -> Result<(), sqlx::Error> {
-        sqlx::query!(
-            "select pg_advisory_xact_lock(hashtextextended(current_schema || '.' || $1, 0))",
-            self.consumer
-        )
-        .execute(transaction)
-        .await?;
-        Ok(())
     }
 }
 

@@ -17,8 +17,9 @@ async fn inbox_with_effects() -> anyhow::Result<TestInbox> {
 
 /// Applies a group as a handler does. Pauses before the commit, so that other transactions overlap with this one.
 async fn handle(pool: &PgPool, consumer: &'static str, group: &[Event]) -> anyhow::Result<usize> {
-    let mut transaction = pool.begin().await?;
-    let first = Inbox { consumer, ..BILLING }.first_time(&mut transaction, group).await?;
+    let inbox = Inbox { consumer, ..BILLING };
+    let mut transaction = inbox.begin(pool).await?;
+    let first = inbox.first_time(&mut transaction, group).await?;
     for event in &first {
         sqlx::query("insert into effects values ($1)").bind(event.id).execute(&mut *transaction).await?;
     }
@@ -66,7 +67,7 @@ async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow
     let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let (a, b) = (event(), event());
     let group = [b.clone(), a.clone(), b.clone()];
-    let mut transaction = pool.begin().await?;
+    let mut transaction = BILLING.begin(pool).await?;
     let first = BILLING.first_time(&mut transaction, &group).await?;
     assert_eq!(first.iter().map(|event| event.id).collect::<Vec<_>>(), [b.id, a.id]);
     transaction.commit().await?;
@@ -78,7 +79,7 @@ async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow
 async fn event_whose_effect_was_rolled_back_is_applied_again() -> anyhow::Result<()> {
     let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let event = event();
-    let mut transaction = pool.begin().await?;
+    let mut transaction = BILLING.begin(pool).await?;
     assert_eq!(BILLING.first_time(&mut transaction, std::slice::from_ref(&event)).await?.len(), 1);
     transaction.rollback().await?;
     assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1, "the event is lost");
@@ -108,7 +109,7 @@ async fn groups_with_the_same_events_in_opposite_orders_do_not_deadlock() -> any
 #[tokio::test]
 async fn transactions_of_one_consumer_never_overlap() -> anyhow::Result<()> {
     let TestInbox { pool, .. } = &inbox_with_effects().await?;
-    let mut replay = pool.begin().await?;
+    let mut replay = BILLING.begin(pool).await?;
     BILLING.first_time(&mut replay, &[event()]).await?;
     // Another consumer in the same schema does not wait.
     assert_eq!(handle(pool, "archive", &[event()]).await?, 1);

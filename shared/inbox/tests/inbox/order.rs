@@ -33,7 +33,7 @@ async fn try_group(
     pool: &PgPool,
     group: &[Event],
 ) -> anyhow::Result<Result<usize, HashSet<Uuid>>> {
-    let mut transaction = pool.begin().await?;
+    let mut transaction = inbox.begin(pool).await?;
     match inbox.first_time(&mut transaction, group).await {
         Ok(first) => Ok(Ok(first.len())),
         Err(Failure::Behind(behind)) => Ok(Err(behind)),
@@ -73,7 +73,7 @@ async fn duplicate_of_an_applied_event_waits_for_nothing() -> anyhow::Result<()>
     let TestInbox { pool, .. } = &TestInbox::new().await?;
     let order = Uuid::now_v7();
     let (applied, failed) = (event_of(order), event_of(order));
-    let mut transaction = pool.begin().await?;
+    let mut transaction = BILLING.begin(pool).await?;
     assert_eq!(BILLING.first_time(&mut transaction, std::slice::from_ref(&applied)).await?.len(), 1);
     transaction.commit().await?;
     DeadLetterTable::new(pool.clone(), BILLING).save(&letter(&failed, "permanent")).await?;
@@ -125,7 +125,7 @@ async fn saving_behind_a_dead_letter_and_resolving_it_take_turns() -> anyhow::Re
     let order = Uuid::now_v7();
     let (failed, later) = (event_of(order), event_of(order));
     table.save(&letter(&failed, "permanent")).await?;
-    let mut applying = pool.begin().await?;
+    let mut applying = BILLING.begin(pool).await?;
     BILLING.first_time(&mut applying, &[event()]).await?;
     let id = id_of(pool, &failed).await?;
     let resolving = tokio::spawn({
@@ -155,7 +155,7 @@ async fn saving_behind_a_dead_letter_and_resolving_it_take_turns() -> anyhow::Re
 async fn missing_grant_or_table_is_a_temporary_failure() -> anyhow::Result<()> {
     let TestInbox { pool, .. } = &TestInbox::new().await?;
     sqlx::query("alter table processed_events rename to hidden").execute(pool).await?;
-    let mut transaction = pool.begin().await?;
+    let mut transaction = BILLING.begin(pool).await?;
     let failure = BILLING.first_time(&mut transaction, &[event()]).await.map(drop);
     assert!(matches!(failure, Err(Failure::Temporary(_))), "{failure:?}");
     let code = sqlx::query("select 1 / 0").execute(pool).await.map(drop).map_err(inbox::failure);

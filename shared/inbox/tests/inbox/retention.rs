@@ -17,7 +17,7 @@ fn retention(pool: &PgPool) -> Retention<impl Erase + use<>> {
 
 /// Records the event as processed. Returns whether it was new to the consumer.
 async fn is_new(pool: &PgPool, event: &Event) -> anyhow::Result<bool> {
-    let mut transaction = pool.begin().await?;
+    let mut transaction = BILLING.begin(pool).await?;
     let group = std::slice::from_ref(event);
     let new = !BILLING.first_time(&mut transaction, group).await?.is_empty();
     transaction.commit().await?;

@@ -80,7 +80,7 @@ impl Handler for OrderHandler {
         if let Some(defect) = defect {
             return Err(defect());
         }
-        let mut transaction = self.pool.begin().await.map_err(inbox::failure)?;
+        let mut transaction = BILLING.begin(&self.pool).await.map_err(inbox::failure)?;
         let first = BILLING.first_time(&mut transaction, group).await?;
         for event in &first {
             let insert = sqlx::query("insert into effects values ($1)").bind(event.id);
