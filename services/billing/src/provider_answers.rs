@@ -35,17 +35,16 @@ struct Answer {
 ///
 /// Failures are logged here. Nothing is lost by one: the payment is due again when its lease ends, under the same key.
 pub(crate) async fn write(pool: &PgPool, called: Vec<CalledPayment>) -> Written {
-    let mut answers = vec![];
+    let (mut answers, mut unanswered) = (vec![], vec![]);
     for called in called {
         match final_answer(&called) {
             Ok(Some((provider_id, event))) => answers.push(Answer { called, provider_id, event }),
-            Ok(None) => {
-                let scheduled = timeout(STATEMENT_DEADLINE, retry_later(pool, &called)).await;
-                log(&called, scheduled.unwrap_or(Err(sqlx::Error::PoolTimedOut)).as_ref().err());
-            }
+            Ok(None) => unanswered.push(called),
             Err(error) => log(&called, Some(&error)),
         }
     }
+    let scheduled = retry_later(pool, &unanswered).await;
+    unanswered.iter().for_each(|called| log(called, scheduled.as_ref().err()));
     // A payment whose lease ended during its call is here twice, with the same answer.
     answers.sort_by_key(|answer| answer.called.payment.id);
     answers.dedup_by_key(|answer| answer.called.payment.id);
@@ -96,9 +95,11 @@ fn new_event<D: Data>(payment: &DuePayment, version: i32, body: &D) -> Result<Ne
     NewEvent::of("/billing", ("payment", payment.id, version), &payment.trace, body)
 }
 
-/// Writes final answers and their events in one statement. Payments are locked in the order of their ids, as everywhere. If the order was cancelled meanwhile, a captured payment is due
+/// Writes final answers and their events in one statement. If the order was cancelled meanwhile, a captured payment is due
 /// for a refund at once. An answer that another instance has written already, with the same key and so with the same
 /// content, changes nothing.
+///
+/// The payments are locked in the order of their ids, as everywhere: otherwise two transactions could deadlock.
 async fn write_final(pool: &PgPool, answers: &[Answer]) -> Result<Written, sqlx::Error> {
     if answers.is_empty() {
         return Ok(Written::default());
@@ -155,26 +156,38 @@ async fn write_final(pool: &PgPool, answers: &[Answer]) -> Result<Written, sqlx:
     Ok(Written { events: written.events, refunds_due: written.refunds_due })
 }
 
-/// Schedules another call: after a wait drawn from a range that doubles up to half a minute.
-async fn retry_later(pool: &PgPool, called: &CalledPayment) -> Result<(), sqlx::Error> {
-    let CalledPayment { payment, response } = called;
-    let (ProviderResponse::Declined(reason) | ProviderResponse::Unknown(reason)) = response else {
+/// Schedules another call for each: after a wait drawn from a range that doubles up to half a minute.
+async fn retry_later(pool: &PgPool, unanswered: &[CalledPayment]) -> Result<(), sqlx::Error> {
+    if unanswered.is_empty() {
         return Ok(());
-    };
-    tracing::warn!(
-        payment_id = %payment.id, order_id = %payment.order_id, attempts = payment.attempts, reason,
-        "payment provider gave no final answer; the worker will retry"
-    );
-    sqlx::query!(
+    }
+    let mut reasons = vec![];
+    for CalledPayment { payment, response } in unanswered {
+        let reason = match response {
+            ProviderResponse::Declined(reason) | ProviderResponse::Unknown(reason) => reason.as_str(),
+            ProviderResponse::Done(_) => "",
+        };
+        tracing::warn!(
+            payment_id = %payment.id, order_id = %payment.order_id, attempts = payment.attempts, reason,
+            "payment provider gave no final answer; the worker will retry"
+        );
+        reasons.push(reason.to_owned());
+    }
+    let scheduled = sqlx::query!(
         "update payments
-         set last_error = $2,
+         set last_error = again.reason,
              due_at = clock_timestamp() + random() * least(30, 0.1 * power(2, least(attempts, 9))) * interval '1 s'
-         where id = $1 and state in ('asked', 'refunding')",
-        payment.id,
-        reason,
+         from (
+             select payments.id, unanswered.reason
+             from payments join unnest($1::uuid[], $2::text[]) as unanswered (id, reason) using (id)
+             order by payments.id for update of payments
+         ) again
+         where payments.id = again.id and state in ('asked', 'refunding')",
+        &unanswered.iter().map(|called| called.payment.id).collect::<Vec<_>>(),
+        &reasons,
     )
-    .execute(pool)
-    .await?;
+    .execute(pool);
+    timeout(STATEMENT_DEADLINE, scheduled).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
     Ok(())
 }
 
