@@ -162,9 +162,8 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
     /// Consumes until the stop, or until the connection fails.
     async fn consume(&mut self, largest_group: usize) -> Result<(), Error> {
         let mut limit = largest_group;
-        let (mut limiter, mut took) = (RoundLimiter::new(), Duration::ZERO);
+        let mut limiter = RoundLimiter::new();
         loop {
-            limiter.wait(took).await;
             if self.checked.elapsed() > CHECK_INTERVAL {
                 self.check_queue().await?;
             }
@@ -178,7 +177,6 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
                 }
                 Some(Err(_)) => {
                     self.check_queue().await?;
-                    took = Duration::ZERO;
                     continue;
                 }
             };
@@ -202,12 +200,12 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
             };
             let settled = settling.settle(group).await;
             self.status.set_working(false);
-            took = began.elapsed();
             // A database that is too slow for a large group is as slow for the next one.
             limit = match settled? {
                 Pace::TooSlow => (size / 2).max(1),
                 Pace::Normal => (limit * 2).min(largest_group),
             };
+            limiter.wait(began.elapsed()).await;
         }
     }
 
