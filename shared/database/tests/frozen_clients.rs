@@ -1,0 +1,33 @@
+//! A client that freezes keeps its locks until the server ends its session.
+
+use std::time::Duration;
+
+use database::{DatabaseUrl, PoolKind};
+use futures_util::TryStreamExt as _;
+use sqlx::PgPool;
+use testbed::eventually;
+
+/// Longer than the limit of 30 s, and the server may be busy.
+const END_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Neither `statement_timeout` nor `idle_in_transaction_session_timeout` ends it: the statement is over its limit, but the
+/// session waits for room in its socket and does not look.
+#[tokio::test]
+async fn session_that_sends_to_a_frozen_client_is_ended_and_its_locks_are_free() -> anyhow::Result<()> {
+    let database = testbed::database().await?;
+    let url: DatabaseUrl = database.url("orders").parse().map_err(anyhow::Error::msg)?;
+    let pool = database::pool(&url, "frozen", 1, PoolKind::Transactions);
+    let mut frozen = pool.begin().await?;
+    sqlx::query("select pg_advisory_xact_lock(7)").execute(&mut *frozen).await?;
+    // Two gigabytes: far more than the sockets hold. The client reads one row, and nothing more.
+    let mut rows =
+        sqlx::query("select repeat('x', 1000000) from generate_series(1, 2000)").fetch(&mut *frozen);
+    assert!(rows.try_next().await?.is_some());
+
+    let others = PgPool::connect(&database.url("orders")).await?;
+    eventually("the lock of the frozen client to be free", END_DEADLINE, async || {
+        let free: bool = sqlx::query_scalar("select pg_try_advisory_lock(7)").fetch_one(&others).await?;
+        Ok(free.then_some(()))
+    })
+    .await
+}
