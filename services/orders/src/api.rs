@@ -23,7 +23,9 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{AppState, api_docs, cancel_order, place_order, problems, read_orders, request_context};
+use crate::{
+    AppState, api_docs, cancel_order, list_products, place_order, problems, read_orders, request_context,
+};
 
 /// How long a request may take. Clients give up long before the database does.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(8);
@@ -55,6 +57,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(place_order::place_order, read_orders::list_orders))
         .routes(routes!(read_orders::read_order))
         .routes(routes!(cancel_order::cancel_order))
+        .routes(routes!(list_products::list_products))
 }
 
 /// The OpenAPI 3.1 document of all routes.

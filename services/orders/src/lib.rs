@@ -8,6 +8,7 @@ mod app_state;
 mod cancel_order;
 mod catalogue;
 pub mod idempotency_key;
+mod list_products;
 pub mod open_orders;
 mod order_handler;
 mod order_request;

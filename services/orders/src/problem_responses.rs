@@ -30,6 +30,9 @@ pub(crate) struct ListOrders;
 /// The routes that name one order.
 pub(crate) struct OneOrder;
 
+/// `GET /products`.
+pub(crate) struct ListProducts;
+
 impl IntoResponses for PlaceOrder {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         answers([
@@ -58,6 +61,12 @@ impl IntoResponses for ListOrders {
 impl IntoResponses for OneOrder {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         answers([problems::no_such_order()])
+    }
+}
+
+impl IntoResponses for ListProducts {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers([])
     }
 }
 

@@ -148,6 +148,7 @@ async fn every_documented_status_occurs() -> anyhow::Result<()> {
         ("GET /orders/{id}", get(&one)),
         ("GET /orders/{id}", get(&format!("/orders/{unknown}"))),
         ("POST /orders/{id}/cancellation", post(&format!("/orders/{unknown}/cancellation"))),
+        ("GET /products", get("/products")),
         ("GET /livez", get("/livez")),
         ("GET /readyz", get("/readyz")),
         ("GET /metrics", get("/metrics")),
@@ -159,12 +160,15 @@ async fn every_documented_status_occurs() -> anyhow::Result<()> {
     // While another session locks the tables, a request waits for two seconds, and a second one is over the limit.
     let mut database = PgConnection::connect(&orders.database.url("orders")).await?;
     let mut lock = database.begin().await?;
-    sqlx::query("lock table orders, idempotency_keys in access exclusive mode").execute(&mut *lock).await?;
+    sqlx::query("lock table orders, idempotency_keys, products in access exclusive mode")
+        .execute(&mut *lock)
+        .await?;
     let waits = [
         ("POST /orders", example_request()),
         ("GET /orders", get("/orders")),
         ("GET /orders/{id}", get(&one)),
         ("POST /orders/{id}/cancellation", post(&cancellation)),
+        ("GET /products", get("/products")),
     ];
     for (route, request) in waits {
         let ask = || Box::pin(orders.ask(request.try_clone().unwrap()));

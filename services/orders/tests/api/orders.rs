@@ -33,6 +33,21 @@ async fn order_is_accepted_priced_and_can_be_read() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn every_listed_product_can_be_ordered_for_its_price() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let (status, catalogue) = orders.get("/products").await?;
+    assert_eq!(status, 200);
+    let products = catalogue["products"].as_array().unwrap();
+    assert!(products.len() > 5, "{catalogue}");
+    for product in products {
+        let line = json!({ "sku": product["sku"], "quantity": 1 });
+        let (status, placed) = orders.post(&json!({ "customerId": Uuid::new_v4(), "lines": [line] })).await?;
+        assert_eq!((status, &placed["total"]), (201, &product["unitPrice"]), "{product}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_thousand_orders_are_accepted_without_a_broker_and_each_has_its_event() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let mut ids = HashSet::new();
