@@ -4,16 +4,35 @@
 FROM rust:1-slim-trixie AS build
 WORKDIR /src
 COPY . .
-# The registry and the target directory are build caches, so that a changed line rebuilds one crate and not four
-# hundred. Only the binaries leave this step: a cache is not part of any layer.
+# The registry and the target directory are build caches, so that a changed line rebuilds the crates of this workspace and
+# not four hundred others. Only the binaries leave this step: a cache is not part of any layer. `touch`, because cargo
+# compares times: a layer with the sources of an earlier commit is older than what a later one has left in the cache, and
+# would be taken for built.
 RUN --mount=type=cache,id=shop-cargo,target=/usr/local/cargo/registry \
     --mount=type=cache,id=shop-target,target=/src/target \
-    cargo build --release --locked -p orders -p inventory -p billing -p payment-provider -p demo \
-    && mkdir /out \
+    find . -path ./target -prune -o -name '*.rs' -exec touch {} + \
+    && cargo build --release --locked -p orders -p inventory -p billing -p payment-provider -p demo \
+    && mkdir /out /demo \
     && for name in orders inventory billing payment-provider demo; do cp target/release/$name /out/; done \
     && strip /out/*
 
+# The lab's programs: `compose.lab.yaml` uses them. A build of the product skips this step.
+FROM build AS build-lab
+RUN --mount=type=cache,id=shop-cargo,target=/usr/local/cargo/registry \
+    --mount=type=cache,id=shop-target,target=/src/target \
+    cargo build --release --locked -p sabotage -p variants -p fault-proxy \
+    && for name in orders-lab inventory-lab billing-lab orders-variant fault-proxy; do cp target/release/$name /out/; done \
+    && strip /out/*
+
+FROM debian:trixie-slim AS lab
+COPY --from=build-lab /out/ /usr/local/bin/
+COPY --from=build --chown=65532:65532 /demo/ /var/lib/demo/
+USER 65532:65532
+
+# The last one is what is built without a target.
 FROM debian:trixie-slim
 COPY --from=build /out/ /usr/local/bin/
+# `demo` keeps its notes here. A volume that is mounted here belongs to the same user.
+COPY --from=build --chown=65532:65532 /demo/ /var/lib/demo/
 # A number, so that "not root" can be checked without reading the image's user table.
 USER 65532:65532
