@@ -2,7 +2,9 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use testbed::{Home, IMAGES, can_install, install_missing, missing_packages};
+use testbed::{
+    Home, IMAGES, can_install, find_faketime, install_faketime, install_missing, missing_packages,
+};
 use tokio::process::Command;
 
 use crate::terminal::Terminal;
@@ -46,6 +48,16 @@ impl Choice {
     /// Decides for the servers of tests, which only need a container engine.
     pub(crate) async fn for_servers(self, terminal: &Terminal) -> Result<Home> {
         self.decide(terminal, false).await
+    }
+
+    /// Installs libfaketime if it is missing, where that is possible and allowed.
+    pub(crate) async fn prepare_faketime(self, terminal: &Terminal) -> Result<()> {
+        let Err(missing) = find_faketime() else { return Ok(()) };
+        if !self.may_install || can_install().is_err() {
+            return Err(missing);
+        }
+        terminal.print("Installing libfaketime with apt-get (--no-install prevents this) …");
+        install_faketime(|step| terminal.print(format!("  {step}"))).await
     }
 
     /// Chooses containers if an engine answers and has the images or can pull them. Otherwise it chooses this machine's

@@ -13,7 +13,8 @@ use crate::commands::{
 };
 use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;
-use crate::lab::Soak;
+use crate::own_system::Without;
+use crate::soak::Soak;
 use crate::terminal::Terminal;
 use crate::variant::Variant;
 use crate::verdict::Verdict;
@@ -50,17 +51,28 @@ enum Command {
     },
     /// Break one thing under load, repair it, and reconcile.
     Drill {
-        /// The drill's name, `list` or `all`.
-        name: String,
+        /// The names of drills, or `list`, `all`, or `short` for those that CI runs.
+        #[arg(required = true)]
+        names: Vec<String>,
         /// Orders per second.
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
         rate: u32,
-        /// How long the fault lasts.
-        #[arg(long, default_value = "20s", value_parser = duration)]
-        outage: Duration,
+        /// How long the fault lasts. Each drill has a default.
+        #[arg(long, value_parser = duration)]
+        outage: Option<Duration>,
+        /// Decides which orders are placed, and what a drill draws at random.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
         /// Start a system in which this variant replaces the order service (docs/variants.md).
         #[arg(long, value_enum)]
         variant: Option<Variant>,
+        /// Run the same drill and load on the service first and on this variant then: two verdicts.
+        #[arg(long, value_enum, conflicts_with = "variant")]
+        twin: Option<Variant>,
+        /// Start lab programs that leave this protection out, such as mark-before-confirm: a drill that still holds then
+        /// has not tested it.
+        #[arg(long, conflicts_with_all = ["variant", "twin"])]
+        sabotage: Option<String>,
     },
     /// Reconcile the running system: compare the acknowledged orders with the records of all services.
     Verify {
@@ -86,8 +98,7 @@ enum Command {
     Test(test::TestOptions),
     /// Leave out each protection once, and show which check notices.
     Sabotage,
-    /// Run four order services and two of each consumer, kill a process, PostgreSQL or RabbitMQ every few seconds, and
-    /// reconcile.
+    /// Run four order services and two of each consumer, inject a random fault every few seconds, and reconcile.
     Soak {
         /// For how long.
         #[arg(long = "for", default_value = "10m", value_parser = duration)]
@@ -95,7 +106,7 @@ enum Command {
         /// Orders per second; every other order is cancelled at once.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(4..))]
         rate: u32,
-        /// Decides what is killed when.
+        /// Decides which faults come when.
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
@@ -129,7 +140,7 @@ enum Command {
 }
 
 /// The drill of the tour. All of it takes less than a minute and a half.
-const TOUR: DrillOptions = DrillOptions { rate: 100, outage: Duration::from_secs(20) };
+const TOUR: DrillOptions = DrillOptions { rate: 100, outage: None, seed: 1 };
 
 impl Cli {
     /// Runs the command.
@@ -140,8 +151,14 @@ impl Cli {
             // These three repair or stop something when they are interrupted, so they handle Ctrl-C themselves.
             None => tour::run(choice, TOUR, terminal).await,
             Some(Command::Up) => up::run(choice, terminal).await,
-            Some(Command::Drill { name, rate, outage, variant }) => {
-                drill::run(choice, &name, DrillOptions { rate, outage }, variant, terminal).await
+            Some(Command::Drill { names, rate, outage, seed, variant, twin, sabotage }) => {
+                let options = DrillOptions { rate, outage, seed };
+                match twin {
+                    Some(twin) => drill::run_twin(choice, &names, options, twin, terminal).await,
+                    None => {
+                        drill::run(choice, &names, options, Without { variant, sabotage }, terminal).await
+                    }
+                }
             }
             Some(Command::Order { kind }) => or_interrupted(order::run(choice, kind, terminal)).await,
             Some(Command::Verify { wait }) => or_interrupted(verify::run(choice, wait, terminal)).await,
@@ -166,7 +183,7 @@ impl Cli {
     }
 }
 
-/// Reads `500ms`, `30s` or `2m`.
+/// Reads `500ms`, `30s`, `2m` or `1h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let number = text[..text.len() - unit.len()].parse::<u64>();
@@ -176,6 +193,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         "ms" => Ok(Duration::from_millis(number)),
         "s" => Ok(Duration::from_secs(number)),
         "m" => Ok(Duration::from_secs(number.saturating_mul(60))),
+        "h" => Ok(Duration::from_secs(number.saturating_mul(3_600))),
         _ => Err(format!("`{text}` has no unit: expected one such as 500ms, 30s or 2m")),
     }
 }
@@ -194,6 +212,7 @@ mod tests {
     fn a_duration_needs_a_number_and_a_unit() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("1h"), Ok(Duration::from_secs(3_600)));
         for invalid in ["", "s", "30", "1 fortnight", "-1s", "99999999999999999999s"] {
             assert!(duration(invalid).is_err(), "{invalid}");
         }

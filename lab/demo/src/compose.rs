@@ -87,7 +87,7 @@ impl Compose {
     }
 
     pub(crate) async fn act(&self, action: Action, target: &Target) -> Result<()> {
-        let service = service(target);
+        let service = target.container();
         match action {
             Action::Kill | Action::Pause => {
                 let guard = self.guard(action, service)?;
@@ -114,7 +114,7 @@ impl Compose {
 
     /// The id of a container's first process on this machine, or `None` while the container is stopped.
     pub(crate) async fn pid(&self, target: &Target) -> Result<Option<u32>> {
-        let pid = self.inspect(service(target), "{{.State.Pid}}").await?;
+        let pid = self.inspect(target.container(), "{{.State.Pid}}").await?;
         Ok(pid.parse().ok().filter(|&pid| pid != 0))
     }
 
@@ -125,7 +125,12 @@ impl Compose {
     }
 
     /// Reads a service's metrics page. Only the order service's port is published, so `demo fetch` runs in a container.
-    pub(crate) async fn metrics(&self, service: &str, port: u16) -> Result<String> {
+    pub(crate) async fn metrics(&self, service: &str) -> Result<String> {
+        let port = match service {
+            "orders" => 8080,
+            "inventory" => 8081,
+            _ => 8082,
+        };
         self.exec("orders", &format!("demo fetch http://{service}:{port}/metrics"), "").await
     }
 
@@ -155,7 +160,7 @@ impl Compose {
             }
             Target::Database | Target::Service(_) => {
                 let health = "{{if .State.Health}}{{.State.Health.Status}}{{else}}healthy{{end}}";
-                Ok(self.inspect(service(target), health).await? == "healthy")
+                Ok(self.inspect(target.container(), health).await? == "healthy")
             }
         }
     }
@@ -200,14 +205,6 @@ impl Compose {
         let mut command = Command::new("docker");
         command.arg("compose").arg("-f").arg(self.root.join("compose.yaml")).args(args);
         command
-    }
-}
-
-fn service(target: &Target) -> &str {
-    match target {
-        Target::Broker => "rabbitmq",
-        Target::Database => "postgres",
-        Target::Service(name) => name,
     }
 }
 

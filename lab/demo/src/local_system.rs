@@ -2,6 +2,7 @@
 //!
 //! They are killed when this process ends.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -9,6 +10,7 @@ use sqlx::{Connection as _, PgConnection};
 use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
 use uuid::Uuid;
 
+use crate::own_system::{OwnSystem, Tools};
 use crate::paths;
 use crate::state::{Addresses, AdminUrls};
 use crate::target::{Action, Target};
@@ -25,17 +27,24 @@ const DOCUMENTED_PORT: u16 = 8080;
 pub(crate) struct LocalSystem {
     // First, because fields are dropped in this order: the processes are killed before the servers that they use.
     pub(crate) processes: System,
-    rabbitmq: Rabbitmq,
+    pub(crate) rabbitmq: Rabbitmq,
     postgres: Postgres,
     urls: DatabaseUrls,
     pub(crate) variant: Option<Variant>,
+    /// Only in a drill's own system.
+    tools: Option<Tools>,
 }
 
 impl LocalSystem {
-    /// Starts everything, with servers from `home`, and returns when it is ready. A variant replaces the order service.
-    pub(crate) async fn start(terminal: &Terminal, home: Home, variant: Option<Variant>) -> Result<Self> {
+    /// Starts everything, with servers from `home`, and returns when it is ready. With `own`, a system for one drill: the
+    /// one of `demo up` may be running as well, so it takes neither its port nor its directory of logs.
+    pub(crate) async fn start(
+        terminal: &Terminal,
+        home: Home,
+        own: Option<(OwnSystem, PathBuf)>,
+    ) -> Result<Self> {
         terminal.print("Building the services (the first time takes some minutes) …");
-        match variant {
+        match own {
             Some(_) => testbed::build_lab(!terminal.json()).await?,
             None => testbed::build_services(!terminal.json()).await?,
         }
@@ -56,17 +65,21 @@ impl LocalSystem {
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
 
         let mut options = SystemOptions::new(urls.clone(), rabbitmq.url());
-        // The real system may be running as well: a variant takes neither its port nor its directory of logs.
-        if variant.is_none() {
-            options.orders_port = if testbed::is_free(DOCUMENTED_PORT) { DOCUMENTED_PORT } else { 0 };
-            // The logs of an earlier run name other ports and process ids.
-            let _ = std::fs::remove_dir_all(paths::logs());
-            options.log_dir = Some(paths::logs());
-        }
-        options.variant = variant.map(Variant::name);
+        let variant = own.as_ref().and_then(|(own, _)| own.setup.variant);
+        let logs = own.as_ref().map_or_else(paths::logs, |(_, logs)| logs.clone());
+        // The logs of an earlier run name other ports and process ids.
+        let _ = std::fs::remove_dir_all(&logs);
+        options.log_dir = Some(logs);
+        let tools = match own {
+            Some((own, _)) => Some(own.prepare(&mut options, &urls, &rabbitmq.url()).await?),
+            None => {
+                options.orders_port = if testbed::is_free(DOCUMENTED_PORT) { DOCUMENTED_PORT } else { 0 };
+                None
+            }
+        };
         let processes = System::start(options).await?;
         processes.wait_ready(READY_DEADLINE).await?;
-        Ok(Self { processes, rabbitmq, postgres, urls, variant })
+        Ok(Self { processes, rabbitmq, postgres, urls, variant, tools })
     }
 
     pub(crate) fn addresses(&self) -> Result<Addresses> {
@@ -89,6 +102,16 @@ impl LocalSystem {
             },
             admin_token: self.processes.admin_token().to_owned(),
         })
+    }
+
+    /// The order service's database, with its login.
+    pub(crate) fn orders_database(&self) -> &str {
+        &self.urls.orders
+    }
+
+    /// What breaks a drill's own system.
+    pub(crate) fn tools(&self) -> Result<&Tools> {
+        self.tools.as_ref().context("only a drill's own system has proxies")
     }
 
     pub(crate) async fn act(&self, action: Action, target: &Target) -> Result<()> {

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
-/// `target/demo` of the checkout. Outside of a checkout, in a container, a directory for temporary files.
+/// `DEMO_HOME`, or `target/demo` of the checkout. Outside of a checkout a directory for temporary files.
 pub(crate) fn home() -> PathBuf {
+    if let Some(home) = std::env::var_os("DEMO_HOME") {
+        return home.into();
+    }
     match testbed::workspace_root() {
         Some(root) => root.join("target/demo"),
         None => std::env::temp_dir().join("outbox-demo"),

@@ -18,7 +18,10 @@ use crate::http;
 use crate::interrupt::interrupted;
 use crate::local_system::LocalSystem;
 use crate::metrics;
+use crate::network_system::NetworkSystem;
+use crate::own_system::OwnSystem;
 use crate::paths;
+use crate::proxies::Proxies;
 use crate::reconciliation::{self, DuplicatesDropped, Reconciliation};
 use crate::state::{Addresses, State};
 use crate::target::{Action, ActiveFaults, Target};
@@ -41,11 +44,17 @@ enum Access {
     /// Child processes of a `demo up` in another terminal.
     Remote(Control, Box<Addresses>),
     Containers(Compose),
+    /// Containers, seen from one of their network.
+    Network(Box<NetworkSystem>),
 }
 
 impl RunningSystem {
     /// Finds the system that is running already. With `home`, only one of that kind counts.
     pub(crate) async fn find(home: Option<Home>) -> Result<Option<Self>> {
+        if let Some(system) = NetworkSystem::from_env() {
+            let orders_url = system.addresses.orders_url.clone();
+            return Ok(Some(Self::new(orders_url, Access::Network(Box::new(system)), false)));
+        }
         if home != Some(Home::Docker)
             && let Some(State { addresses, control, token }) = State::read()
             && let Ok(control) = Control::connect(&control, &token).await
@@ -82,19 +91,39 @@ impl RunningSystem {
         }
     }
 
-    /// Starts a system in which a variant replaces the order service, beside any that is running. `None`: interrupted.
-    pub(crate) async fn start_variant(
+    /// Starts a system for one drill, beside any that is running. `None`: interrupted.
+    pub(crate) async fn start_own(
         choice: Choice,
-        variant: Variant,
+        own: OwnSystem,
+        logs: PathBuf,
         terminal: &Terminal,
     ) -> Result<Option<Self>> {
         tokio::select! {
             system = async {
-                // Only the servers can be containers: no image contains the variants.
+                // Only the servers can be containers: no image contains the variants and the lab programs.
                 let home = choice.for_servers(terminal).await?;
-                Self::local(LocalSystem::start(terminal, home, Some(variant)).await?).map(Some)
+                Self::local(LocalSystem::start(terminal, home, Some((own, logs))).await?).map(Some)
             } => system,
             stop = interrupted() => stop.map(|()| None),
+        }
+    }
+
+    /// The proxies between the services and their servers.
+    pub(crate) fn proxies(&self) -> Result<&Proxies> {
+        match &self.access {
+            Access::Local(system, _) => Ok(&system.tools()?.proxies),
+            Access::Network(system) => system.proxies.as_ref().context("this network has no fault proxy"),
+            Access::Remote(..) | Access::Containers(_) => bail!("the running system has no fault proxy"),
+        }
+    }
+
+    /// The system of a drill of its own.
+    pub(crate) fn own(&self) -> Result<&LocalSystem> {
+        match &self.access {
+            Access::Local(system, _) => Ok(system),
+            Access::Remote(..) | Access::Containers(_) | Access::Network(_) => {
+                bail!("the drill needs a system of its own")
+            }
         }
     }
 
@@ -102,7 +131,7 @@ impl RunningSystem {
     pub(crate) fn variant(&self) -> Option<Variant> {
         match &self.access {
             Access::Local(system, _) => system.variant,
-            Access::Remote(..) | Access::Containers(_) => None,
+            Access::Remote(..) | Access::Containers(_) | Access::Network(_) => None,
         }
     }
 
@@ -153,6 +182,7 @@ impl RunningSystem {
             Access::Local(system, _) => system.act(action, target).await?,
             Access::Remote(control, _) => control.request(&format!("{action} {target}")).await.map(drop)?,
             Access::Containers(compose) => compose.act(action, target).await?,
+            Access::Network(system) => system.act(action, target).await?,
         }
         if action.repair().is_none() {
             self.record(action, target);
@@ -166,6 +196,12 @@ impl RunningSystem {
 
     /// Repairs every fault that this command has caused.
     pub(crate) async fn repair(&self) -> Result<()> {
+        // A proxy of this process ends with its system. Another one would keep the fault for some minutes.
+        if let Access::Network(system) = &self.access
+            && let Some(proxies) = &system.proxies
+        {
+            proxies.clear_all().await?;
+        }
         let repairs = self.faults.lock().unwrap_or_else(PoisonError::into_inner).repairs();
         for (repair, target) in repairs {
             // The kill was interrupted before it happened, or another command has started the part again.
@@ -184,17 +220,28 @@ impl RunningSystem {
             Access::Local(system, _) => Ok(system.pid(target).await),
             Access::Remote(control, _) => Ok(control.request(&format!("pid {target}")).await?.parse().ok()),
             Access::Containers(compose) => compose.pid(target).await,
+            Access::Network(system) => Ok(system.pid(target).await),
         }
     }
 
     /// Runs a query that returns one value, as the auditor, which can read everything and write nothing.
     pub(crate) async fn read(&self, query: &str) -> Result<String> {
+        self.value("auditor", |addresses| &addresses.auditor_url, query).await
+    }
+
+    /// Runs a query that returns one value, as the administrator: about the sessions of others.
+    pub(crate) async fn read_sessions(&self, query: &str) -> Result<String> {
+        self.value("postgres", |addresses| &addresses.admin_url, query).await
+    }
+
+    async fn value(&self, login: &str, url: fn(&Addresses) -> &String, query: &str) -> Result<String> {
         let addresses = match &self.access {
             Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
-            Access::Containers(compose) => return compose.sql("auditor", query).await,
+            Access::Network(system) => &system.addresses,
+            Access::Containers(compose) => return compose.sql(login, query).await,
         };
         let value = timeout(QUERY_DEADLINE, async {
-            let mut connection = PgConnection::connect(&addresses.auditor_url).await?;
+            let mut connection = PgConnection::connect(url(addresses)).await?;
             let value: String = sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut connection).await?;
             connection.close().await?;
             anyhow::Ok(value)
@@ -203,14 +250,15 @@ impl RunningSystem {
     }
 
     /// Runs statements as the administrator.
-    pub(crate) async fn administer(&self, statements: &'static str) -> Result<()> {
+    pub(crate) async fn administer(&self, statements: &str) -> Result<()> {
         let addresses = match &self.access {
             Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
+            Access::Network(system) => &system.addresses,
             Access::Containers(compose) => return compose.sql("postgres", statements).await.map(drop),
         };
         let done = timeout(QUERY_DEADLINE, async {
             let mut connection = PgConnection::connect(&addresses.admin_url).await?;
-            sqlx::raw_sql(statements).execute(&mut connection).await?;
+            sqlx::raw_sql(AssertSqlSafe(statements)).execute(&mut connection).await?;
             connection.close().await
         });
         Ok(done.await.context("the database does not answer")??)
@@ -230,18 +278,27 @@ impl RunningSystem {
 
     /// How many duplicates each service has dropped since it started. `None`: its metrics could not be read.
     pub(crate) async fn duplicates_dropped(&self) -> DuplicatesDropped {
-        let count = async |service: &str, port: u16| {
-            let page = match &self.access {
-                Access::Local(_, addresses) | Access::Remote(_, addresses) => {
-                    http::get(&format!("{}/metrics", addresses.url(service))).await
-                }
-                Access::Containers(compose) => compose.metrics(service, port).await,
-            };
-            metrics::sum(&page.ok()?, "inbox_duplicates_total").ok()
+        let count = async |service: &str| {
+            metrics::sum(&self.metrics(service).await.ok()?, "inbox_duplicates_total").ok()
         };
         let (orders, inventory, billing) =
-            tokio::join!(count("orders", 8080), count("inventory", 8081), count("billing", 8082));
+            tokio::join!(count("orders"), count("inventory"), count("billing"));
         DuplicatesDropped { orders, inventory, billing }
+    }
+
+    /// Reads a metric of a service's first process, added up over its labels.
+    pub(crate) async fn metric(&self, service: &str, name: &str) -> Result<f64> {
+        Ok(metrics::sum(&self.metrics(service).await?, name)?)
+    }
+
+    async fn metrics(&self, service: &str) -> Result<String> {
+        match &self.access {
+            Access::Local(_, addresses) | Access::Remote(_, addresses) => {
+                http::get(&format!("{}/metrics", addresses.url(service))).await
+            }
+            Access::Containers(compose) => compose.metrics(service).await,
+            Access::Network(system) => http::get(&format!("{}/metrics", system.addresses.url(service))).await,
+        }
     }
 
     /// Sends a request to a service's admin API, and returns the answer. A refusal is an error in the service's words.
@@ -254,6 +311,11 @@ impl RunningSystem {
                 http::admin_request(&url, &addresses.admin_token, body).await?
             }
             Access::Containers(compose) => compose.admin(service, path, body).await?,
+            Access::Network(_) => bail!(
+                "the admin API of {service} listens inside its own container only: docker compose exec {service} demo \
+                 fetch --token-from {}_ADMIN_TOKEN http://127.0.0.1:9080{path}",
+                service.to_uppercase()
+            ),
         };
         let answer: Value = serde_json::from_str(&answer)
             .with_context(|| format!("{service} answered {status} with a body that is not JSON"))?;
@@ -273,7 +335,7 @@ impl RunningSystem {
         match self.access {
             Access::Local(system, _) => system.stop().await,
             Access::Containers(compose) => compose.down(true).await,
-            Access::Remote(..) => Ok(()),
+            Access::Remote(..) | Access::Network(_) => Ok(()),
         }
     }
 }

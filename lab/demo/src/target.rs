@@ -27,6 +27,17 @@ pub(crate) enum Action {
     Resume,
 }
 
+impl Target {
+    /// The name of its container in `compose.yaml`.
+    pub(crate) fn container(&self) -> &str {
+        match self {
+            Self::Broker => "rabbitmq",
+            Self::Database => "postgres",
+            Self::Service(name) => name,
+        }
+    }
+}
+
 impl Action {
     /// Returns the repair of a fault, and `None` for a repair.
     pub(crate) fn repair(self) -> Option<Self> {

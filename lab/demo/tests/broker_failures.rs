@@ -7,14 +7,13 @@
 #![allow(clippy::print_stdout, reason = "the table is part of the result")]
 
 use std::{
-    collections::BTreeSet,
     pin::Pin,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
-use serde_json::{Value, json};
+use demo::lab::{BrokerApi, CONDITION_DEADLINE, Setup, Stage};
+use serde_json::json;
 use testbed::{Rabbitmq, eventually};
 use tokio::time::timeout;
 
@@ -22,7 +21,7 @@ use tokio::time::timeout;
 struct Subject {
     broker: Rabbitmq,
     stage: Stage,
-    api: reqwest::Client,
+    api: BrokerApi,
 }
 
 type Step = for<'a> fn(&'a Subject) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
@@ -42,10 +41,6 @@ struct Failure {
 }
 
 const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
-/// Each service opens at least one connection for each of these.
-const ROLES: [&str; 3] = ["publisher", "consumer", "collector"];
-/// The bindings of the three queues to the exchange of events: 6 of orders, 2 of inventory, 3 of billing.
-const BINDINGS: usize = 11;
 const NOTICE_DEADLINE: Duration = Duration::from_secs(30);
 /// A frozen process does not answer.
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
@@ -80,12 +75,7 @@ static FAILURES: [Failure; 9] = [
     },
     Failure {
         name: "all connections closed",
-        inject: |subject| {
-            Box::pin(async {
-                subject.await_connections().await?;
-                subject.close_connections().await
-            })
-        },
+        inject: |subject| Box::pin(subject.close_connections()),
         repair: |_| Box::pin(async { Ok(()) }),
         counts_attempts: false,
         repaired_by_services: true,
@@ -93,15 +83,15 @@ static FAILURES: [Failure; 9] = [
     },
     Failure {
         name: "refusing our password",
-        inject: |subject| Box::pin(subject.set_password("another")),
-        repair: |subject| Box::pin(subject.set_password("shop")),
+        inject: |subject| Box::pin(subject.refuse_password()),
+        repair: |subject| Box::pin(subject.api.set_password("shop")),
         counts_attempts: false,
         repaired_by_services: false,
         with_orders: true,
     },
     Failure {
         name: "exchange deleted",
-        inject: |subject| Box::pin(subject.delete("exchanges/shop/shop.events")),
+        inject: |subject| Box::pin(subject.api.delete("exchanges/shop/shop.events")),
         repair: |_| Box::pin(async { Ok(()) }),
         counts_attempts: false,
         repaired_by_services: true,
@@ -117,7 +107,7 @@ static FAILURES: [Failure; 9] = [
     },
     Failure {
         name: "a queue deleted while empty",
-        inject: |subject| Box::pin(subject.delete("queues/shop/inventory.events")),
+        inject: |subject| Box::pin(subject.api.delete("queues/shop/inventory.events")),
         repair: |_| Box::pin(async { Ok(()) }),
         counts_attempts: false,
         repaired_by_services: true,
@@ -127,14 +117,11 @@ static FAILURES: [Failure; 9] = [
         name: "a queue with other arguments",
         inject: |subject| {
             Box::pin(async {
-                subject.delete("queues/shop/billing.events").await?;
-                let queue = subject.url("queues/shop/billing.events");
-                let put = subject.api.put(queue).json(&json!({ "durable": true }));
-                put.send().await?.error_for_status()?;
-                Ok(())
+                subject.api.delete("queues/shop/billing.events").await?;
+                subject.api.put("queues/shop/billing.events", &json!({ "durable": true })).await
             })
         },
-        repair: |subject| Box::pin(subject.delete("queues/shop/billing.events")),
+        repair: |subject| Box::pin(subject.api.delete("queues/shop/billing.events")),
         counts_attempts: false,
         repaired_by_services: false,
         with_orders: false,
@@ -148,8 +135,9 @@ async fn every_broker_failure_is_noticed_and_the_services_recover_by_themselves(
     // (docs/guarantees.md).
     let setup = Setup::default().with("ORDERS_RELAY_WORKERS", "1");
     let stage = Stage::ready(&broker.url(), setup).await?;
-    let subject = Subject { broker, stage, api: reqwest::Client::new() };
-    subject.create_operator().await?;
+    let mut api = BrokerApi::new(broker.api_url(), "shop")?;
+    api.create_operator().await?;
+    let subject = Subject { broker, stage, api };
     subject.stage.load(20, QUEUES_SETTLE).await??;
     subject.stage.held().await?;
     println!("{:<30} {:>12} {:>12}", "the broker is", "noticed", "recovered");
@@ -235,108 +223,33 @@ impl Subject {
         Ok(sqlx::query_scalar(attempts).fetch_one(&self.stage.auditor).await?)
     }
 
-    fn url(&self, path: &str) -> String {
-        format!("{}/api/{path}", self.broker.api_url().replace("shop:shop@", "operator:operator@"))
-    }
-
-    /// Creates a user that stays an administrator whatever happens to the services' user.
-    async fn create_operator(&self) -> Result<()> {
-        let users = format!("{}/api/users/operator", self.broker.api_url());
-        let operator = json!({ "password": "operator", "tags": "administrator" });
-        self.api.put(users).json(&operator).send().await?.error_for_status()?;
-        let permissions = format!("{}/api/permissions/shop/operator", self.broker.api_url());
-        let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
-        self.api.put(permissions).json(&all).send().await?.error_for_status()?;
-        Ok(())
-    }
-
-    async fn delete(&self, path: &str) -> Result<()> {
-        self.api.delete(self.url(path)).send().await?.error_for_status()?;
-        Ok(())
-    }
-
-    async fn list(&self, path: &str) -> Result<Vec<Value>> {
-        Ok(self.api.get(self.url(path)).send().await?.error_for_status()?.json().await?)
-    }
-
-    /// The bindings to the exchange of events.
-    async fn bindings(&self) -> Result<Vec<Value>> {
-        self.list("exchanges/shop/shop.events/bindings/source").await
-    }
-
-    /// Deletes all bindings. Every relay restores them every few seconds, so the services are frozen meanwhile.
-    /// Inventory and billing stay frozen: while one of them restores a binding, the order service's relay could publish
-    /// to that queue alone.
+    /// Deletes all bindings while the services are frozen. Inventory and billing stay frozen: while one of them restores a
+    /// binding, the order service's relay could publish to that queue alone.
     async fn delete_bindings(&self) -> Result<()> {
         for service in SERVICES {
             self.stage.system.pause(service)?;
         }
-        let bindings = self.bindings().await?;
-        ensure!(bindings.len() == BINDINGS, "{} bindings instead of {BINDINGS}", bindings.len());
-        for binding in bindings {
-            let field = |name: &str| binding[name].as_str().unwrap_or_default().to_owned();
-            let (queue, key) = (field("destination"), field("properties_key"));
-            self.delete(&format!("bindings/shop/e/shop.events/q/{queue}/{key}")).await?;
-        }
-        let left = self.bindings().await?;
-        ensure!(left.is_empty(), "bindings are left: {left:?}");
+        self.api.delete_bindings().await?;
         self.stage.system.resume("orders")
     }
 
     /// Waits until the order service's relay has restored all bindings, and continues the other services.
     async fn await_bindings(&self) -> Result<()> {
-        eventually("all bindings to be restored", CONDITION_DEADLINE, async || {
-            let bindings = self.bindings().await?.len();
-            ensure!(bindings == BINDINGS, "{bindings} bindings");
-            Ok(Some(()))
-        })
-        .await?;
+        self.api.await_bindings().await?;
         self.stage.system.resume("inventory")?;
         self.stage.system.resume("billing")
     }
 
-    /// Waits until the broker lists each kind of connection: after the last failure some may still be reconnecting.
-    async fn await_connections(&self) -> Result<()> {
-        eventually("all services to be connected", CONDITION_DEADLINE, async || {
-            let open = self.list("connections").await?;
-            let kinds: BTreeSet<String> =
-                open.iter().map(|connection| connection["user_provided_name"].to_string()).collect();
-            let expected = SERVICES.len() * ROLES.len();
-            ensure!(kinds.len() >= expected, "connected only {kinds:?}");
-            Ok(Some(()))
-        })
-        .await
-    }
-
-    /// Closes the connections of all services, as an operator can. The broker's list is seconds old, so it is read until
-    /// none is left that was opened before.
+    /// Closes the connections of all services. After the last failure some may still be reconnecting.
     async fn close_connections(&self) -> Result<()> {
-        let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
-        eventually("all connections to be closed", CONDITION_DEADLINE, async || {
-            let mut old = self.list("connections").await?;
-            old.retain(|open| u128::from(open["connected_at"].as_u64().unwrap_or_default()) <= began);
-            for connection in &old {
-                let name = connection["name"].as_str().unwrap_or_default();
-                let name = name.replace(' ', "%20").replace('>', "%3E");
-                // It may be closed already.
-                self.api.delete(self.url(&format!("connections/{name}"))).send().await?;
-            }
-            Ok(old.is_empty().then_some(()))
-        })
-        .await
+        self.api.await_connections().await?;
+        self.api.close_connections().await.map(drop)
     }
 
-    /// Sets the password of the services' user. Open connections stay open, so they are closed as well.
-    async fn set_password(&self, password: &str) -> Result<()> {
-        let refused = password != "shop";
-        if refused {
-            self.await_connections().await?;
-        }
-        let user = json!({ "password": password, "tags": "administrator" });
-        self.api.put(self.url("users/shop")).json(&user).send().await?.error_for_status()?;
-        if refused {
-            self.close_connections().await?;
-        }
-        Ok(())
+    /// Sets another password for the services' user. Open connections would stay open, so they are closed as well.
+    async fn refuse_password(&self) -> Result<()> {
+        self.api.await_connections().await?;
+        self.api.set_password("another").await?;
+        self.api.close_connections().await.map(drop)
     }
 }

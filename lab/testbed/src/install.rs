@@ -66,6 +66,16 @@ pub async fn install_missing(report: impl Fn(&str)) -> Result<()> {
     Ok(())
 }
 
+/// Installs libfaketime with `apt-get`, as root. Passes each command to `report` before it runs.
+pub async fn install_faketime(report: impl Fn(&str)) -> Result<()> {
+    can_install()?;
+    for arguments in [&["update"][..], &["install", "-y", "--no-install-recommends", "libfaketime"]] {
+        report(&format!("apt-get {}", arguments.join(" ")));
+        apt_get(arguments).await?;
+    }
+    Ok(())
+}
+
 /// Forbids maintainer scripts to start services until the value is dropped or this process ends. If the program were
 /// left there, no later package could start its service. If the machine has such a program already, that one decides.
 fn forbid_starting_services() -> Result<Option<AtExit>> {

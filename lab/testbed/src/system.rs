@@ -257,6 +257,8 @@ impl Member {
             command.env("BILLING_PROVIDER_URL", setup.provider_url);
         }
         command.envs(options.env.iter().map(|(variable, value)| (variable, value)));
+        let own = options.env_of_service.iter().filter(|(of, _)| *of == service);
+        command.envs(own.map(|(_, (variable, value))| (variable, value)));
         let process = RestartableProcess::new(command, setup.logs.join(format!("{name}.log")));
         let admin_url = variant.is_none().then(|| format!("http://{admin_address}"));
         Ok(Self { process, url: format!("http://{address}"), admin_url })

@@ -32,6 +32,8 @@ pub struct SystemOptions {
     pub log_dir: Option<PathBuf>,
     /// Further settings, for example `("ORDERS_RELAY_POLL", "100ms")`. Each service reads those with its own prefix.
     pub env: Vec<(String, String)>,
+    /// The same for all processes of one service: its name, and the setting.
+    pub env_of_service: Vec<(&'static str, (String, String))>,
     pub instances: Instances,
     /// Whether to start the lab programs (`orders-lab`, …) instead of the services.
     pub lab: bool,
@@ -48,6 +50,7 @@ impl SystemOptions {
             orders_port: 0,
             log_dir: None,
             env: Vec::new(),
+            env_of_service: Vec::new(),
             instances: Instances::default(),
             lab: false,
             variant: None,

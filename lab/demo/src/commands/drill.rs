@@ -1,62 +1,221 @@
-//! `cargo demo drill NAME`: one fault and a verdict. `list` prints the drills, `all` runs them one after the other.
+//! `cargo demo drill NAME …`: one fault and a verdict each. `list` prints the drills, `all` runs them one after the
+//! other, `short` runs those that CI runs.
 
-use anyhow::{Result, bail};
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+use serde_json::{Value, json};
 
 use crate::choice::Choice;
-use crate::drills::{self, Drill, DrillOptions};
+use crate::drills::{self, Drill, DrillOptions, Group, Subject};
+use crate::network_system::NetworkSystem;
+use crate::own_system::{OwnSystem, Without};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 use crate::variant::Variant;
 use crate::verdict::Verdict;
 
-/// Runs on the system that is running. If there is none, or with a variant, it starts a system for the drill.
+/// The drills that CI runs: one for each kind of injection, and quick ones.
+const SHORT: [&str; 8] = [
+    "connections-closed",
+    "confirm-lost",
+    "commit-answer-lost",
+    "sessions-terminated",
+    "consumer-killed-before-commit",
+    "same-key-storm",
+    "poison",
+    "clocks-wrong",
+];
+
+/// Runs on the system that is running, or on one of the drill's own. If there is none, it starts one.
 pub(crate) async fn run(
     choice: Choice,
-    name: &str,
+    names: &[String],
     options: DrillOptions,
-    variant: Option<Variant>,
+    without: Without,
     terminal: &Terminal,
 ) -> Result<Verdict> {
-    let chosen: Vec<&Drill> = match name {
-        "list" => {
-            for drill in &drills::ALL {
-                terminal.print(format!("{:<18}  {}", drill.name, drill.claim));
-            }
-            let list: Vec<_> = drills::ALL.iter().map(|drill| (drill.name, drill.claim)).collect();
-            terminal.document(&list)?;
-            return Ok(Verdict::Held);
-        }
-        // The drills would share one database: each would find again what an earlier one has broken.
-        "all" if variant.is_some() => bail!("a variant runs one drill at a time"),
-        "all" => drills::ALL.iter().collect(),
-        name => vec![drills::find(name)?],
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let chosen: Vec<&Drill> = match names[..] {
+        ["list"] => return list(terminal),
+        ["all"] => drills::ALL.iter().collect(),
+        ["short"] => SHORT.into_iter().map(drills::find).collect::<Result<_>>()?,
+        _ => names.into_iter().map(drills::find).collect::<Result<_>>()?,
     };
-    let system = match variant {
-        Some(variant) => RunningSystem::start_variant(choice, variant, terminal).await?,
-        None => RunningSystem::find_or_start(choice, terminal).await?,
+    // They would share one database: each would find again what an earlier one has broken.
+    let complete = without.is_complete();
+    ensure!(chosen.len() == 1 || complete, "a system that lacks something runs one drill at a time");
+    let mut running = None;
+    let results = run_each(choice, &chosen, options, &without, &mut running, terminal).await;
+    let stopped = match running {
+        Some(system) => system.stop(terminal).await,
+        None => Ok(()),
     };
-    let Some(system) = system else {
-        return Ok(Verdict::Interrupted);
-    };
-    let verdict = run_each(&chosen, options, &system, terminal).await;
-    let stopped = system.stop(terminal).await;
-    let verdict = verdict?;
+    let results = results?;
     stopped?;
-    Ok(verdict)
+    match &results[..] {
+        [only] => terminal.document(&only.document)?,
+        all => print_results(all, terminal)?,
+    }
+    Ok(results.iter().fold(Verdict::Held, |worst, result| worst.worse(result.verdict)))
 }
 
-async fn run_each(
-    chosen: &[&Drill],
+/// Runs a drill on a system with the order service, and on one with a variant instead: the same orders and the same fault.
+/// The verdict is that about the service.
+pub(crate) async fn run_twin(
+    choice: Choice,
+    names: &[String],
     options: DrillOptions,
-    system: &RunningSystem,
+    twin: Variant,
     terminal: &Terminal,
 ) -> Result<Verdict> {
-    let mut worst = Verdict::Held;
+    let [name] = names else { bail!("a twin runs one drill at a time") };
+    let drill = drills::find(name)?;
+    let (mut verdicts, mut documents) = (vec![], vec![]);
+    for variant in [None, Some(twin)] {
+        let own = own_system(drill).without(&Without { variant, sabotage: None });
+        let (verdict, document) = run_on_own(choice, drill, own, options, terminal).await?;
+        if verdict == Verdict::Interrupted {
+            return Ok(verdict);
+        }
+        documents.push(document);
+        verdicts.push((variant.map_or("order service", Variant::name), verdict));
+    }
+    terminal.print("");
+    for (name, verdict) in &verdicts {
+        terminal.print(format!("{name:<24}  {}", verdict.word()));
+    }
+    terminal.document(&documents)?;
+    Ok(verdicts[0].1)
+}
+
+/// How one drill ended.
+struct DrillResult {
+    drill: &'static str,
+    group: Group,
+    verdict: Verdict,
+    seconds: f64,
+    document: Value,
+}
+
+/// `running` is the system for the drills that need no other. The first of them finds or starts it.
+async fn run_each(
+    choice: Choice,
+    chosen: &[&Drill],
+    options: DrillOptions,
+    without: &Without,
+    running: &mut Option<RunningSystem>,
+    terminal: &Terminal,
+) -> Result<Vec<DrillResult>> {
+    let mut results = vec![];
     for drill in chosen {
-        worst = worst.worse(drills::run(drill, options, system, terminal).await?);
-        if worst == Verdict::Interrupted {
+        let began = Instant::now();
+        let in_network = NetworkSystem::from_env();
+        let uses_running = match drill.system {
+            Subject::Running => without.is_complete(),
+            Subject::Proxied => in_network.is_some_and(|system| system.proxies.is_some()),
+            Subject::Own(_) => false,
+        };
+        let ended = if uses_running {
+            if running.is_none() {
+                *running = RunningSystem::find_or_start(choice, terminal).await?;
+            }
+            match running {
+                Some(system) => drills::run(drill, options, system, terminal).await,
+                None => Ok((Verdict::Interrupted, Value::Null)),
+            }
+        } else {
+            let own = own_system(drill).without(without);
+            run_on_own(choice, drill, own, options, terminal).await
+        };
+        // One drill that could not be run says nothing about the others.
+        let (verdict, document) = match ended {
+            Err(error) if chosen.len() > 1 => {
+                terminal.print(format!("{} could not be run: {error:#}", drill.name));
+                (Verdict::Inconclusive, json!({ "drill": drill.name, "error": format!("{error:#}") }))
+            }
+            ended => ended?,
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        results.push(DrillResult { drill: drill.name, group: drill.group, verdict, seconds, document });
+        if verdict == Verdict::Interrupted {
             break;
         }
     }
-    Ok(worst)
+    Ok(results)
+}
+
+/// The system that a drill needs, where the running one cannot be used.
+fn own_system(drill: &Drill) -> OwnSystem {
+    match drill.system {
+        Subject::Own(own) => own(),
+        Subject::Running | Subject::Proxied => OwnSystem::default(),
+    }
+}
+
+async fn run_on_own(
+    choice: Choice,
+    drill: &Drill,
+    own: OwnSystem,
+    options: DrillOptions,
+    terminal: &Terminal,
+) -> Result<(Verdict, Value)> {
+    if !own.clocks.is_empty() {
+        choice.prepare_faketime(terminal).await?;
+    }
+    terminal.print("");
+    terminal.print(format!("The drill {} has a system of its own.", drill.name));
+    let logs = drills::folder(drill).join("logs");
+    let Some(system) = RunningSystem::start_own(choice, own, logs, terminal).await? else {
+        return Ok((Verdict::Interrupted, Value::Null));
+    };
+    let ended = drills::run(drill, options, &system, terminal).await;
+    let stopped = system.stop(terminal).await;
+    let ended = ended?;
+    stopped?;
+    Ok(ended)
+}
+
+fn list(terminal: &Terminal) -> Result<Verdict> {
+    for group in Group::ALL {
+        terminal.print(format!("{group}:"));
+        for drill in drills::ALL.iter().filter(|drill| drill.group == group) {
+            terminal.print(format!("  {:<28}  {}", drill.name, drill.teaches));
+        }
+        terminal.print("");
+    }
+    terminal.print(
+        "`cargo demo drill NAME` runs one, `drill all` all of them, `drill short` the few that CI runs.",
+    );
+    let list: Vec<_> = drills::ALL
+        .iter()
+        .map(|drill| {
+            json!({
+                "name": drill.name, "group": drill.group.to_string(), "teaches": drill.teaches,
+                "question": drill.question, "claim": drill.claim, "outageSeconds": drill.outage.as_secs(),
+                "ownSystem": !matches!(drill.system, Subject::Running),
+            })
+        })
+        .collect();
+    terminal.document(&list)?;
+    Ok(Verdict::Held)
+}
+
+fn print_results(results: &[DrillResult], terminal: &Terminal) -> Result<()> {
+    terminal.print("");
+    terminal.print(format!("{:<28}  {:<9} {:>7}  verdict", "drill", "group", "seconds"));
+    for DrillResult { drill, group, verdict, seconds, .. } in results {
+        terminal.print(format!("{drill:<28}  {:<9} {seconds:>7.0}  {}", group.to_string(), verdict.word()));
+    }
+    let held = results.iter().filter(|result| result.verdict == Verdict::Held).count();
+    let seconds: f64 = results.iter().map(|result| result.seconds).sum();
+    terminal.print("");
+    terminal.print(format!("{held} of {} held, in {:.0} minutes", results.len(), seconds / 60.0));
+    let all: Vec<_> = results
+        .iter()
+        .map(|result| {
+            json!({ "verdict": result.verdict, "seconds": result.seconds, "document": result.document })
+        })
+        .collect();
+    terminal.document(&all)
 }

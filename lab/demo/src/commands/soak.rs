@@ -1,79 +1,61 @@
-//! `cargo demo soak`: kills random processes and servers for as long as you like, and reconciles.
+//! `cargo demo soak`: random faults for as long as you like, and the reconciliation.
 
 use anyhow::Result;
 
 use crate::choice::Choice;
-use crate::lab::Soak;
 use crate::reconciliation::DuplicatesDropped;
+use crate::soak::Soak;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
 /// How many messages out of order are printed.
 const PRINTED_GAPS: usize = 5;
 
-/// Starts nine processes for it, with a database server and a broker of their own.
+/// Starts nine processes for it, with a database server, a broker and proxies of their own.
 pub(crate) async fn run(choice: Choice, soak: Soak, terminal: &Terminal) -> Result<Verdict> {
-    let seed = soak.seed;
-    terminal.print(
-        "Claim  With four order services, two of each consumer, PostgreSQL and RabbitMQ killed at random, no",
-    );
-    terminal.print(
-        "       event of an order is published or applied out of order, nothing is lost, and no effect",
-    );
-    terminal
-        .print("       happens twice; also of the orders that inventory and billing cannot apply before a");
-    terminal.print("       defect is repaired.");
-    terminal.print("Starting PostgreSQL, RabbitMQ and nine processes …");
-    choice.for_servers(terminal).await?.decide();
-    testbed::build_services(!terminal.json()).await?;
-    let result = soak.run(|line| terminal.print(line)).await?;
+    for line in [
+        "Claim  With four order services and two of each consumer, whatever is killed, frozen or cut off at random, no",
+        "       event of an order is published or applied out of order, nothing is lost, and no effect happens twice;",
+        "       also of the orders that inventory and billing cannot apply before a defect is repaired. When the",
+        "       faults end, everything comes to rest by itself.",
+    ] {
+        terminal.print(line);
+    }
+    let Some(result) = soak.run(choice, terminal).await? else {
+        return Ok(Verdict::Interrupted);
+    };
+    terminal.print("");
+    for (fault, count) in &result.faults {
+        terminal.print(format!("  {count:>6}  {}", fault.name()));
+    }
+    terminal.print(format!("  {:>6}  faults of {} kinds", result.fault_count(), result.faults.len()));
+    terminal.print("");
     terminal.print_all(result.reconciliation.table(DuplicatesDropped::default()));
     let published = &result.published;
     terminal.print("");
     terminal.print(format!(
-        "  {} killed; {} messages published, {} of them copies; {} published out of order; {} cancelled",
-        result.kills,
+        "  {} messages published, {} of them copies and {} more of the soak's own; {} out of order",
         published.messages,
-        published.copies,
+        result.copies(),
+        result.republished,
         published.out_of_order.len(),
-        result.cancelled,
     ));
     terminal.print(format!(
-        "  {} events were set aside until the repair; {} of them were applied by the replay",
-        result.dead_letters, result.replayed
+        "  {} events were set aside until the repair; {} of them were applied by the replay, and {} bad messages \
+         discarded",
+        result.dead_letters, result.replayed, result.discarded
     ));
     for gap in published.out_of_order.iter().take(PRINTED_GAPS) {
         terminal.print(format!("  OUT OF ORDER {gap}"));
     }
-    // The reconciliation compares acknowledged orders, and reads cancellations from the tables only.
-    let lost = result.cancelled.saturating_sub(result.reconciliation.cancelled);
-    if lost > 0 {
-        terminal.print(format!("  LOST {lost} cancellations that were acknowledged"));
+    terminal.print("");
+    for (name, value, meaning) in result.figures() {
+        terminal.print(format!("  {name:<13} {value:>7}  {meaning}"));
     }
-    let waiting = result.reconciliation.waiting_for_operator();
-    if waiting > 0 {
-        terminal.print(format!("  NOT APPLIED {waiting} events, although the defect was repaired"));
-    }
-    let broken = !result.reconciliation.findings.is_empty()
-        || !published.out_of_order.is_empty()
-        || lost > 0
-        || waiting > 0;
-    let proven = published.copies > 0
-        && result.kills > 0
-        && result.reconciliation.cancelled > 0
-        && result.replayed > 0;
-    let (verdict, reason) = match (broken, proven) {
-        (true, _) => (Verdict::Broken, "the findings are above"),
-        (false, true) => (Verdict::Held, "nothing lost, nothing doubled, nothing out of order"),
-        (false, false) => {
-            (Verdict::Inconclusive, "no event was published twice, or none was set aside: nothing is proven")
-        }
-    };
-    terminal.print_verdict(verdict, &format!("{reason} (seed {seed})"));
+    let (verdict, reason) = result.judge();
+    terminal.print_verdict(verdict, &format!("{reason} (seed {})", soak.seed));
     terminal.document(&serde_json::json!({
-        "verdict": verdict, "reason": reason, "seed": seed, "kills": result.kills,
-        "deadLetters": result.dead_letters, "replayed": result.replayed, "messages": published.messages,
-        "copies": published.copies, "outOfOrder": published.out_of_order, "reconciliation": result.reconciliation,
+        "verdict": verdict, "reason": reason, "seed": soak.seed, "result": result.document(),
     }))?;
     Ok(verdict)
 }

@@ -49,5 +49,7 @@ async fn show(system: &RunningSystem, options: DrillOptions, terminal: &Terminal
             return Ok(followed);
         }
     }
-    drills::run(drills::find("broker-kill")?, options, system, terminal).await
+    let (verdict, document) = drills::run(drills::find("broker-kill")?, options, system, terminal).await?;
+    terminal.document(&document)?;
+    Ok(verdict)
 }

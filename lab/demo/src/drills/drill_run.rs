@@ -6,13 +6,18 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use load_tests::{Load, Mix, Saturation, Summary};
-use serde::Deserialize;
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, interval, sleep, timeout};
+use uuid::Uuid;
 
+use super::drill::Drill;
+use super::progress::Progress;
 use super::report::{Fact, Refusals, Report};
 use crate::ledger::Ledger;
 use crate::load::{RunningLoad, StoppableLoad};
-use crate::reconciliation::{DuplicatesDropped, Wait, settle};
+use crate::local_system::LocalSystem;
+use crate::own_system::Tools;
+use crate::proxies::Proxies;
+use crate::reconciliation::{DuplicatesDropped, Reconciliation, Wait, settle};
 use crate::running_system::RunningSystem;
 use crate::target::{Action, Target};
 use crate::terminal::Terminal;
@@ -22,23 +27,39 @@ const SETTLE_DEADLINE: Duration = Duration::from_secs(60);
 /// Without an outbox, nothing that has not arrived after this time without a change will arrive.
 const UNCHANGED_FOR: Duration = Duration::from_secs(10);
 
+/// How long a fault may take until it is felt, on a busy machine.
+const FELT_DEADLINE: Duration = Duration::from_secs(30);
+const FELT_INTERVAL: Duration = Duration::from_millis(200);
+/// The load before the fault: orders are at every step when it happens.
+const LOAD_BEFORE: Duration = Duration::from_secs(4);
+/// The load after the repair: new orders arrive while the backlog drains.
+const LOAD_AFTER: Duration = Duration::from_secs(4);
+
 /// The options of a drill on the command line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DrillOptions {
     /// Orders per second.
     pub(crate) rate: u32,
-    /// How long the fault lasts.
-    pub(crate) outage: Duration,
+    /// How long the fault lasts. Without it, as long as the drill says.
+    pub(crate) outage: Option<Duration>,
+    /// Decides which orders are placed, and what a drill draws at random.
+    pub(crate) seed: u64,
 }
 
 /// One run of a drill: the system, the load on it, and what is printed meanwhile.
 pub(crate) struct DrillRun<'a> {
     pub(crate) system: &'a RunningSystem,
-    pub(crate) options: DrillOptions,
+    /// Orders per second.
+    pub(crate) rate: u32,
+    /// How long the fault lasts.
+    pub(crate) outage: Duration,
+    seed: u64,
     terminal: &'a Terminal,
     ledger: Arc<Ledger>,
     started: Instant,
     phase: RefCell<&'static str>,
+    /// What was printed about the phases.
+    lines: RefCell<Vec<String>>,
     /// The progress line shows what was done since this reading.
     progress_before: Option<Progress>,
     duplicates_before: DuplicatesDropped,
@@ -61,43 +82,29 @@ pub(crate) struct Restarted {
     pub(crate) after: Duration,
 }
 
-/// What the progress line shows of the records.
-#[derive(Clone, Copy, Deserialize)]
-struct Progress {
-    pending: u64,
-    inventory: u64,
-    billing: u64,
-    confirmed: u64,
-    cancelled: u64,
-}
-
-const PROGRESS: &str = "select json_build_object(
-    'pending', (select count(*) from orders.outbox where published_at is null and parked_at is null)
-             + (select count(*) from inventory.outbox where published_at is null and parked_at is null)
-             + (select count(*) from billing.outbox where published_at is null and parked_at is null),
-    'inventory', (select count(*) from inventory.reservations),
-    'billing', (select count(*) from billing.payments where state <> 'asked'),
-    'confirmed', (select count(*) from orders.orders where status = 'confirmed'),
-    'cancelled', (select count(*) from orders.orders where status = 'cancelled'))::text";
-
 impl<'a> DrillRun<'a> {
     pub(crate) async fn new(
         system: &'a RunningSystem,
         terminal: &'a Terminal,
+        drill: &Drill,
         options: DrillOptions,
     ) -> Result<Self> {
+        fastrand::seed(options.seed);
         let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
         let mut run = Self {
             system,
-            options,
+            rate: options.rate,
+            outage: options.outage.unwrap_or(drill.outage),
+            seed: options.seed,
             terminal,
             ledger,
             started: Instant::now(),
             phase: RefCell::new("steady"),
+            lines: RefCell::default(),
             progress_before: None,
             duplicates_before: system.duplicates_dropped().await,
         };
-        run.progress_before = run.read_progress().await;
+        run.progress_before = Progress::read(system).await;
         Ok(run)
     }
 
@@ -112,13 +119,95 @@ impl<'a> DrillRun<'a> {
     }
 
     fn open_loop(&self, for_: Duration) -> Load {
-        Load { mix: Mix::Real, ..Load::new(self.system.orders_url(), self.options.rate, for_) }
+        Load { mix: Mix::Real, seed: self.seed, ..Load::new(self.system.orders_url(), self.rate, for_) }
+    }
+
+    /// Starts the load that lasts until [`end`](Self::end), and returns when orders are at every step.
+    pub(crate) async fn steady(&self) -> StoppableLoad {
+        self.phase("steady", format!("{} orders per second", self.rate));
+        let load = self.load_until_stopped();
+        sleep(LOAD_BEFORE).await;
+        load
+    }
+
+    /// Lets the load go on for some seconds, and ends it.
+    pub(crate) async fn end(&self, load: StoppableLoad) -> Result<Summary> {
+        self.phase("recover", "repaired; the load goes on for some seconds");
+        sleep(LOAD_AFTER).await;
+        load.stop().await
+    }
+
+    /// Waits for the time of the outage. The fact: orders were accepted meanwhile.
+    pub(crate) async fn accepted_meanwhile(&self) -> Fact {
+        let from = SystemTime::now();
+        sleep(self.outage).await;
+        let accepted = self.accepted_between(from, SystemTime::now());
+        Fact {
+            what: format!("{accepted} orders were accepted in {} s of the outage", self.outage.as_secs()),
+            observed: accepted > 0,
+        }
+    }
+
+    /// Waits until the fault was felt. `check` returns `None` while it was not, and then says in words what was seen.
+    /// A fault that was not felt proves nothing.
+    pub(crate) async fn felt(
+        &self,
+        expected: &str,
+        mut check: impl AsyncFnMut() -> Result<Option<String>>,
+    ) -> Fact {
+        let end = Instant::now() + FELT_DEADLINE;
+        let mut last = String::new();
+        while Instant::now() < end {
+            match timeout(FELT_DEADLINE, check()).await.map_err(Into::into).flatten() {
+                Ok(Some(what)) => {
+                    self.phase("felt", &what);
+                    return Fact { what, observed: true };
+                }
+                Ok(None) => {}
+                Err(error) => last = format!(" ({error:#})"),
+            }
+            sleep(FELT_INTERVAL).await;
+        }
+        Fact { what: format!("{expected}{last}"), observed: false }
+    }
+
+    /// The system that this drill has for itself.
+    pub(crate) fn own(&self) -> Result<&LocalSystem> {
+        self.system.own()
+    }
+
+    /// What breaks it.
+    pub(crate) fn tools(&self) -> Result<&Tools> {
+        self.own()?.tools()
+    }
+
+    /// The proxies between the services and their servers.
+    pub(crate) fn proxies(&self) -> Result<&Proxies> {
+        self.system.proxies()
+    }
+
+    /// Waits until a service reports that a role's connections to the broker are lost.
+    pub(crate) async fn lost_connection(&self, service: &str, role: &str) -> Fact {
+        let gauge = format!("broker_connected{{role=\"{role}\"}}");
+        self.felt(&format!("{service} reports its {role} as disconnected"), async || {
+            let connected = self.system.metric(service, &gauge).await?;
+            Ok((connected == 0.0).then(|| format!("{service} reports its {role} as disconnected")))
+        })
+        .await
+    }
+
+    /// Records orders that the drill has placed itself.
+    pub(crate) fn acknowledge(&self, order: Uuid) {
+        self.ledger.record(order, SystemTime::now());
     }
 
     /// Starts clients that send their next order as soon as the last one is answered.
     pub(crate) fn saturate(&self, clients: u32, for_: Duration) -> RunningLoad {
         let url = self.system.orders_url().to_owned();
-        RunningLoad::saturate(Saturation { url, connections: clients, for_, seed: 1 }, self.ledger.recorder())
+        RunningLoad::saturate(
+            Saturation { url, connections: clients, for_, seed: self.seed },
+            self.ledger.recorder(),
+        )
     }
 
     /// Kills a part.
@@ -144,12 +233,38 @@ impl<'a> DrillRun<'a> {
     pub(crate) fn phase(&self, name: &'static str, what: impl AsRef<str>) {
         *self.phase.borrow_mut() = name;
         let seconds = self.started.elapsed().as_secs_f64();
-        self.terminal.print(format!("  {seconds:5.1} s  {name:<10} {}", what.as_ref()));
+        let line = format!("  {seconds:5.1} s  {name:<10} {}", what.as_ref());
+        self.terminal.print(&line);
+        self.lines.borrow_mut().push(line);
+    }
+
+    /// The lines of the phases so far.
+    pub(super) fn lines(&self) -> Vec<String> {
+        self.lines.borrow().clone()
+    }
+
+    /// How long the drill has taken so far.
+    pub(super) fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// The command that runs the drill like this.
+    pub(super) fn command(&self, drill: &Drill) -> String {
+        let variant = self.system.variant().map_or(String::new(), |it| format!(" --variant {}", it.name()));
+        let Self { rate, seed, .. } = self;
+        let outage = self.outage.as_millis();
+        format!("cargo demo drill {} --rate {rate} --outage {outage}ms --seed {seed}{variant}", drill.name)
     }
 
     /// How many orders were acknowledged between two moments.
     pub(crate) fn accepted_between(&self, from: SystemTime, to: SystemTime) -> u64 {
         self.ledger.recorded_between(from, to)
+    }
+
+    /// Waits until nothing is in progress any more, for drills that go on then.
+    pub(crate) async fn settled(&self) -> Result<Reconciliation> {
+        let read = async || self.system.reconcile(&self.ledger.acknowledged()?).await;
+        Ok(settle(Wait::until_decided(SETTLE_DEADLINE), read).await?.reconciliation)
     }
 
     /// Waits until the system is quiescent, reconciles, and judges.
@@ -178,45 +293,25 @@ impl<'a> DrillRun<'a> {
         loop {
             let reading = async {
                 interval.tick().await;
-                tokio::join!(self.read_progress(), self.system.pid(&Target::Broker))
+                tokio::join!(Progress::read(self.system), self.system.pid(&Target::Broker))
             };
             tokio::select! {
                 done = &mut work => return done,
                 (now, broker) = reading => {
-                    self.terminal.progress(self.progress_line(now, broker.ok().map(|pid| pid.is_some())));
+                    let figures = Progress::figures(now, self.progress_before);
+                    let broker = match broker {
+                        Ok(Some(_)) => "up",
+                        Ok(None) => "DOWN",
+                        Err(_) => "?",
+                    };
+                    let (seconds, phase) = (self.seconds(), self.phase.borrow());
+                    let accepted = self.ledger.recorded();
+                    self.terminal.progress(format!(
+                        "  {seconds:5.1} s  {phase:<10} accepted {accepted:>5}   {figures}   broker {broker}"
+                    ));
                 }
             }
         }
-    }
-
-    async fn read_progress(&self) -> Option<Progress> {
-        serde_json::from_str(&self.system.read(PROGRESS).await.ok()?).ok()
-    }
-
-    /// What is unknown is shown as `?`, never as 0.
-    fn progress_line(&self, now: Option<Progress>, broker_runs: Option<bool>) -> String {
-        let number = |known: Option<u64>| known.map_or("?".to_owned(), |number| number.to_string());
-        let since = |figure: fn(Progress) -> u64| {
-            let both = now.zip(self.progress_before);
-            number(both.map(|(now, before)| figure(now).saturating_sub(figure(before))))
-        };
-        let broker = match broker_runs {
-            Some(true) => "up",
-            Some(false) => "DOWN",
-            None => "?",
-        };
-        format!(
-            "  {:5.1} s  {:<10} accepted {:>5}   events pending {:>5}   answered: inventory {:>5}, billing {:>5}   \
-             confirmed {:>5}, cancelled {:>4}   broker {broker}",
-            self.started.elapsed().as_secs_f64(),
-            self.phase.borrow(),
-            self.ledger.recorded(),
-            number(now.map(|now| now.pending)),
-            since(|progress| progress.inventory),
-            since(|progress| progress.billing),
-            since(|progress| progress.confirmed),
-            since(|progress| progress.cancelled),
-        )
     }
 }
 

@@ -3,15 +3,16 @@
 //! [`Stage`] is a system with a database and a virtual host of its own. [`sabotage`] runs two of them, one complete and
 //! one with a protection left out, and injects the same fault into both.
 
+mod broker_api;
 mod crash_file;
 mod proxied;
 pub mod sabotage;
-mod soak;
 mod stage;
 mod tap;
 
+pub use broker_api::BrokerApi;
 pub use crash_file::{CrashFile, resume_process};
 pub use proxied::{PROXY_ROUTE, proxied};
-pub use soak::{Soak, SoakResult};
+pub(crate) use proxied::{route, through};
 pub use stage::{CONDITION_DEADLINE, Setup, Stage};
 pub use tap::{Published, Tap};

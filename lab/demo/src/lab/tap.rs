@@ -1,27 +1,32 @@
 //! A queue that receives everything that is published, copies included, in the order in which the broker received it.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::{HashMap, VecDeque};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use testbed::TestVhost;
 use uuid::Uuid;
+
+use super::broker_api::BrokerApi;
 
 /// How many messages one request takes from the queue.
 const MAX_MESSAGES: usize = 2_000;
 
-const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+const QUEUE: &str = "tap";
+/// How many of the last messages are kept.
+const RECENT: usize = 100;
 
 /// The queue, and what came out of it.
 #[derive(Debug)]
 pub struct Tap {
-    client: reqwest::Client,
-    queue_url: String,
+    api: BrokerApi,
     /// How often each event was published.
     times: HashMap<Uuid, u64>,
     last: HashMap<Uuid, i64>,
     published: Published,
+    /// The last messages, as the broker's API returned them.
+    recent: VecDeque<Value>,
 }
 
 /// What has been published so far.
@@ -58,22 +63,14 @@ impl Tap {
     /// # Errors
     /// When the broker's HTTP API refuses.
     pub async fn at(api: &str, name: &str) -> Result<Self> {
-        let client = reqwest::Client::builder().timeout(REQUEST_DEADLINE).build()?;
-        let queue_url = format!("{api}/api/queues/{name}/tap");
-        let binding_url = format!("{api}/api/bindings/{name}/e/shop.events/q/tap");
-        for (request, body) in [
-            (client.put(&queue_url), json!({ "durable": true })),
-            (client.post(binding_url), json!({ "routing_key": "#" })),
-        ] {
-            let answer = request.json(&body).send().await?;
-            ensure!(answer.status().is_success(), "the broker's API answered {}", answer.status());
-        }
+        let api = BrokerApi::new(api, name)?;
+        api.declare_tap(QUEUE).await?;
         Ok(Self {
-            client,
-            queue_url,
+            api,
             times: HashMap::new(),
             last: HashMap::new(),
             published: Published::default(),
+            recent: VecDeque::new(),
         })
     }
 
@@ -83,18 +80,25 @@ impl Tap {
     /// When the broker's HTTP API refuses.
     pub async fn drain(&mut self) -> Result<&Published> {
         loop {
-            let get = json!({ "count": MAX_MESSAGES, "ackmode": "ack_requeue_false", "encoding": "auto" });
-            let answer = self.client.post(format!("{}/get", self.queue_url)).json(&get).send().await?;
-            let messages: Vec<Value> = answer.error_for_status()?.json().await?;
+            let messages = self.api.take(QUEUE, MAX_MESSAGES).await?;
             let is_last = messages.len() < MAX_MESSAGES;
             for message in messages {
                 let payload = message["payload"].as_str().context("a message has no payload")?;
                 self.record(&serde_json::from_str(payload)?);
+                if self.recent.len() == RECENT {
+                    self.recent.pop_front();
+                }
+                self.recent.push_back(message);
             }
             if is_last {
                 return Ok(&self.published);
             }
         }
+    }
+
+    /// The last messages that were taken, with their keys and properties.
+    pub(crate) fn recent(&self) -> Vec<Value> {
+        self.recent.iter().cloned().collect()
     }
 
     fn record(&mut self, event: &Seen) {

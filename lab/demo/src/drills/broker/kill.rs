@@ -5,15 +5,20 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use tokio::time::sleep;
 
-use super::drill::Drill;
-use super::drill_run::DrillRun;
-use super::report::{Fact, Refusals, Report};
+use crate::drills::drill::{Drill, Group, Subject};
+use crate::drills::drill_run::DrillRun;
+use crate::drills::report::{Fact, Refusals, Report};
 use crate::target::Target;
 
-pub(super) const DRILL: Drill = Drill {
+pub(in crate::drills) const DRILL: Drill = Drill {
     name: "broker-kill",
+    group: Group::Broker,
+    teaches: "An order needs the database only. The outbox keeps its event until the broker has confirmed it.",
+    question: "Are orders accepted while RabbitMQ is dead? What happens to them when it is back?",
     claim: "Orders are accepted while RabbitMQ is down. Every accepted order reaches inventory and billing, has its \
             effect there once, and is confirmed or cancelled by their answers.",
+    outage: Duration::from_secs(20),
+    system: Subject::Running,
     run: |run| Box::pin(kill_broker(run)),
 };
 
@@ -23,8 +28,8 @@ const LOAD_BEFORE: Duration = Duration::from_secs(8);
 const LOAD_AFTER: Duration = Duration::from_secs(12);
 
 async fn kill_broker(run: &DrillRun<'_>) -> Result<Report> {
-    let outage = run.options.outage;
-    run.phase("steady", format!("{} orders per second", run.options.rate));
+    let outage = run.outage;
+    run.phase("steady", format!("{} orders per second", run.rate));
     let load = run.load(LOAD_BEFORE + outage + LOAD_AFTER);
     sleep(LOAD_BEFORE).await;
 

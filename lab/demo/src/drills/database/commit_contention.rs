@@ -5,13 +5,18 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 
-use super::drill::Drill;
-use super::drill_run::DrillRun;
-use super::report::{Fact, Refusals, Report};
+use crate::drills::drill::{Drill, Group, Subject};
+use crate::drills::drill_run::DrillRun;
+use crate::drills::report::{Fact, Refusals, Report};
 
-pub(super) const DRILL: Drill = Drill {
+pub(in crate::drills) const DRILL: Drill = Drill {
     name: "commit-contention",
+    group: Group::Database,
+    teaches: "A NOTIFY in the order's own transaction takes one lock for the whole server until the commit is on disk.",
+    question: "64 clients place orders at the same time. How many of their commits wait for each other?",
     claim: "Orders that are placed at the same time do not queue up for each other's commits.",
+    outage: LOAD_TIME,
+    system: Subject::Running,
     run: |run| Box::pin(sample_commits(run)),
 };
 

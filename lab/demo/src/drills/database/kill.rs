@@ -5,15 +5,20 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use tokio::time::sleep;
 
-use super::drill::Drill;
-use super::drill_run::DrillRun;
-use super::report::{Fact, Refusals, Report};
+use crate::drills::drill::{Drill, Group, Subject};
+use crate::drills::drill_run::DrillRun;
+use crate::drills::report::{Fact, Refusals, Report};
 use crate::target::Target;
 
-pub(super) const DRILL: Drill = Drill {
+pub(in crate::drills) const DRILL: Drill = Drill {
     name: "database-kill",
+    group: Group::Database,
+    teaches: "A 201 is sent after the commit, never before: what was acknowledged is on disk.",
+    question: "Which orders may a client rely on: those with a 201, those with a 503, those without an answer?",
     claim: "While PostgreSQL is down no order is accepted, and refused orders have no effect anywhere. Orders that \
             were accepted before and after keep their promises.",
+    outage: Duration::from_secs(20),
+    system: Subject::Running,
     run: |run| Box::pin(kill_database(run)),
 };
 
@@ -23,7 +28,7 @@ const LOAD_AFTER: Duration = Duration::from_secs(10);
 const IN_FLIGHT: Duration = Duration::from_secs(1);
 
 async fn kill_database(run: &DrillRun<'_>) -> Result<Report> {
-    run.phase("steady", format!("{} orders per second", run.options.rate));
+    run.phase("steady", format!("{} orders per second", run.rate));
     let load = run.load_until_stopped();
     sleep(LOAD_BEFORE).await;
 
@@ -31,7 +36,7 @@ async fn kill_database(run: &DrillRun<'_>) -> Result<Report> {
     run.phase("outage", format!("killed PostgreSQL ({}) with SIGKILL", killed.process()));
     sleep(IN_FLIGHT).await;
     let down_since = SystemTime::now();
-    sleep(run.options.outage).await;
+    sleep(run.outage).await;
     let accepted_while_down = run.accepted_between(down_since, SystemTime::now());
 
     run.phase(

@@ -6,15 +6,20 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::sleep;
 
-use super::drill::Drill;
-use super::drill_run::DrillRun;
-use super::report::{Fact, Refusals, Report};
+use crate::drills::drill::{Drill, Group, Subject};
+use crate::drills::drill_run::DrillRun;
+use crate::drills::report::{Fact, Refusals, Report};
 use crate::target::Target;
 
-pub(super) const DRILL: Drill = Drill {
+pub(in crate::drills) const DRILL: Drill = Drill {
     name: "saga",
+    group: Group::Service,
+    teaches: "Each step of the saga is one local transaction, and its event is the only thing that starts the next one.",
+    question: "Every process is killed once. Which orders stay half-way, paid but not reserved?",
     claim: "Whatever is killed meanwhile, every accepted order ends confirmed or cancelled. What was reserved and \
             charged for a cancelled order is released and refunded, once. Stock and money add up.",
+    outage: Duration::from_secs(20),
+    system: Subject::Running,
     run: |run| Box::pin(kill_each(run)),
 };
 
@@ -26,13 +31,10 @@ const SERVICE_OUTAGE: Duration = Duration::from_secs(2);
 async fn kill_each(run: &DrillRun<'_>) -> Result<Report> {
     let services = ["orders", "inventory", "billing", "provider"];
     let services = services.map(|name| (Target::Service(name.to_owned()), SERVICE_OUTAGE));
-    run.phase(
-        "steady",
-        format!("{} orders per second, one in five of which cannot be confirmed", run.options.rate),
-    );
+    run.phase("steady", format!("{} orders per second, one in five of which cannot be confirmed", run.rate));
     let load = run.load_until_stopped();
     let mut facts = vec![];
-    for (target, outage) in services.into_iter().chain([(Target::Broker, run.options.outage)]) {
+    for (target, outage) in services.into_iter().chain([(Target::Broker, run.outage)]) {
         sleep(BETWEEN_KILLS).await;
         let killed = run.kill(target.clone()).await?;
         run.phase("kill", format!("killed {target} ({}) with SIGKILL", killed.process()));

@@ -65,7 +65,7 @@ impl Lanes {
 }
 
 /// Copies an order with its event, as another writer would, in a transaction that the caller commits. Wakes no relay.
-pub(super) async fn copy_order(connection: &mut PgConnection, original: Uuid) -> Result<Uuid> {
+pub(crate) async fn copy_order(connection: &mut PgConnection, original: Uuid) -> Result<Uuid> {
     let (copy, event) = (Uuid::now_v7(), Uuid::now_v7());
     for sql in [
         "insert into orders (id, customer_id, status, total_amount, currency)

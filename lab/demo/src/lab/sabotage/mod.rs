@@ -14,6 +14,8 @@ mod publisher;
 mod relay;
 mod writer;
 
+pub(crate) use faults::copy_order;
+
 use std::{
     pin::Pin,
     time::{Duration, Instant},

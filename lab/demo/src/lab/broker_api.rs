@@ -1,0 +1,186 @@
+//! The broker's HTTP API: what an operator of RabbitMQ can see and destroy.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use testbed::eventually;
+
+use super::stage::CONDITION_DEADLINE;
+
+const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The bindings of the three queues to the exchange of events: 6 of orders, 2 of inventory, 3 of billing.
+const BINDINGS: usize = 11;
+
+/// Each service opens at least one connection for each of these.
+const ROLES: [&str; 3] = ["publisher", "consumer", "collector"];
+const SERVICES: usize = 3;
+
+/// The user that [`BrokerApi::create_operator`] creates, and its password.
+const OPERATOR: &str = "operator";
+
+/// Access to the virtual host `shop` of a broker, or to another one.
+#[derive(Clone, Debug)]
+pub struct BrokerApi {
+    client: reqwest::Client,
+    /// With a user and its password.
+    url: String,
+    vhost: String,
+}
+
+impl BrokerApi {
+    /// By the URL of the API and the name of a virtual host.
+    ///
+    /// # Errors
+    /// When no HTTP client can be built.
+    pub fn new(url: impl Into<String>, vhost: impl Into<String>) -> Result<Self> {
+        let client = reqwest::Client::builder().no_proxy().timeout(REQUEST_DEADLINE).build()?;
+        Ok(Self { client, url: url.into(), vhost: vhost.into() })
+    }
+
+    /// Creates an administrator, and uses it from now on: it stays one whatever happens to the services' user.
+    pub async fn create_operator(&mut self) -> Result<()> {
+        let operator = json!({ "password": OPERATOR, "tags": "administrator" });
+        self.put(&format!("users/{OPERATOR}"), &operator).await?;
+        let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
+        self.put(&format!("permissions/{}/{OPERATOR}", self.vhost), &all).await?;
+        self.url = self.url.replace("shop:shop@", &format!("{OPERATOR}:{OPERATOR}@"));
+        Ok(())
+    }
+
+    /// Sets the password of the services' user. Open connections stay open: see [`close_connections`](Self::close_connections).
+    pub async fn set_password(&self, password: &str) -> Result<()> {
+        self.put("users/shop", &json!({ "password": password, "tags": "administrator" })).await
+    }
+
+    /// Creates or changes what a path names.
+    pub async fn put(&self, path: &str, body: &Value) -> Result<()> {
+        self.client.put(self.address(path)).json(body).send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    /// Deletes what a path names, such as `exchanges/shop/shop.events`.
+    pub async fn delete(&self, path: &str) -> Result<()> {
+        self.client.delete(self.address(path)).send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    async fn list(&self, path: &str) -> Result<Vec<Value>> {
+        Ok(self.client.get(self.address(path)).send().await?.error_for_status()?.json().await?)
+    }
+
+    /// The bindings to the exchange of events.
+    async fn bindings(&self) -> Result<Vec<Value>> {
+        self.list(&format!("exchanges/{}/shop.events/bindings/source", self.vhost)).await
+    }
+
+    /// Deletes all bindings to the exchange of events. Every relay restores them every few seconds: the caller freezes
+    /// the services meanwhile.
+    pub async fn delete_bindings(&self) -> Result<()> {
+        let bindings = self.bindings().await?;
+        ensure!(bindings.len() == BINDINGS, "{} bindings instead of {BINDINGS}", bindings.len());
+        for binding in bindings {
+            let field = |name: &str| binding[name].as_str().unwrap_or_default().to_owned();
+            let (queue, key) = (field("destination"), field("properties_key"));
+            self.delete(&format!("bindings/{}/e/shop.events/q/{queue}/{key}", self.vhost)).await?;
+        }
+        let left = self.bindings().await?;
+        ensure!(left.is_empty(), "bindings are left: {left:?}");
+        Ok(())
+    }
+
+    /// Waits until all bindings exist.
+    pub async fn await_bindings(&self) -> Result<()> {
+        eventually("all bindings to be restored", CONDITION_DEADLINE, async || {
+            let bindings = self.bindings().await?.len();
+            ensure!(bindings == BINDINGS, "{bindings} bindings");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Waits until the broker lists each kind of connection of each service. The list is seconds old.
+    pub async fn await_connections(&self) -> Result<()> {
+        eventually("all services to be connected", CONDITION_DEADLINE, async || {
+            let open = self.list("connections").await?;
+            let mut kinds: Vec<_> =
+                open.iter().map(|connection| connection["user_provided_name"].to_string()).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            ensure!(kinds.len() >= SERVICES * ROLES.len(), "connected only {kinds:?}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Closes all connections, as an operator can, until none is listed that was opened before. Returns how many.
+    pub async fn close_connections(&self) -> Result<usize> {
+        let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
+        let mut closed = std::collections::HashSet::new();
+        eventually("all connections to be closed", CONDITION_DEADLINE, async || {
+            let mut old = self.list("connections").await?;
+            old.retain(|open| u128::from(open["connected_at"].as_u64().unwrap_or_default()) <= began);
+            for connection in &old {
+                let name = connection["name"].as_str().unwrap_or_default();
+                let path = name.replace(' ', "%20").replace('>', "%3E");
+                // It may be closed already.
+                self.client.delete(self.address(&format!("connections/{path}"))).send().await?;
+                closed.insert(name.to_owned());
+            }
+            Ok(old.is_empty().then_some(()))
+        })
+        .await?;
+        Ok(closed.len())
+    }
+
+    /// Publishes a message into one queue.
+    pub async fn publish(&self, queue: &str, payload: &str, message_id: &str) -> Result<()> {
+        let properties = json!({ "message_id": message_id, "delivery_mode": 2 });
+        self.publish_as("amq.default", queue, payload, &properties).await
+    }
+
+    /// Publishes a message with given properties. It has to reach a queue.
+    pub async fn publish_as(
+        &self,
+        exchange: &str,
+        routing_key: &str,
+        payload: &str,
+        properties: &Value,
+    ) -> Result<()> {
+        let message = json!({
+            "routing_key": routing_key, "payload": payload, "payload_encoding": "string", "properties": properties,
+        });
+        let url = self.address(&format!("exchanges/{}/{exchange}/publish", self.vhost));
+        let answer = self.client.post(url).json(&message).send().await?.error_for_status()?;
+        let answer: Value = answer.json().await?;
+        ensure!(answer["routed"] == true, "a message to {routing_key} reached no queue");
+        Ok(())
+    }
+
+    /// Declares a queue that receives everything that is published from now on. The exchange has to exist.
+    pub async fn declare_tap(&self, queue: &str) -> Result<()> {
+        self.put(&format!("queues/{}/{queue}", self.vhost), &json!({ "durable": true })).await?;
+        let url = self.address(&format!("bindings/{}/e/shop.events/q/{queue}", self.vhost));
+        self.client.post(url).json(&json!({ "routing_key": "#" })).send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    /// Takes up to so many messages out of a queue.
+    pub async fn take(&self, queue: &str, count: usize) -> Result<Vec<Value>> {
+        let get = json!({ "count": count, "ackmode": "ack_requeue_false", "encoding": "auto" });
+        let url = self.address(&format!("queues/{}/{queue}/get", self.vhost));
+        Ok(self.client.post(url).json(&get).send().await?.error_for_status()?.json().await?)
+    }
+
+    /// How many messages a queue holds, by statistics that are seconds old.
+    pub async fn depth(&self, queue: &str) -> Result<u64> {
+        let url = self.address(&format!("queues/{}/{queue}", self.vhost));
+        let queue: Value = self.client.get(url).send().await?.error_for_status()?.json().await?;
+        queue["messages"].as_u64().context("the broker has no statistics of the queue yet")
+    }
+
+    fn address(&self, path: &str) -> String {
+        format!("{}/api/{path}", self.url)
+    }
+}

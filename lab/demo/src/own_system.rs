@@ -1,0 +1,119 @@
+//! A system that belongs to one drill: what it has that the system of `demo up` has not.
+
+use anyhow::{Context as _, Result};
+use fault_proxy::Proxy;
+use testbed::{DatabaseUrls, SystemOptions};
+
+use crate::lab::{CrashFile, Setup, route, through};
+use crate::proxies::Proxies;
+use crate::variant::Variant;
+
+/// The services that reach their servers through proxies.
+const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+
+/// How such a system is set up.
+#[derive(Debug, Default)]
+pub(crate) struct OwnSystem {
+    pub(crate) setup: Setup,
+    /// A service, a crash point and what happens there, such as `relay-confirmed:kill`: once, after [`CrashFile::arm`]. The
+    /// lab programs run instead of the services.
+    pub(crate) crash_point: Option<(&'static str, &'static str)>,
+    /// Services whose clock is wrong, and by how much, such as `+1h`.
+    pub(crate) clocks: &'static [(&'static str, &'static str)],
+}
+
+/// What a drill's system lacks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Without {
+    /// Replaces the order service.
+    pub(crate) variant: Option<Variant>,
+    /// A protection that the lab programs leave out.
+    pub(crate) sabotage: Option<String>,
+}
+
+impl Without {
+    pub(crate) fn is_complete(&self) -> bool {
+        self.variant.is_none() && self.sabotage.is_none()
+    }
+}
+
+/// What a drill uses to break it.
+#[derive(Debug)]
+pub(crate) struct Tools {
+    pub(crate) proxies: Proxies,
+    pub(crate) crash: Option<CrashFile>,
+}
+
+impl OwnSystem {
+    /// The same, with something left out.
+    pub(crate) fn without(mut self, without: &Without) -> Self {
+        self.setup.variant = without.variant;
+        if let Some(sabotage) = &without.sabotage {
+            self.setup = self.setup.with("SABOTAGE", sabotage.as_str());
+            self.setup.lab = true;
+        }
+        self
+    }
+
+    /// Lets all connections of the services go through a proxy, and applies the setup.
+    pub(crate) async fn prepare(
+        self,
+        options: &mut SystemOptions,
+        urls: &DatabaseUrls,
+        amqp_url: &str,
+    ) -> Result<Tools> {
+        let databases = [&urls.orders, &urls.inventory, &urls.billing];
+        let mut routes = vec![];
+        for (service, database) in SERVICES.into_iter().zip(databases) {
+            routes.push(route(&database_route(service), database)?);
+            routes.push(route(&broker_route(service), amqp_url)?);
+        }
+        let proxy = Proxy::start(routes).await?;
+        options.instances = self.setup.instances;
+        options.lab = self.setup.lab || self.crash_point.is_some();
+        options.variant = self.setup.variant.map(Variant::name);
+        options.env = self.setup.settings;
+        for (service, database) in SERVICES.into_iter().zip(databases) {
+            let prefix = service.to_uppercase();
+            let database = through(database, proxy.address(&database_route(service))?)?;
+            let broker = through(amqp_url, proxy.address(&broker_route(service))?)?;
+            options.env.push((format!("{prefix}_DATABASE_URL"), database));
+            options.env.push((format!("{prefix}_AMQP_URL"), broker));
+        }
+        let crash = self.crash_point.map(|_| CrashFile::new());
+        if let (Some((service, point)), Some(crash)) = (self.crash_point, &crash) {
+            crash.disarm()?;
+            let file = crash.path().to_string_lossy().into_owned();
+            options.env_of_service.push((service, ("CRASH_POINT".into(), point.into())));
+            options.env_of_service.push((service, ("CRASH_ONCE".into(), file)));
+        }
+        for (service, offset) in self.clocks {
+            let library = testbed::find_faketime()?;
+            for (name, value) in [
+                ("LD_PRELOAD", library.to_string_lossy().as_ref()),
+                ("FAKETIME", *offset),
+                ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+            ] {
+                options.env_of_service.push((service, (name.into(), value.into())));
+            }
+        }
+        Ok(Tools { proxies: Proxies::Here(proxy), crash })
+    }
+}
+
+impl Tools {
+    /// The crash point's file.
+    pub(crate) fn crash(&self) -> Result<&CrashFile> {
+        self.crash.as_ref().context("the drill's system has no crash point")
+    }
+}
+
+/// The route from a service to its database.
+pub(crate) fn database_route(service: &str) -> String {
+    format!("{service}-database")
+}
+
+/// The route from a service to the broker.
+pub(crate) fn broker_route(service: &str) -> String {
+    format!("{service}-broker")
+}

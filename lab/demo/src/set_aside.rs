@@ -1,0 +1,81 @@
+//! What an operator does with dead letters, for drills and the soak: replay all, discard all.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::running_system::RunningSystem;
+
+/// Bounds the loops over pages, in case a service never answers with the last one.
+const MAX_PAGES: usize = 1_000;
+
+const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+
+/// Makes inventory and billing fail for good over the same one in a hundred orders.
+pub(crate) const DEFECT: &str = "
+    create function public.refuse() returns trigger language plpgsql as $$
+    begin
+        if abs(hashtext(new.order_id::text)) % 100 = 0 then
+            raise exception 'a defect' using errcode = 'check_violation';
+        end if;
+        return new;
+    end $$;
+    create trigger defect before insert on inventory.reservations for each row execute function public.refuse();
+    create trigger defect before insert on billing.payments for each row execute function public.refuse();";
+
+/// Repairs it.
+pub(crate) const REPAIR: &str = "
+    drop trigger defect on inventory.reservations; drop trigger defect on billing.payments";
+
+/// Replays all dead letters. Returns how many were applied.
+pub(crate) async fn replay_all(system: &RunningSystem) -> Result<usize> {
+    let mut applied = 0;
+    for service in SERVICES {
+        let mut after = json!(0);
+        for _ in 0..MAX_PAGES {
+            let body = json!({ "all": true, "after": after });
+            let page = system.admin(service, "/admin/dead-letters/replay", Some(&body)).await?;
+            let items = page["items"].as_array().context("a page has no items")?;
+            applied += items.iter().filter(|item| item["outcome"] == "applied").count();
+            after = page["next"].clone();
+            if after.is_null() {
+                break;
+            }
+        }
+    }
+    Ok(applied)
+}
+
+/// The dead letters that wait for an operator: the service, and the ids there.
+pub(crate) async fn waiting(system: &RunningSystem) -> Result<Vec<(&'static str, Vec<i64>)>> {
+    let mut letters = vec![];
+    for service in SERVICES {
+        let query = format!(
+            "select coalesce(json_agg(id), '[]')::text from {service}.dead_letters where resolved_at is null"
+        );
+        letters.push((service, serde_json::from_str(&system.read(&query).await?)?));
+    }
+    Ok(letters)
+}
+
+/// How many dead letters wait for an operator.
+pub(crate) async fn count_waiting(system: &RunningSystem) -> Result<usize> {
+    Ok(waiting(system).await?.iter().map(|(_, ids)| ids.len()).sum())
+}
+
+/// Discards all dead letters that wait. Returns their message ids.
+pub(crate) async fn discard_all(system: &RunningSystem, note: &str) -> Result<Vec<String>> {
+    let mut message_ids = vec![];
+    for (service, ids) in waiting(system).await? {
+        for ids in ids.chunks(100) {
+            let query = format!(
+                "select json_agg(coalesce(message_id, ''))::text from {service}.dead_letters
+                 where id = any(array{ids:?}::bigint[])"
+            );
+            message_ids.append(&mut serde_json::from_str(&system.read(&query).await?)?);
+            let body: Value = json!({ "ids": ids, "note": note });
+            let answer = system.admin(service, "/admin/dead-letters/discard", Some(&body)).await?;
+            ensure!(answer["untouched"] == json!([]), "a dead letter was not discarded: {answer}");
+        }
+    }
+    Ok(message_ids)
+}

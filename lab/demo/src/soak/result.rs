@@ -1,0 +1,121 @@
+//! The result of a soak, with safety and liveness judged apart.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::fault::Fault;
+use super::load::Sent;
+use crate::lab::Published;
+use crate::reconciliation::{Ending, Kind, Reconciliation};
+use crate::verdict::Verdict;
+
+pub(crate) struct SoakResult {
+    pub(crate) sent: Sent,
+    /// How often each fault was injected.
+    pub(crate) faults: BTreeMap<Fault, u32>,
+    /// Copies that the soak itself has published.
+    pub(crate) republished: u64,
+    /// How many dead letters there were at the end, with those behind others.
+    pub(crate) dead_letters: usize,
+    /// How many of them a replay applied after the repair, and how many were discarded.
+    pub(crate) replayed: usize,
+    pub(crate) discarded: usize,
+    /// Those of the discarded that are not the bad messages that the soak has sent.
+    pub(crate) foreign: usize,
+    /// What the broker received.
+    pub(crate) published: Published,
+    /// How the wait for the end ended.
+    pub(crate) ending: Ending,
+    pub(crate) reconciliation: Reconciliation,
+}
+
+/// A figure of the block, and what it counts.
+type Figure = (&'static str, u64, &'static str);
+
+impl SoakResult {
+    /// The block that RabbitMQ's Jepsen suite prints, for orders.
+    pub(crate) fn figures(&self) -> [Figure; 7] {
+        let found = &self.reconciliation;
+        let unexpected =
+            [Kind::Phantom, Kind::WrongSum, Kind::OutOfOrder].map(|kind| found.count_everywhere(kind));
+        [
+            ("attempts", self.sent.attempts, "orders that were sent"),
+            ("acknowledged", self.sent.acknowledged, "of them answered with 201"),
+            (
+                "lost",
+                found.count(Kind::Missing, "orders") + self.lost_cancellations(),
+                "acknowledged, and not there",
+            ),
+            ("duplicated", found.count_everywhere(Kind::Doubled), "effects that happened more than once"),
+            (
+                "unexpected",
+                unexpected.iter().sum::<u64>()
+                    + self.published.out_of_order.len() as u64
+                    + self.foreign as u64,
+                "without a cause, with a wrong sum, out of order, or set aside for good",
+            ),
+            (
+                "recovered",
+                found.orders.saturating_sub(found.acknowledged),
+                "orders that exist although their answer was lost",
+            ),
+            (
+                "unfinished",
+                found.in_progress()
+                    + found.parked
+                    + (found.count_everywhere(Kind::Missing) - found.count(Kind::Missing, "orders")),
+                "still in progress, long after everything was repaired",
+            ),
+        ]
+    }
+
+    /// Cancellations that were answered with 200, and did not happen. The reconciliation compares acknowledged orders only.
+    fn lost_cancellations(&self) -> u64 {
+        self.sent.cancelled.saturating_sub(self.reconciliation.cancelled)
+    }
+
+    /// Copies that a crash or a lost connection has caused.
+    pub(crate) fn copies(&self) -> u64 {
+        self.published.copies.saturating_sub(self.republished)
+    }
+
+    pub(crate) fn fault_count(&self) -> u32 {
+        self.faults.values().sum()
+    }
+
+    /// Safety, liveness, and whether anything was proven.
+    pub(crate) fn judge(&self) -> (Verdict, String) {
+        let figure = |name: &str| {
+            let found = self.figures().into_iter().find(|(known, ..)| *known == name);
+            found.map_or(0, |(_, value, _)| value)
+        };
+        let safe = figure("lost") + figure("duplicated") + figure("unexpected") == 0;
+        let live = figure("unfinished") == 0 && self.ending != Ending::DeadlinePassed;
+        let word = |held: bool| if held { "held" } else { "BROKEN" };
+        let both = format!("safety {}, liveness {}", word(safe), word(live));
+        if !safe || !live {
+            return (Verdict::Broken, both);
+        }
+        let proven =
+            self.copies() > 0 && self.fault_count() > 0 && self.sent.cancelled > 0 && self.replayed > 0;
+        if !proven {
+            return (
+                Verdict::Inconclusive,
+                format!("{both}; but no event was published twice, or none was set aside"),
+            );
+        }
+        (Verdict::Held, both)
+    }
+
+    pub(crate) fn document(&self) -> Value {
+        let faults: BTreeMap<_, _> = self.faults.iter().map(|(fault, count)| (fault.name(), count)).collect();
+        let figures: BTreeMap<_, _> =
+            self.figures().into_iter().map(|(name, value, _)| (name, value)).collect();
+        json!({
+            "figures": figures, "faults": faults, "cancelled": self.sent.cancelled, "deadLetters": self.dead_letters, "replayed": self.replayed, "discarded": self.discarded,
+            "messages": self.published.messages, "copies": self.copies(),
+            "outOfOrder": self.published.out_of_order, "reconciliation": self.reconciliation,
+        })
+    }
+}
