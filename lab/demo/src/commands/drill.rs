@@ -16,11 +16,9 @@ use crate::variant::Variant;
 use crate::verdict::Verdict;
 
 /// The drills that CI runs: one for each kind of injection, and quick ones.
-const SHORT: [&str; 8] = [
-    "connections-closed",
+const SHORT: [&str; 6] = [
     "confirm-lost",
     "commit-answer-lost",
-    "sessions-terminated",
     "consumer-killed-before-commit",
     "same-key-storm",
     "poison",
