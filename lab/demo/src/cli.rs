@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::alteration::{Alteration, setting};
 use crate::choice::{Choice, With};
 use crate::commands::failed::{self, FailedCommand};
 use crate::commands::{
@@ -13,7 +14,6 @@ use crate::commands::{
 };
 use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;
-use crate::own_system::Without;
 use crate::soak::Soak;
 use crate::terminal::Terminal;
 use crate::variant::Variant;
@@ -66,13 +66,16 @@ enum Command {
         /// Start a system in which this variant replaces the order service (docs/variants.md).
         #[arg(long, value_enum)]
         variant: Option<Variant>,
-        /// Run the same drill and load on the service first and on this variant then: two verdicts.
+        /// Run the same drill and load on the service and on this variant beside it: two verdicts.
         #[arg(long, value_enum, conflicts_with = "variant")]
         twin: Option<Variant>,
         /// Start lab programs that leave this protection out, such as mark-before-confirm: a drill that still holds then
         /// has not tested it.
         #[arg(long, conflicts_with_all = ["variant", "twin"])]
         sabotage: Option<String>,
+        /// Start a system in which a setting has this value, such as ORDERS_RELAY_POLL=1h.
+        #[arg(long, value_name = "NAME=VALUE", value_parser = setting, conflicts_with_all = ["variant", "twin", "sabotage"])]
+        set: Option<Alteration>,
     },
     /// Reconcile the running system: compare the acknowledged orders with the records of all services.
     Verify {
@@ -151,13 +154,13 @@ impl Cli {
             // These three repair or stop something when they are interrupted, so they handle Ctrl-C themselves.
             None => tour::run(choice, TOUR, terminal).await,
             Some(Command::Up) => up::run(choice, terminal).await,
-            Some(Command::Drill { names, rate, outage, seed, variant, twin, sabotage }) => {
+            Some(Command::Drill { names, rate, outage, seed, variant, twin, sabotage, set }) => {
                 let options = DrillOptions { rate, outage, seed };
+                let variant = variant.map(Alteration::Variant);
+                let alteration = variant.or(sabotage.map(Alteration::Sabotage)).or(set).unwrap_or_default();
                 match twin {
                     Some(twin) => drill::run_twin(choice, &names, options, twin, terminal).await,
-                    None => {
-                        drill::run(choice, &names, options, Without { variant, sabotage }, terminal).await
-                    }
+                    None => drill::run(choice, &names, options, alteration, terminal).await,
                 }
             }
             Some(Command::Order { kind }) => or_interrupted(order::run(choice, kind, terminal)).await,

@@ -3,6 +3,7 @@
 //! It uses the system as any client does: over HTTP, by reading the database as the auditor, and by killing processes
 //! or containers. It shares no code with the services, so a fault there cannot hide itself here.
 
+mod alteration;
 mod choice;
 mod cli;
 mod commands;

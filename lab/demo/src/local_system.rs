@@ -10,12 +10,12 @@ use sqlx::{Connection as _, PgConnection};
 use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
 use uuid::Uuid;
 
+use crate::alteration::Alteration;
 use crate::own_system::{OwnSystem, Tools};
 use crate::paths;
 use crate::state::{Addresses, AdminUrls};
 use crate::target::{Action, Target};
 use crate::terminal::Terminal;
-use crate::variant::Variant;
 
 /// How long the services may take until they accept and apply orders.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
@@ -30,7 +30,8 @@ pub(crate) struct LocalSystem {
     pub(crate) rabbitmq: Rabbitmq,
     postgres: Postgres,
     urls: DatabaseUrls,
-    pub(crate) variant: Option<Variant>,
+    /// How it differs from the services as they are.
+    pub(crate) alteration: Alteration,
     /// Only in a drill's own system.
     tools: Option<Tools>,
 }
@@ -65,7 +66,7 @@ impl LocalSystem {
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
 
         let mut options = SystemOptions::new(urls.clone(), rabbitmq.url());
-        let variant = own.as_ref().and_then(|(own, _)| own.setup.variant);
+        let alteration = own.as_ref().map_or(Alteration::None, |(own, _)| own.alteration.clone());
         let logs = own.as_ref().map_or_else(paths::logs, |(_, logs)| logs.clone());
         // The logs of an earlier run name other ports and process ids.
         let _ = std::fs::remove_dir_all(&logs);
@@ -79,7 +80,7 @@ impl LocalSystem {
         };
         let processes = System::start(options).await?;
         processes.wait_ready(READY_DEADLINE).await?;
-        Ok(Self { processes, rabbitmq, postgres, urls, variant, tools })
+        Ok(Self { processes, rabbitmq, postgres, urls, alteration, tools })
     }
 
     pub(crate) fn addresses(&self) -> Result<Addresses> {

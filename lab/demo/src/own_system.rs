@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 use fault_proxy::Proxy;
 use testbed::{DatabaseUrls, SystemOptions};
 
+use crate::alteration::Alteration;
 use crate::lab::{CrashFile, Setup, route, through};
 use crate::proxies::Proxies;
 use crate::variant::Variant;
@@ -20,21 +21,8 @@ pub(crate) struct OwnSystem {
     pub(crate) crash_point: Option<(&'static str, &'static str)>,
     /// Services whose clock is wrong, and by how much, such as `+1h`.
     pub(crate) clocks: &'static [(&'static str, &'static str)],
-}
-
-/// What a drill's system lacks.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Without {
-    /// Replaces the order service.
-    pub(crate) variant: Option<Variant>,
-    /// A protection that the lab programs leave out.
-    pub(crate) sabotage: Option<String>,
-}
-
-impl Without {
-    pub(crate) fn is_complete(&self) -> bool {
-        self.variant.is_none() && self.sabotage.is_none()
-    }
+    /// What differs from the services as they are.
+    pub(crate) alteration: Alteration,
 }
 
 /// What a drill uses to break it.
@@ -45,14 +33,9 @@ pub(crate) struct Tools {
 }
 
 impl OwnSystem {
-    /// The same, with something left out.
-    pub(crate) fn without(mut self, without: &Without) -> Self {
-        self.setup.variant = without.variant;
-        if let Some(sabotage) = &without.sabotage {
-            self.setup = self.setup.with("SABOTAGE", sabotage.as_str());
-            self.setup.lab = true;
-        }
-        self
+    /// The same, with a difference.
+    pub(crate) fn altered(self, alteration: &Alteration) -> Self {
+        Self { setup: alteration.apply(self.setup), alteration: alteration.clone(), ..self }
     }
 
     /// Lets all connections of the services go through a proxy, and applies the setup.

@@ -11,6 +11,7 @@ use testbed::Home;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use crate::alteration::Alteration;
 use crate::choice::Choice;
 use crate::compose::Compose;
 use crate::control::Control;
@@ -127,11 +128,19 @@ impl RunningSystem {
         }
     }
 
+    /// How it differs from the services as they are.
+    pub(crate) fn alteration(&self) -> &Alteration {
+        match &self.access {
+            Access::Local(system, _) => &system.alteration,
+            Access::Remote(..) | Access::Containers(_) | Access::Network(_) => &Alteration::None,
+        }
+    }
+
     /// The variant that replaces the order service, if there is one.
     pub(crate) fn variant(&self) -> Option<Variant> {
-        match &self.access {
-            Access::Local(system, _) => system.variant,
-            Access::Remote(..) | Access::Containers(_) | Access::Network(_) => None,
+        match self.alteration() {
+            Alteration::Variant(variant) => Some(*variant),
+            _ => None,
         }
     }
 

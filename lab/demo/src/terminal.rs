@@ -18,6 +18,8 @@ pub(crate) struct Terminal {
     json: bool,
     /// Whether a line can be drawn over.
     live: bool,
+    /// Before each line.
+    label: String,
     state: Mutex<State>,
 }
 
@@ -30,7 +32,12 @@ struct State {
 impl Terminal {
     pub(crate) fn new(json: bool) -> Self {
         let live = if json { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
-        Self { json, live, state: Mutex::default() }
+        Self { json, live, label: String::new(), state: Mutex::default() }
+    }
+
+    /// One for a part of the work that runs beside others: each line begins with its label, and none is drawn over.
+    pub(crate) fn labelled(&self, label: &str) -> Self {
+        Self { json: self.json, live: false, label: format!("{label} | "), state: Mutex::default() }
     }
 
     /// Whether `--json` was given.
@@ -42,7 +49,7 @@ impl Terminal {
     pub(crate) fn print(&self, line: impl AsRef<str>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let clear = if std::mem::take(&mut state.drawn) { "\r\x1b[K" } else { "" };
-        self.write(&format!("{clear}{}\n", line.as_ref()));
+        self.write(&format!("{clear}{}{}\n", self.label, line.as_ref()));
     }
 
     pub(crate) fn print_all(&self, lines: impl IntoIterator<Item = impl AsRef<str>>) {
@@ -65,7 +72,7 @@ impl Terminal {
             self.write(&format!("\r\x1b[K{}", line.as_ref()));
         } else if state.last_plain.is_none_or(|last| last.elapsed() >= PLAIN_PROGRESS_INTERVAL) {
             state.last_plain = Some(Instant::now());
-            self.write(&format!("{}\n", line.as_ref()));
+            self.write(&format!("{}{}\n", self.label, line.as_ref()));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Handlers that acknowledge too early, record apart from the effect, or never give up.
+//! Handlers that acknowledge too early, record apart from the effect, never give up, or trust their own clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,12 +6,16 @@ use crash_points::crash_point;
 use events::Event;
 use messaging::{Applied, Failure, Handler};
 use sqlx::PgPool;
+use time::OffsetDateTime;
 
 use crate::Sabotage;
 
 /// How long the effect is delayed after `Ok`: the acknowledgement has certainly reached the broker by then, so that an
 /// experiment needs no luck.
 const ACK_HEAD_START: Duration = Duration::from_millis(500);
+
+/// The age, by its own clock, from which `age-by-own-clock` drops an event.
+const MAX_AGE: time::Duration = time::Duration::minutes(15);
 
 /// A service's handler with one part left out, or none.
 #[derive(Clone)]
@@ -51,6 +55,14 @@ impl<H: Handler> Handler for LabHandler<H> {
                 Err(Failure::Permanent(cause)) => Err(Failure::Temporary(cause)),
                 other => other,
             },
+            Some(Sabotage::AgeByOwnClock) => {
+                let now = OffsetDateTime::now_utc();
+                let recent: Vec<_> =
+                    group.iter().filter(|event| now - event.time < MAX_AGE).cloned().collect();
+                let dropped = group.len() - recent.len();
+                let applied = self.inner.apply(&recent).await?;
+                Ok(Applied { duplicates: applied.duplicates + dropped, ..applied })
+            }
             _ => self.inner.apply(group).await,
         }
     }

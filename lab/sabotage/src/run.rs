@@ -34,6 +34,14 @@ pub fn relay(
     }
 }
 
+/// Tells whether all answers that wait in the queue are applied; with `limit-by-time-alone` it always says so.
+pub fn caught_up(
+    sabotage: Option<Sabotage>,
+    consumer: impl Fn() -> bool + Send + Sync + 'static,
+) -> impl Fn() -> bool + Send {
+    move || sabotage == Some(Sabotage::LimitByTimeAlone) || consumer()
+}
+
 /// Starts a consumer with the sabotaged parts.
 pub fn run_consumer(
     process: &mut Process,

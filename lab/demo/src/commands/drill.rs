@@ -6,10 +6,11 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::alteration::Alteration;
 use crate::choice::Choice;
 use crate::drills::{self, Drill, DrillOptions, Group, Subject};
 use crate::network_system::NetworkSystem;
-use crate::own_system::{OwnSystem, Without};
+use crate::own_system::OwnSystem;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 use crate::variant::Variant;
@@ -30,7 +31,7 @@ pub(crate) async fn run(
     choice: Choice,
     names: &[String],
     options: DrillOptions,
-    without: Without,
+    alteration: Alteration,
     terminal: &Terminal,
 ) -> Result<Verdict> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -41,10 +42,10 @@ pub(crate) async fn run(
         _ => names.into_iter().map(drills::find).collect::<Result<_>>()?,
     };
     // They would share one database: each would find again what an earlier one has broken.
-    let complete = without.is_complete();
-    ensure!(chosen.len() == 1 || complete, "a system that lacks something runs one drill at a time");
+    let as_is = alteration == Alteration::None;
+    ensure!(chosen.len() == 1 || as_is, "a system that differs from the services runs one drill at a time");
     let mut running = None;
-    let results = run_each(choice, &chosen, options, &without, &mut running, terminal).await;
+    let results = run_each(choice, &chosen, options, &alteration, &mut running, terminal).await;
     let stopped = match running {
         Some(system) => system.stop(terminal).await,
         None => Ok(()),
@@ -58,8 +59,8 @@ pub(crate) async fn run(
     Ok(results.iter().fold(Verdict::Held, |worst, result| worst.worse(result.verdict)))
 }
 
-/// Runs a drill on a system with the order service, and on one with a variant instead: the same orders and the same fault.
-/// The verdict is that about the service.
+/// Runs a drill on a system with the order service, and beside it on one with a variant instead: the same orders and the same
+/// fault. The verdict is that about the service.
 pub(crate) async fn run_twin(
     choice: Choice,
     names: &[String],
@@ -69,23 +70,25 @@ pub(crate) async fn run_twin(
 ) -> Result<Verdict> {
     let [name] = names else { bail!("a twin runs one drill at a time") };
     let drill = drills::find(name)?;
-    let (mut verdicts, mut documents) = (vec![], vec![]);
-    for variant in [None, Some(twin)] {
-        let own = own_system(drill).without(&Without { variant, sabotage: None });
-        let (verdict, document) = run_on_own(choice, drill, own, options, terminal).await?;
-        if verdict == Verdict::Interrupted {
-            return Ok(verdict);
-        }
-        documents.push(document);
-        verdicts.push((variant.map_or("order service", Variant::name), verdict));
-    }
+    let width = twin.name().len().max(SERVICE.len());
+    let run_one = async |name: &str, alteration| {
+        let own = own_system(drill).altered(&alteration);
+        run_on_own(choice, drill, own, options, &terminal.labelled(&format!("{name:<width$}"))).await
+    };
+    let (service, variant) = tokio::try_join!(
+        run_one(SERVICE, Alteration::None),
+        run_one(twin.name(), Alteration::Variant(twin))
+    )?;
     terminal.print("");
-    for (name, verdict) in &verdicts {
-        terminal.print(format!("{name:<24}  {}", verdict.word()));
+    for (name, (verdict, _)) in [(SERVICE, &service), (twin.name(), &variant)] {
+        terminal.print(format!("{name:<width$}  {}", verdict.word()));
     }
-    terminal.document(&documents)?;
-    Ok(verdicts[0].1)
+    terminal.document(&[service.1, variant.1])?;
+    Ok(service.0)
 }
+
+/// What a twin is compared with.
+const SERVICE: &str = "order service";
 
 /// How one drill ended.
 struct DrillResult {
@@ -101,7 +104,7 @@ async fn run_each(
     choice: Choice,
     chosen: &[&Drill],
     options: DrillOptions,
-    without: &Without,
+    alteration: &Alteration,
     running: &mut Option<RunningSystem>,
     terminal: &Terminal,
 ) -> Result<Vec<DrillResult>> {
@@ -110,7 +113,7 @@ async fn run_each(
         let began = Instant::now();
         let in_network = NetworkSystem::from_env();
         let uses_running = match drill.system {
-            Subject::Running => without.is_complete(),
+            Subject::Running => *alteration == Alteration::None,
             Subject::Proxied => in_network.is_some_and(|system| system.proxies.is_some()),
             Subject::Own(_) => false,
         };
@@ -123,7 +126,7 @@ async fn run_each(
                 None => Ok((Verdict::Interrupted, Value::Null)),
             }
         } else {
-            let own = own_system(drill).without(without);
+            let own = own_system(drill).altered(alteration);
             run_on_own(choice, drill, own, options, terminal).await
         };
         // One drill that could not be run says nothing about the others.
@@ -163,7 +166,7 @@ async fn run_on_own(
     }
     terminal.print("");
     terminal.print(format!("The drill {} has a system of its own.", drill.name));
-    let logs = drills::folder(drill).join("logs");
+    let logs = drills::folder(drill, &own.alteration).join("logs");
     let Some(system) = RunningSystem::start_own(choice, own, logs, terminal).await? else {
         return Ok((Verdict::Interrupted, Value::Null));
     };

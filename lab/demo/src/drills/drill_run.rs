@@ -250,10 +250,11 @@ impl<'a> DrillRun<'a> {
 
     /// The command that runs the drill like this.
     pub(super) fn command(&self, drill: &Drill) -> String {
-        let variant = self.system.variant().map_or(String::new(), |it| format!(" --variant {}", it.name()));
         let Self { rate, seed, .. } = self;
         let outage = self.outage.as_millis();
-        format!("cargo demo drill {} --rate {rate} --outage {outage}ms --seed {seed}{variant}", drill.name)
+        let command =
+            format!("cargo demo drill {} --rate {rate} --outage {outage}ms --seed {seed}", drill.name);
+        format!("{command} {}", self.system.alteration().option()).trim_end().to_owned()
     }
 
     /// How many orders were acknowledged between two moments.

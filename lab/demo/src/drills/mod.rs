@@ -96,12 +96,8 @@ pub(crate) async fn run(
     terminal.print("");
     terminal.print(format!("Drill {}", drill.name));
     terminal.print(format!("Claim {}", drill.claim));
-    if let Some(variant) = system.variant() {
-        let (name, description) = (variant.name(), variant.description());
-        terminal.print(format!("The variant {name} replaces the order service: {description}"));
-    } else {
-        terminal.print(format!("Predict {}", drill.question));
-    }
+    let difference = system.alteration().description();
+    terminal.print(difference.unwrap_or_else(|| format!("Predict {}", drill.question)));
     terminal.print("");
     let run = DrillRun::new(system, terminal, drill, options).await?;
     let ended = tokio::select! {

@@ -10,18 +10,20 @@ use super::drill::Drill;
 use super::drill_run::DrillRun;
 use super::report::Report;
 use super::sequence;
+use crate::alteration::Alteration;
 use crate::paths;
 
-/// Where a drill's report is, and the logs of its own system.
-pub(crate) fn folder(drill: &Drill) -> PathBuf {
-    paths::home().join("drills").join(drill.name)
+/// Where a drill's report is, and the logs of its own system: the drill's name, and what differs in the system.
+pub(crate) fn folder(drill: &Drill, alteration: &Alteration) -> PathBuf {
+    let difference = alteration.name().map_or(String::new(), |name| format!("-{name}"));
+    paths::home().join("drills").join(format!("{}{difference}", drill.name))
 }
 
 /// Writes `report.md` and `report.json`. Returns the path of the first.
 pub(super) async fn write(drill: &Drill, run: &DrillRun<'_>, report: &Report) -> Result<PathBuf> {
     // A system that lost its records has no order to show, and a report all the same.
     let sequence = sequence::slowest_order(run).await.unwrap_or_else(|error| Some(format!("{error:#}\n")));
-    let folder = folder(drill);
+    let folder = folder(drill, run.system.alteration());
     std::fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
     let path = folder.join("report.md");
     std::fs::write(&path, markdown(drill, run, report, sequence.as_deref())?)

@@ -23,7 +23,8 @@ async fn main() -> anyhow::Result<ExitCode> {
         let handler = OrderHandler::new(consumer.pool(), relays.wake());
         process.watch_database(state.pool());
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
-        let watch = open_orders::watch(state, settings.answer_within, consumer.caught_up(), process.stop());
+        let caught_up = sabotage::caught_up(sabotage, consumer.caught_up());
+        let watch = open_orders::watch(state, settings.answer_within, caught_up, process.stop());
         process.spawn("open orders", watch);
         relays.start_with(&mut process, sabotage::relay(sabotage));
         sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage);
