@@ -39,6 +39,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// After this much silence the queue is checked as well: an empty queue and a dead broker look the same.
 const MAX_SILENCE: Duration = Duration::from_secs(2);
 
+/// A connection that lasted for less than this is followed by a longer pause than the one before. Each connection counts as one
+/// more delivery of all that it held. If the network breaks every one of them within milliseconds, a consumer that connects
+/// again at once uses up the delivery limit within seconds, and the broker sets good messages aside.
+const LASTING: Duration = Duration::from_secs(10);
+
 /// Consumes one queue until it is stopped, and reconnects after every failure.
 ///
 /// One instance is active, the others are its standbys. All have the same prefetch, from the first moment on, because the
@@ -84,10 +89,13 @@ impl Consumer {
             }
             let ended = match self.open(&handler, &letters, &stop).await {
                 Ok(mut session) => {
-                    backoff.reset();
+                    let connected = Instant::now();
                     self.status.up();
                     let ended = session.consume(self.options.group).await;
                     session.close().await;
+                    if connected.elapsed() > LASTING {
+                        backoff.reset();
+                    }
                     ended
                 }
                 Err(error) => Err(error),

@@ -65,10 +65,10 @@ pub const SHOP_QUEUES: [Queue; 3] = [
 
 /// How often a message may be redelivered before the broker dead-letters it. The broker counts a delivery for every message
 /// that a lost consumer held, and for each of its standbys after a crash of its own: the number says little about the
-/// message. So this is far away, and the consumer counts its own attempts. Without any limit, a message that crashes
-/// its consumer before it can count would stop the queue for good. Explicit, because the default differs: none before
-/// RabbitMQ 4, 20 since.
-const DELIVERY_LIMIT: i32 = 100;
+/// message. So this is far away, some eight minutes of connections that all break, and the consumer counts its own attempts.
+/// Without any limit, a message that crashes its consumer before it can count would stop the queue for good. Explicit,
+/// because the default differs: none before RabbitMQ 4, 20 since.
+const DELIVERY_LIMIT: i32 = 500;
 
 /// The dead-letter queue of a queue.
 pub fn dead_letter_queue(queue: &str) -> String {

@@ -30,7 +30,7 @@ async fn queues_are_declared_with_what_the_promises_need() -> anyhow::Result<()>
             "x-dead-letter-strategy": "at-least-once",
             "x-dead-letter-exchange": topology::DEAD,
             "x-dead-letter-routing-key": queue.name,
-            "x-delivery-limit": 100,
+            "x-delivery-limit": 500,
         });
         assert_eq!(vhost.arguments(queue.name).await?, expected);
         // Without a limit of its own RabbitMQ 4 would drop a dead letter after 20 deliveries.
