@@ -13,8 +13,8 @@ pub(crate) enum Alteration {
     Variant(Variant),
     /// Lab programs leave out the protection of this name.
     Sabotage(String),
-    /// A setting of a service has this value.
-    Setting { name: String, value: String },
+    /// Settings of the services have these values, such as `("ORDERS_RELAY_POLL", "1h")`.
+    Settings(Vec<(String, String)>),
 }
 
 impl Alteration {
@@ -24,19 +24,20 @@ impl Alteration {
             Self::None => None,
             Self::Variant(variant) => Some(variant.name().to_owned()),
             Self::Sabotage(name) => Some(name.clone()),
-            Self::Setting { name, value } => Some(format!("{name}={value}")),
+            Self::Settings(settings) => Some(equations(settings).join(",")),
         }
     }
 
-    /// The option on the command line of `demo drill`.
-    pub(crate) fn option(&self) -> String {
-        let option = match self {
-            Self::None => return String::new(),
-            Self::Variant(_) => "variant",
-            Self::Sabotage(_) => "sabotage",
-            Self::Setting { .. } => "set",
-        };
-        format!("--{option} {}", self.name().unwrap_or_default())
+    /// The options on the command line of `demo drill`.
+    pub(crate) fn options(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Variant(variant) => format!(" --variant {}", variant.name()),
+            Self::Sabotage(name) => format!(" --sabotage {name}"),
+            Self::Settings(settings) => {
+                equations(settings).iter().map(|equation| format!(" --set {equation}")).collect()
+            }
+        }
     }
 
     /// For the head of a drill.
@@ -49,7 +50,7 @@ impl Alteration {
                 variant.description()
             )),
             Self::Sabotage(name) => Some(format!("Lab programs run without a protection: {name}")),
-            Self::Setting { name, value } => Some(format!("A setting differs: {name}={value}")),
+            Self::Settings(settings) => Some(format!("Settings differ: {}", equations(settings).join(", "))),
         }
     }
 
@@ -62,17 +63,22 @@ impl Alteration {
                 setup.lab = true;
                 setup.with("SABOTAGE", name.as_str())
             }
-            Self::Setting { name, value } => setup.with(name, value.as_str()),
+            Self::Settings(settings) => {
+                setup.settings.extend(settings.iter().cloned());
+                setup
+            }
         }
     }
 }
 
+fn equations(settings: &[(String, String)]) -> Vec<String> {
+    settings.iter().map(|(name, value)| format!("{name}={value}")).collect()
+}
+
 /// Parses `NAME=VALUE`.
-pub(crate) fn setting(text: &str) -> Result<Alteration, String> {
+pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => {
-            Ok(Alteration::Setting { name: name.to_owned(), value: value.to_owned() })
-        }
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("a setting and its value, such as ORDERS_RELAY_POLL=1h".to_owned()),
     }
 }

@@ -73,9 +73,9 @@ enum Command {
         /// has not tested it.
         #[arg(long, conflicts_with_all = ["variant", "twin"])]
         sabotage: Option<String>,
-        /// Start a system in which a setting has this value, such as ORDERS_RELAY_POLL=1h.
+        /// Start a system in which a setting has this value, such as ORDERS_RELAY_POLL=1h. May be repeated.
         #[arg(long, value_name = "NAME=VALUE", value_parser = setting, conflicts_with_all = ["variant", "twin", "sabotage"])]
-        set: Option<Alteration>,
+        set: Vec<(String, String)>,
     },
     /// Reconcile the running system: compare the acknowledged orders with the records of all services.
     Verify {
@@ -157,7 +157,9 @@ impl Cli {
             Some(Command::Drill { names, rate, outage, seed, variant, twin, sabotage, set }) => {
                 let options = DrillOptions { rate, outage, seed };
                 let variant = variant.map(Alteration::Variant);
-                let alteration = variant.or(sabotage.map(Alteration::Sabotage)).or(set).unwrap_or_default();
+                let settings = Some(set).filter(|set| !set.is_empty()).map(Alteration::Settings);
+                let alteration =
+                    variant.or(sabotage.map(Alteration::Sabotage)).or(settings).unwrap_or_default();
                 match twin {
                     Some(twin) => drill::run_twin(choice, &names, options, twin, terminal).await,
                     None => drill::run(choice, &names, options, alteration, terminal).await,

@@ -1,5 +1,7 @@
 //! What an operator does with dead letters, for drills and the soak: replay all, discard all.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -9,6 +11,9 @@ use crate::running_system::RunningSystem;
 const MAX_PAGES: usize = 1_000;
 
 const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+
+/// The reasons that say only that a message was tried until a limit was reached.
+pub(crate) const GIVEN_UP: [&str; 4] = ["unexpected", "attempt-limit", "delivery-limit", "rejected"];
 
 /// Makes inventory and billing fail for good over the same one in a hundred orders.
 pub(crate) const DEFECT: &str = "
@@ -60,6 +65,18 @@ pub(crate) async fn waiting(system: &RunningSystem) -> Result<Vec<(&'static str,
 /// How many dead letters wait for an operator.
 pub(crate) async fn count_waiting(system: &RunningSystem) -> Result<usize> {
     Ok(waiting(system).await?.iter().map(|(_, ids)| ids.len()).sum())
+}
+
+/// How many dead letters wait for an operator, by their reason.
+pub(crate) async fn count_reasons(system: &RunningSystem) -> Result<BTreeMap<String, u64>> {
+    let letters = SERVICES
+        .map(|service| format!("select reason from {service}.dead_letters where resolved_at is null"))
+        .join(" union all ");
+    let query = format!(
+        "select coalesce(json_object_agg(reason, letters), '{{}}')::text
+         from (select reason, count(*) as letters from ({letters}) waiting group by reason) counted"
+    );
+    Ok(serde_json::from_str(&system.read(&query).await?)?)
 }
 
 /// Discards all dead letters that wait. Returns their message ids.

@@ -1,8 +1,9 @@
-//! Variants of the order write.
+//! Variants of the order write and of the relay.
 
 use clap::ValueEnum;
 
-/// A way to write an order that is often seen, to replace the order service's (`lab/variants`, `docs/variants.md`).
+/// A way to write an order, or to publish its event, that is often seen, to replace the order service's (`lab/variants`,
+/// `docs/variants.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
     /// Commit the order, then publish its event.
@@ -15,6 +16,16 @@ pub enum Variant {
     CancellableBegin,
     /// The outbox, but the relay is woken before the commit.
     WakeBeforeCommit,
+    /// A relay that polls each second, and publishes and marks one event at a time.
+    PollOneByOne,
+    /// A relay that locks events, where the service's locks lanes.
+    RowLocks,
+    /// The same, which deletes events once they are published.
+    DeleteOncePublished,
+    /// A relay that a trigger wakes, with NOTIFY for each row in the order's transaction.
+    TriggerNotify,
+    /// The same, which does nothing unless it is woken.
+    ListenAlone,
 }
 
 impl Variant {
@@ -26,10 +37,15 @@ impl Variant {
             Self::NotifyInTransaction => "notify-in-transaction",
             Self::CancellableBegin => "cancellable-begin",
             Self::WakeBeforeCommit => "wake-before-commit",
+            Self::PollOneByOne => "poll-one-by-one",
+            Self::RowLocks => "row-locks",
+            Self::DeleteOncePublished => "delete-once-published",
+            Self::TriggerNotify => "trigger-notify",
+            Self::ListenAlone => "listen-alone",
         }
     }
 
-    /// A description for the head of a drill.
+    /// A description for the head of a drill, after "replaces the order service".
     pub(crate) fn description(self) -> &'static str {
         match self {
             Self::DualWrite => "the order is committed, and then its event is published",
@@ -39,11 +55,22 @@ impl Variant {
                 "the order is written with BEGIN on connections that are returned unchecked"
             }
             Self::WakeBeforeCommit => "the relay is woken before the order is committed",
+            Self::PollOneByOne => "the relay polls each second, and publishes and marks one event at a time",
+            Self::RowLocks => "the relay locks the events themselves, and no lanes",
+            Self::DeleteOncePublished => {
+                "the relay locks the events themselves, and deletes what it has published"
+            }
+            Self::TriggerNotify => {
+                "a trigger wakes the relay, with NOTIFY for each row in the order's transaction"
+            }
+            Self::ListenAlone => {
+                "a trigger wakes the relay, which does not poll and does not look when it listens again"
+            }
         }
     }
 
-    /// Whether its events are in an outbox before they are published.
+    /// Whether its events are in an outbox before they are published, and stay there.
     pub fn keeps_outbox(self) -> bool {
-        !matches!(self, Self::DualWrite | Self::PublishThenCommit)
+        !matches!(self, Self::DualWrite | Self::PublishThenCommit | Self::DeleteOncePublished)
     }
 }

@@ -13,13 +13,14 @@ pub mod dead_letters;
 pub mod handler;
 pub mod provider;
 pub mod publisher;
+pub mod row_locks;
 mod run;
 pub mod store;
 
-pub use run::{caught_up, relay, run_consumer, sabotage_from_env};
+pub use run::{api, caught_up, relay, run_consumer, sabotage_from_env};
 
 /// A protection that one of these programs can leave out. `lab/demo/src/lab/sabotage` holds the experiments that detect
-/// it; the last two need another clock and a broker that is away, so drills detect them (`docs/drills.md`).
+/// it; the last three need another clock, a broker that is away, a lost answer, so drills detect them (`docs/drills.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
     /// The publisher reports a batch as confirmed and publishes it only afterwards.
@@ -52,10 +53,12 @@ pub enum Sabotage {
     AgeByOwnClock,
     /// Orders time out although the answers to them may be waiting in the queue.
     LimitByTimeAlone,
+    /// A client that tries again counts as another client.
+    NewKeyPerAttempt,
 }
 
 impl Sabotage {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::MarkBeforeConfirm,
         Self::ConfirmsIgnored,
         Self::UnroutableIgnored,
@@ -71,6 +74,7 @@ impl Sabotage {
         Self::ChargeWithoutKey,
         Self::AgeByOwnClock,
         Self::LimitByTimeAlone,
+        Self::NewKeyPerAttempt,
     ];
 
     /// The value of `SABOTAGE`.
@@ -91,6 +95,7 @@ impl Sabotage {
             Self::ChargeWithoutKey => "charge-without-key",
             Self::AgeByOwnClock => "age-by-own-clock",
             Self::LimitByTimeAlone => "limit-by-time-alone",
+            Self::NewKeyPerAttempt => "new-key-per-attempt",
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::{env, time::Duration};
 
+use axum::{Router, extract::Request, http::HeaderValue, middleware::map_request};
 use broker::Publisher;
 use messaging::Handler;
 use outbox::{Relay, RelayOptions};
 use service::{ConsumerTasks, Process};
 use sqlx::PgPool;
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::{
     Sabotage, crash, dead_letters::LabDeadLetters, handler::LabHandler, publisher::LabPublisher,
@@ -34,6 +36,20 @@ pub fn relay(
     }
 }
 
+/// The routes of an API; with `new-key-per-attempt`, each request's `Idempotency-Key` is made unique.
+pub fn api(sabotage: Option<Sabotage>, routes: Router) -> Router {
+    if sabotage != Some(Sabotage::NewKeyPerAttempt) {
+        return routes;
+    }
+    routes.layer(map_request(async |mut request: Request| {
+        if let Some(key) = request.headers_mut().get_mut("idempotency-key") {
+            let unique = format!("{}-{}", key.to_str().unwrap_or_default(), Uuid::new_v4());
+            *key = HeaderValue::from_str(&unique).unwrap_or_else(|_| key.clone());
+        }
+        request
+    }))
+}
+
 /// Tells whether all answers that wait in the queue are applied; with `limit-by-time-alone` it always says so.
 pub fn caught_up(
     sabotage: Option<Sabotage>,
@@ -43,7 +59,7 @@ pub fn caught_up(
 }
 
 /// Starts a consumer with the sabotaged parts.
-pub fn run_consumer(
+pub async fn run_consumer(
     process: &mut Process,
     tasks: ConsumerTasks,
     consumer: &'static str,
@@ -54,12 +70,17 @@ pub fn run_consumer(
     if sabotage == Some(Sabotage::ShortMemory) {
         let mut retention = inbox::retention(pool.clone(), consumer, Duration::ZERO);
         let stop = process.stop();
+        let mut erase = async move || {
+            if let Err(error) = retention.round().await {
+                tracing::warn!(%error, "failed to erase processed events");
+            }
+        };
+        // Before the first message: what was being processed when the process died comes at once.
+        erase().await;
         let erasing = async move {
             let rounds = async {
                 loop {
-                    if let Err(error) = retention.round().await {
-                        tracing::warn!(%error, "failed to erase processed events");
-                    }
+                    erase().await;
                     sleep(ERASE_INTERVAL).await;
                 }
             };

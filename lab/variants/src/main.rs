@@ -1,6 +1,6 @@
-//! The order service with `POST /orders` written as it is often written. Everything else is the product's: the other
-//! routes, the tables, the relays, the consumer. So whatever a drill finds is about that one handler. `VARIANT` names it;
-//! `docs/variants.md` says what to watch. Compare with `services/orders/src/main.rs`.
+//! The order service with `POST /orders`, or with the relay, written as it is often written. Everything else is the
+//! product's: the other routes, the tables, the consumer. So whatever a drill finds is about that one part. `VARIANT` names
+//! it; `docs/variants.md` says what to watch. Compare with `services/orders/src/main.rs`.
 
 use std::process::ExitCode;
 
@@ -12,15 +12,20 @@ use axum::{
     routing::post,
 };
 use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, idempotency_key, open_orders};
+use outbox::Wake;
 use runtime::{Health, Needed, settings::exit_invalid_config};
 use service::{ConsumerTasks, Process, RelayTasks};
 
-use crate::state::{OrderRequest, VariantState};
+use crate::{
+    relay::RelayVariant,
+    state::{OrderRequest, VariantState},
+};
 
 mod cancellable_begin;
 mod dual_write;
 mod notify_in_transaction;
 mod publish_then_commit;
+mod relay;
 mod state;
 mod wake_before_commit;
 
@@ -34,18 +39,27 @@ async fn main() -> anyhow::Result<ExitCode> {
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let relays = RelayTasks::new(&process, common, &settings.publisher);
     let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
-    let state = AppState::new(&settings, relays.wake());
-    let variant_state = VariantState::new(&settings, state.pool(), relays.wake())?;
+    // The relays of some variants hear of events by NOTIFY only.
+    let wake = if variant.is_woken_directly() { relays.wake() } else { Wake::new() };
+    let state = AppState::new(&settings, wake.clone());
+    let variant_state = VariantState::new(&settings, state.pool(), wake.clone())?;
     let health = Health::new()
         .with("database", Needed::Yes, process.database())
         .with("broker", Needed::No, relays.probe())
         .with("consumer", Needed::No, consumer.probe());
-    process.serve(routes(variant, variant_state.clone(), api::router(state.clone())?), health);
+    let product = api::router(state.clone())?;
+    process.serve(
+        match variant {
+            Variant::Write(write) => routes(write, variant_state.clone(), product),
+            Variant::Relay(_) => product,
+        },
+        health,
+    );
 
     if process.prepare().await {
         state.read_catalogue().await?;
         variant_state.read_prices().await?;
-        let handler = OrderHandler::new(consumer.pool(), relays.wake());
+        let handler = OrderHandler::new(consumer.pool(), wake);
         process.watch_database(state.pool());
         let admin = consumer.admin_routes(handler.clone()).merge(relays.admin_routes());
         process.serve_admin(admin.merge(open_orders::admin_routes(consumer.pool())));
@@ -53,15 +67,25 @@ async fn main() -> anyhow::Result<ExitCode> {
         process.spawn("key retention", keys.run(process.stop()));
         let watch = open_orders::watch(state, settings.answer_within, consumer.caught_up(), process.stop());
         process.spawn("open orders", watch);
-        relays.start(&mut process);
+        match variant {
+            Variant::Write(_) => relays.start(&mut process),
+            Variant::Relay(variant) => relay::start(variant, &mut process, &settings, relays).await?,
+        }
         consumer.start(&mut process, handler);
     }
     Ok(process.run().await)
 }
 
-/// A way to write an order. Each has a file of its own.
+/// What is written in another way.
 #[derive(Debug, Clone, Copy)]
 enum Variant {
+    Write(WriteVariant),
+    Relay(RelayVariant),
+}
+
+/// A way to write an order. Each has a file of its own.
+#[derive(Debug, Clone, Copy)]
+enum WriteVariant {
     DualWrite,
     PublishThenCommit,
     NotifyInTransaction,
@@ -70,36 +94,44 @@ enum Variant {
 }
 
 impl Variant {
-    const ALL: [Self; 5] = [
-        Self::DualWrite,
-        Self::PublishThenCommit,
-        Self::NotifyInTransaction,
-        Self::CancellableBegin,
-        Self::WakeBeforeCommit,
+    /// Each with its value of `VARIANT`.
+    const ALL: [(&str, Self); 10] = [
+        ("dual-write", Self::Write(WriteVariant::DualWrite)),
+        ("publish-then-commit", Self::Write(WriteVariant::PublishThenCommit)),
+        ("notify-in-transaction", Self::Write(WriteVariant::NotifyInTransaction)),
+        ("cancellable-begin", Self::Write(WriteVariant::CancellableBegin)),
+        ("wake-before-commit", Self::Write(WriteVariant::WakeBeforeCommit)),
+        ("poll-one-by-one", Self::Relay(RelayVariant::PollOneByOne)),
+        ("row-locks", Self::Relay(RelayVariant::RowLocks)),
+        ("delete-once-published", Self::Relay(RelayVariant::DeleteOncePublished)),
+        ("trigger-notify", Self::Relay(RelayVariant::TriggerNotify)),
+        ("listen-alone", Self::Relay(RelayVariant::ListenAlone)),
     ];
 
-    /// The value of `VARIANT`.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::DualWrite => "dual-write",
-            Self::PublishThenCommit => "publish-then-commit",
-            Self::NotifyInTransaction => "notify-in-transaction",
-            Self::CancellableBegin => "cancellable-begin",
-            Self::WakeBeforeCommit => "wake-before-commit",
-        }
+    /// Whether a committed order wakes its relay in this process.
+    fn is_woken_directly(self) -> bool {
+        !matches!(
+            self,
+            Self::Relay(RelayVariant::PollOneByOne | RelayVariant::TriggerNotify | RelayVariant::ListenAlone)
+        )
     }
 
     /// Reads `VARIANT`. A missing or unknown name ends the process with exit code 78.
     fn from_env() -> Self {
         let wanted = std::env::var("VARIANT").unwrap_or_default();
-        Self::ALL.into_iter().find(|variant| variant.name() == wanted).unwrap_or_else(|| {
-            exit_invalid_config(&format!("VARIANT: one of {}", Self::ALL.map(Self::name).join(", ")))
-        })
+        let known = Self::ALL.into_iter().find(|(name, _)| *name == wanted);
+        known.map_or_else(
+            || {
+                let names = Self::ALL.map(|(name, _)| name).join(", ");
+                exit_invalid_config(&format!("VARIANT: one of {names}"))
+            },
+            |(_, variant)| variant,
+        )
     }
 }
 
 /// The product's routes, with `POST /orders` replaced by the variant's.
-fn routes(variant: Variant, state: VariantState, product: Router) -> Router {
+fn routes(variant: WriteVariant, state: VariantState, product: Router) -> Router {
     let place = move |State(state): State<VariantState>, Json(request): Json<OrderRequest>| async move {
         place_order(variant, &state, request).await
     };
@@ -109,16 +141,16 @@ fn routes(variant: Variant, state: VariantState, product: Router) -> Router {
         .with_state(state)
 }
 
-async fn place_order(variant: Variant, state: &VariantState, request: OrderRequest) -> Response {
+async fn place_order(variant: WriteVariant, state: &VariantState, request: OrderRequest) -> Response {
     let Some(order) = state.price(request) else {
         return StatusCode::UNPROCESSABLE_ENTITY.into_response();
     };
     let written = match variant {
-        Variant::DualWrite => dual_write::write(state, &order).await,
-        Variant::PublishThenCommit => publish_then_commit::write(state, &order).await,
-        Variant::NotifyInTransaction => notify_in_transaction::write(state, &order).await,
-        Variant::CancellableBegin => cancellable_begin::write(state, &order).await,
-        Variant::WakeBeforeCommit => wake_before_commit::write(state, &order).await,
+        WriteVariant::DualWrite => dual_write::write(state, &order).await,
+        WriteVariant::PublishThenCommit => publish_then_commit::write(state, &order).await,
+        WriteVariant::NotifyInTransaction => notify_in_transaction::write(state, &order).await,
+        WriteVariant::CancellableBegin => cancellable_begin::write(state, &order).await,
+        WriteVariant::WakeBeforeCommit => wake_before_commit::write(state, &order).await,
     };
     match written {
         Ok(()) => (StatusCode::CREATED, Json(serde_json::json!({ "id": order.order_id }))).into_response(),

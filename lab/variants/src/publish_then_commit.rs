@@ -4,12 +4,14 @@
 //! it, inventory and billing have received an order that does not exist: stock is reserved for it, and a customer is charged
 //! who was told that the order has failed. Without a broker no orders are accepted at all.
 
+use crash_points::crash_point;
 use events::OrderCreated;
 
 use crate::state::{VariantState, insert_order};
 
 pub(crate) async fn write(state: &VariantState, order: &OrderCreated) -> anyhow::Result<()> {
     state.publish(order).await?;
+    crash_point("order-unwritten");
 
     // Publishing inside the transaction, just before its commit, would be the same: the commit is what can fail.
     let mut transaction = state.transactions.begin().await?;

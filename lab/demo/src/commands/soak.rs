@@ -45,6 +45,12 @@ pub(crate) async fn run(choice: Choice, soak: Soak, terminal: &Terminal) -> Resu
          discarded",
         result.dead_letters, result.replayed, result.discarded
     ));
+    if result.given_up + result.overtaken > 0 {
+        terminal.print(format!(
+            "  {} of them were set aside at a limit; {} cancellations were applied before their creations",
+            result.given_up, result.overtaken
+        ));
+    }
     for gap in published.out_of_order.iter().take(PRINTED_GAPS) {
         terminal.print(format!("  OUT OF ORDER {gap}"));
     }

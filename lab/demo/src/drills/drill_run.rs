@@ -254,7 +254,7 @@ impl<'a> DrillRun<'a> {
         let outage = self.outage.as_millis();
         let command =
             format!("cargo demo drill {} --rate {rate} --outage {outage}ms --seed {seed}", drill.name);
-        format!("{command} {}", self.system.alteration().option()).trim_end().to_owned()
+        command + &self.system.alteration().options()
     }
 
     /// How many orders were acknowledged between two moments.
@@ -266,6 +266,11 @@ impl<'a> DrillRun<'a> {
     pub(crate) async fn settled(&self) -> Result<Reconciliation> {
         let read = async || self.system.reconcile(&self.ledger.acknowledged()?).await;
         Ok(settle(Wait::until_decided(SETTLE_DEADLINE), read).await?.reconciliation)
+    }
+
+    /// How many orders were cancelled because an answer did not come in time.
+    pub(crate) async fn timed_out(&self) -> Result<f64> {
+        self.system.metric("orders", "orders_timed_out_total").await
     }
 
     /// Waits until the system is quiescent, reconciles, and judges.

@@ -23,7 +23,7 @@ use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::reconciliation::{Reconciliation, Settled, Wait, settle};
 use crate::running_system::RunningSystem;
-use crate::set_aside::{DEFECT, REPAIR, count_waiting, discard_all, replay_all};
+use crate::set_aside::{DEFECT, GIVEN_UP, REPAIR, count_reasons, count_waiting, discard_all, replay_all};
 use crate::terminal::Terminal;
 
 use fault::{Fault, Injector};
@@ -114,6 +114,7 @@ impl Soak {
         // Everything that can be applied is, before the defect is repaired: what is replayed then comes last.
         self.rest(system, &ledger).await?;
         let dead_letters = count_waiting(system).await?;
+        let reasons = count_reasons(system).await?;
         system.administer(REPAIR).await?;
         let replayed = replay_all(system).await?;
         let discarded = discard_all(system, "sent by the soak").await?;
@@ -124,6 +125,8 @@ impl Soak {
             foreign: discarded.iter().filter(|id| !injector.poison.contains(*id)).count(),
             republished: injector.copies,
             dead_letters,
+            given_up: GIVEN_UP.iter().filter_map(|reason| reasons.get(*reason)).sum(),
+            overtaken: count_overtaken(system).await?,
             replayed,
             discarded: discarded.len(),
             published: tap.drain().await?.clone(),
@@ -136,6 +139,14 @@ impl Soak {
         let read = async || -> Result<Reconciliation> { system.reconcile(&ledger.acknowledged()?).await };
         settle(Wait::until_decided(REST_DEADLINE), read).await
     }
+}
+
+/// Orders that a consumer saw cancelled before it saw them created. The reconciliation excuses those whose creation the broker
+/// has set aside; here that must not happen.
+async fn count_overtaken(system: &RunningSystem) -> Result<u64> {
+    let overtaken = "select ((select count(*) from inventory.cancelled_orders where came_first)
+                           + (select count(*) from billing.cancelled_orders where came_first))::text";
+    Ok(system.read(overtaken).await?.trim().parse()?)
 }
 
 /// Ends the faults of the network, starts what does not run, and waits until everything is ready.

@@ -18,7 +18,11 @@ pub(crate) struct SoakResult {
     pub(crate) republished: u64,
     /// How many dead letters there were at the end, with those behind others.
     pub(crate) dead_letters: usize,
-    /// How many of them a replay applied after the repair, and how many were discarded.
+    /// How many of them were set aside only because they were tried until a limit.
+    pub(crate) given_up: u64,
+    /// Cancellations that a consumer applied before the creation of their order.
+    pub(crate) overtaken: u64,
+    /// How many dead letters a replay applied after the repair, and how many were discarded.
     pub(crate) replayed: usize,
     pub(crate) discarded: usize,
     /// Those of the discarded that are not the bad messages that the soak has sent.
@@ -37,8 +41,7 @@ impl SoakResult {
     /// The block that RabbitMQ's Jepsen suite prints, for orders.
     pub(crate) fn figures(&self) -> [Figure; 7] {
         let found = &self.reconciliation;
-        let unexpected =
-            [Kind::Phantom, Kind::WrongSum, Kind::OutOfOrder].map(|kind| found.count_everywhere(kind));
+        let unexpected = [Kind::Phantom, Kind::WrongSum].map(|kind| found.count_everywhere(kind));
         [
             ("attempts", self.sent.attempts, "orders that were sent"),
             ("acknowledged", self.sent.acknowledged, "of them answered with 201"),
@@ -52,8 +55,10 @@ impl SoakResult {
                 "unexpected",
                 unexpected.iter().sum::<u64>()
                     + self.published.out_of_order.len() as u64
+                    + self.overtaken
+                    + self.given_up
                     + self.foreign as u64,
-                "without a cause, with a wrong sum, out of order, or set aside for good",
+                "without a cause, with a wrong sum, out of order, or set aside without a defect",
             ),
             (
                 "recovered",
@@ -113,7 +118,8 @@ impl SoakResult {
         let figures: BTreeMap<_, _> =
             self.figures().into_iter().map(|(name, value, _)| (name, value)).collect();
         json!({
-            "figures": figures, "faults": faults, "cancelled": self.sent.cancelled, "deadLetters": self.dead_letters, "replayed": self.replayed, "discarded": self.discarded,
+            "figures": figures, "faults": faults, "cancelled": self.sent.cancelled, "deadLetters": self.dead_letters, "givenUp": self.given_up,
+            "overtaken": self.overtaken, "replayed": self.replayed, "discarded": self.discarded,
             "messages": self.published.messages, "copies": self.copies(),
             "outOfOrder": self.published.out_of_order, "reconciliation": self.reconciliation,
         })

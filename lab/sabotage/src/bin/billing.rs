@@ -30,9 +30,10 @@ async fn main() -> anyhow::Result<ExitCode> {
         process.watch_database(consumer.pool());
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
         let worker = PaymentWorker::new(&settings, provider, relays.wake(), payments_due);
+        process.spawn("pending payments", worker.clone().observe(process.stop()));
         process.spawn("payment worker", worker.run(process.stop()));
         relays.start_with(&mut process, sabotage::relay(sabotage));
-        sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage);
+        sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage).await;
     }
     Ok(process.run().await)
 }

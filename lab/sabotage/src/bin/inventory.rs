@@ -25,7 +25,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         process.watch_database(consumer.pool());
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
         relays.start_with(&mut process, sabotage::relay(sabotage));
-        sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage);
+        sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage).await;
     }
     Ok(process.run().await)
 }

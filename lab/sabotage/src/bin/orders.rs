@@ -17,7 +17,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
     let state = AppState::new(&settings, relays.wake());
     let health = Health::new().with("database", Needed::Yes, process.database());
-    process.serve(api::router(state.clone())?, health);
+    process.serve(sabotage::api(sabotage, api::router(state.clone())?), health);
     if process.prepare().await {
         state.read_catalogue().await?;
         let handler = OrderHandler::new(consumer.pool(), relays.wake());
@@ -27,7 +27,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         let watch = open_orders::watch(state, settings.answer_within, caught_up, process.stop());
         process.spawn("open orders", watch);
         relays.start_with(&mut process, sabotage::relay(sabotage));
-        sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage);
+        sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage).await;
     }
     Ok(process.run().await)
 }

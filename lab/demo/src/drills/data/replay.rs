@@ -2,25 +2,31 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::drills::drill::{Drill, Group, Subject};
 use crate::drills::drill_run::DrillRun;
 use crate::drills::report::{Fact, Refusals, Report};
 use crate::own_system::OwnSystem;
+use crate::running_system::RunningSystem;
 use crate::set_aside::{DEFECT, REPAIR, replay_all};
 
 pub(in crate::drills) const DRILL: Drill = Drill {
     name: "replayed-twice",
     group: Group::Data,
     teaches: "A replay goes through the same deduplication as a delivery, so an operator who is unsure may repeat it.",
-    question: "A defect makes one order in a hundred fail. It is repaired, and everything is replayed, twice. What happens \
-               the second time?",
-    claim: "A replay applies what was set aside, once. A second replay finds nothing to do.",
+    question: "A defect makes one order in a hundred fail. It is repaired, everything is replayed, twice, and then the same \
+               events are published again. What happens the second and the third time?",
+    claim: "A replay applies what was set aside, once. A second replay finds nothing to do, and copies change nothing.",
     outage: Duration::from_secs(8),
     system: Subject::Own(OwnSystem::default),
     run: |run| Box::pin(replay_twice(run)),
 };
+
+/// When the operator begins to doubt. The records of what was applied have to last longer.
+const DOUBT: Duration = Duration::from_secs(3);
 
 async fn replay_twice(run: &DrillRun<'_>) -> Result<Report> {
     run.system.administer(DEFECT).await?;
@@ -40,11 +46,28 @@ async fn replay_twice(run: &DrillRun<'_>) -> Result<Report> {
     run.system.administer(REPAIR).await?;
     let first = replay_all(run.system).await?;
     let second = replay_all(run.system).await?;
-    run.phase("replay", format!("the first replay applied {first} events, the second {second}"));
+    sleep(DOUBT).await;
+    let again = publish_again(run.system).await?;
+    run.phase(
+        "replay",
+        format!("the first replay applied {first} events, the second {second}; {again} were published again"),
+    );
     let replayed = Fact { what: format!("a replay applied {first} events"), observed: first > 0 };
-    let mut report = run.report(vec![accepted, aside, replayed], summary, Refusals::BreakTheClaim).await?;
+    let copies = Fact { what: format!("{again} events were published again"), observed: again > 0 };
+    let mut report =
+        run.report(vec![accepted, aside, replayed, copies], summary, Refusals::BreakTheClaim).await?;
     if second > 0 {
         report.refute(format!("the second replay applied {second} events"));
     }
     Ok(report)
+}
+
+/// An operator who does not trust the replay publishes the first events of these orders again. Returns how many.
+async fn publish_again(system: &RunningSystem) -> Result<usize> {
+    let ids = "select coalesce(json_agg(event_id), '[]')::text from orders.outbox
+               where aggregate_version = 1 and abs(hashtext(aggregate_id::text)) % 100 = 0";
+    let ids: Value = serde_json::from_str(&system.read(ids).await?)?;
+    let answer = system.admin("orders", "/admin/published/replay", Some(&json!({ "ids": ids }))).await?;
+    let items = answer["items"].as_array().context("a page has no items")?;
+    Ok(items.iter().filter(|item| item["outcome"] == "pending").count())
 }

@@ -19,7 +19,8 @@ pub(in crate::drills) const AWAY: Drill = Drill {
     group: Group::Service,
     teaches: "What depends on another company waits in a table with a due time, not in a request and not in a queue.",
     question: "The payment provider is down. Are orders accepted? What does billing do with its messages?",
-    claim: "While the provider is down, orders are accepted and stock is reserved. Each customer is charged once afterwards.",
+    claim: "While the provider is down, orders are accepted and stock is reserved. Each customer is charged once afterwards, and \
+            no order times out.",
     outage: Duration::from_secs(10),
     system: Subject::Running,
     run: |run| Box::pin(away(run)),
@@ -41,7 +42,7 @@ pub(in crate::drills) const FAULTS: Drill = Drill {
 };
 
 async fn away(run: &DrillRun<'_>) -> Result<Report> {
-    let load = run.steady().await;
+    let (load, timed_out) = (run.steady().await, run.timed_out().await?);
     let killed = run.kill(Target::Service("provider".to_owned())).await?;
     run.phase("outage", "killed the payment provider");
     let waiting = run
@@ -55,7 +56,12 @@ async fn away(run: &DrillRun<'_>) -> Result<Report> {
     let again =
         Fact { what: "the provider was down and runs again".to_owned(), observed: restarted.was_down() };
     let summary = run.end(load).await?;
-    run.report(vec![waiting, accepted, again], summary, Refusals::BreakTheClaim).await
+    let mut report = run.report(vec![waiting, accepted, again], summary, Refusals::BreakTheClaim).await?;
+    let timed_out = run.timed_out().await? - timed_out;
+    if timed_out > 0.0 {
+        report.refute(format!("{timed_out} orders timed out"));
+    }
+    Ok(report)
 }
 
 async fn faults(run: &DrillRun<'_>) -> Result<Report> {

@@ -52,7 +52,7 @@ async fn terminate(run: &DrillRun<'_>) -> Result<Report> {
 }
 
 async fn freeze(run: &DrillRun<'_>) -> Result<Report> {
-    let load = run.steady().await;
+    let (load, timed_out) = (run.steady().await, run.timed_out().await?);
     let inventory = Target::Service("inventory".to_owned());
     run.system.act(Action::Pause, &inventory).await?;
     run.phase("outage", "stopped inventory with SIGSTOP");
@@ -65,5 +65,10 @@ async fn freeze(run: &DrillRun<'_>) -> Result<Report> {
         .await;
     run.system.act(Action::Resume, &inventory).await?;
     let summary = run.end(load).await?;
-    run.report(vec![accepted, open], summary, Refusals::BreakTheClaim).await
+    let mut report = run.report(vec![accepted, open], summary, Refusals::BreakTheClaim).await?;
+    let timed_out = run.timed_out().await? - timed_out;
+    if timed_out > 0.0 {
+        report.refute(format!("{timed_out} orders timed out"));
+    }
+    Ok(report)
 }

@@ -40,7 +40,7 @@ async fn wrong_clocks(run: &DrillRun<'_>) -> Result<Report> {
             observed: error.abs() > 1_800,
         });
     }
-    let timed_out = run.system.metric("orders", "orders_timed_out_total").await?;
+    let timed_out = run.timed_out().await?;
     let summary = run.end(load).await?;
     let mut report = run.report(facts, summary, Refusals::BreakTheClaim).await?;
     if timed_out > 0.0 {

@@ -40,7 +40,7 @@ async fn outlast(run: &DrillRun<'_>) -> Result<Report> {
     run.system.act(Action::Start, &Target::Broker).await?;
     let summary = run.end(load).await?;
     let mut report = run.report(vec![accepted, late], summary, Refusals::BreakTheClaim).await?;
-    let timed_out = run.system.metric("orders", "orders_timed_out_total").await?;
+    let timed_out = run.timed_out().await?;
     if timed_out > 0.0 {
         report.refute(format!("{timed_out} orders timed out"));
     }

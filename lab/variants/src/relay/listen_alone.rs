@@ -1,0 +1,43 @@
+//! LISTEN as the only way to hear of events. PostgreSQL repeats no notification, so one that is sent while the listener is
+//! not connected wakes nobody: its event waits until another event is announced.
+
+use std::time::Duration;
+
+use outbox::{RelayOptions, Wake};
+use sqlx::{PgPool, postgres::PgListener};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+/// As good as never.
+const NO_POLL: Duration = Duration::from_secs(3_600);
+
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+
+pub(crate) fn options() -> RelayOptions {
+    RelayOptions { poll: NO_POLL, full_scan: NO_POLL, ..RelayOptions::default() }
+}
+
+/// Wakes the relay at each notification, and after a lost connection listens again.
+pub(crate) async fn listen(pool: PgPool, wake: Wake, stop: CancellationToken) {
+    let listening = async {
+        loop {
+            if let Err(error) = receive(&pool, &wake).await {
+                tracing::warn!(%error, "the LISTEN connection failed");
+            }
+            sleep(RECONNECT_AFTER).await;
+        }
+    };
+    stop.run_until_cancelled(listening).await;
+}
+
+async fn receive(pool: &PgPool, wake: &Wake) -> Result<(), sqlx::Error> {
+    let mut listener = PgListener::connect_with(pool).await?;
+    let channel: String =
+        sqlx::query_scalar("select 'outbox:' || current_schema()").fetch_one(&mut listener).await?;
+    listener.listen(&channel).await?;
+    // `None`: the connection was lost.
+    while listener.try_recv().await?.is_some() {
+        wake.after_commit();
+    }
+    Ok(())
+}

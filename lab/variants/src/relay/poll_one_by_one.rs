@@ -1,0 +1,55 @@
+//! The relay of most tutorials: a timer, a query, and for each event a publish and an update.
+//!
+//! It loses nothing. It is as fast as the broker's confirms and the disk's flushes, one after the other, and half a second
+//! late on average. Two instances of it publish every event twice.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use broker::Publisher;
+use messaging::{Outgoing, PublishOutcome, Publisher as _};
+use sqlx::{PgPool, Row as _};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(crate) async fn run(pool: PgPool, mut publisher: Publisher, stop: CancellationToken) {
+    let rounds = async {
+        loop {
+            if let Err(error) = publish_pending(&pool, &mut publisher).await {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "failed to publish the pending events; trying again");
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    };
+    stop.run_until_cancelled(rounds).await;
+}
+
+async fn publish_pending(pool: &PgPool, publisher: &mut Publisher) -> anyhow::Result<()> {
+    let pending = sqlx::query(
+        "select seq, event_id, event_type, payload::text, headers ->> 'traceparent'
+         from outbox where published_at is null order by seq limit 1000",
+    )
+    .fetch_all(pool)
+    .await?;
+    for row in pending {
+        let seq: i64 = row.try_get(0)?;
+        let message = Outgoing {
+            id: row.try_get(1)?,
+            event_type: row.try_get(2)?,
+            body: row.try_get::<String, _>(3)?.into_bytes(),
+            traceparent: row.try_get(4)?,
+        };
+        publisher.ready().await?;
+        let outcomes = publisher.publish(&[message]).await;
+        let confirmed = outcomes.first().context("the publisher returned no outcome")?;
+        ensure!(*confirmed == PublishOutcome::Confirmed, "failed to publish event {seq}");
+        sqlx::query("update outbox set published_at = clock_timestamp() where seq = $1")
+            .bind(seq)
+            .execute(pool)
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! NOTIFY for each row, from a trigger: whoever writes an event wakes the relay, and need not know of it.
+//!
+//! The notification is part of the order's transaction, with the lock that `notify_in_transaction.rs` describes.
+
+use anyhow::Context as _;
+use sqlx::PgPool;
+
+/// Creates the trigger, unless it is there. Its channel is the one that the product's listener subscribes to.
+pub(crate) async fn create(pool: &PgPool) -> anyhow::Result<()> {
+    let statements = "
+        create or replace function outbox_row_written() returns trigger language plpgsql as $$
+        begin
+            perform pg_notify('outbox:' || tg_table_schema, new.seq::text);
+            return null;
+        end $$;
+        create or replace trigger outbox_row_written after insert on outbox
+            for each row execute function outbox_row_written()";
+    sqlx::raw_sql(statements).execute(pool).await.context("failed to create the trigger")?;
+    Ok(())
+}
