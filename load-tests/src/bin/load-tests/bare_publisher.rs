@@ -14,7 +14,7 @@ use lapin::{
 use tokio::time::timeout;
 
 /// What the services declare. Named again here, because a benchmark uses the system only from outside.
-const EXCHANGE: &str = "shop.events";
+pub(crate) const EXCHANGE: &str = "shop.events";
 const QUEUES: [&str; 2] = ["inventory.events", "billing.events"];
 const ROUTING_KEY: &str = "order.created";
 

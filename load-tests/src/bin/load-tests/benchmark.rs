@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::{
-    claim, consumer, cost, footprint, latency, relay, report::Report, retention, saga, setup::Setup, vacuum,
-    write,
+    baselines, claim, consumer, cost, footprint, latency, recovery, relay, report::Report, retention, saga,
+    setup::Setup, vacuum, write,
 };
 
 /// One benchmark with its options.
@@ -30,10 +30,14 @@ pub(crate) enum Benchmark {
     Vacuum(vacuum::Options),
     /// Compare ways to erase old events: in windows, in one statement, and with their partition.
     Retention(retention::Options),
+    /// Compare the relay with others that are often written: their rate, latency, cost, and what a fault does to them.
+    Baselines(baselines::Options),
+    /// Drain the backlog of an outage while orders keep coming, and sample it each second.
+    Recovery(recovery::Options),
 }
 
 /// Every benchmark once, as it would be typed.
-pub(crate) const ALL: [&str; 10] = [
+pub(crate) const ALL: [&str; 12] = [
     "write",
     "relay",
     "consumer",
@@ -44,6 +48,8 @@ pub(crate) const ALL: [&str; 10] = [
     "claim",
     "vacuum",
     "retention",
+    "baselines",
+    "recovery",
 ];
 
 /// A benchmark as it is typed, without the options that all benchmarks share.
@@ -77,12 +83,19 @@ impl Benchmark {
             Self::Claim(_) => "claim",
             Self::Vacuum(_) => "vacuum",
             Self::Retention(_) => "retention",
+            Self::Baselines(_) => "baselines",
+            Self::Recovery(_) => "recovery",
         }
     }
 
     /// Whether the benchmark starts services, and not only a database.
     pub(crate) fn needs_services(&self) -> bool {
         !matches!(self, Self::Claim(_) | Self::Retention(_))
+    }
+
+    /// Whether it starts variants of a service too.
+    pub(crate) fn needs_variants(&self) -> bool {
+        matches!(self, Self::Baselines(_))
     }
 
     /// Lowers the counts and times to what only shows that the benchmark works. Smaller ones stay as they are.
@@ -98,6 +111,8 @@ impl Benchmark {
             Self::Claim(options) => Self::Claim(options.smoke()),
             Self::Vacuum(options) => Self::Vacuum(options.smoke()),
             Self::Retention(options) => Self::Retention(options.smoke()),
+            Self::Baselines(options) => Self::Baselines(options.smoke()),
+            Self::Recovery(options) => Self::Recovery(options.smoke()),
         }
     }
 
@@ -113,6 +128,8 @@ impl Benchmark {
             Self::Claim(options) => claim::run(options, setup).await,
             Self::Vacuum(options) => vacuum::run(options, setup).await,
             Self::Retention(options) => retention::run(options, setup).await,
+            Self::Baselines(options) => baselines::run(options, setup).await,
+            Self::Recovery(options) => recovery::run(options, setup).await,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod bare_consumer;
 mod bare_publisher;
+mod baselines;
 mod bench_database;
 mod benchmark;
 mod claim;
@@ -20,8 +21,10 @@ mod memory;
 mod orders_sql;
 mod other_work;
 mod pgbench;
+mod plots;
 mod process_tree;
 mod product_sql;
+mod recovery;
 mod relay;
 mod report;
 mod retention;
@@ -31,10 +34,12 @@ mod rig_database;
 mod saga;
 mod setup;
 mod table;
+mod tap;
 mod vacuum;
 mod write;
 
 use std::{
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -70,8 +75,16 @@ fn setting(text: &str) -> Result<(String, String), &'static str> {
 enum Command {
     #[command(flatten)]
     One(Benchmark),
-    /// Run all ten benchmarks with their defaults; latency at 100 and at 600 orders a second.
+    /// Run all benchmarks with their defaults; latency at 100 and at 600 orders a second.
     All,
+    /// Draw what was measured: the JSON of `all`, or of some benchmarks.
+    Report {
+        /// The file that `load-tests all --json` has printed. Without it, all benchmarks run first.
+        from: Option<PathBuf>,
+        /// The directory of the pictures.
+        #[arg(long, default_value = "docs/plots")]
+        to: PathBuf,
+    },
     /// Compare two builds: run benchmarks of both alternately, and print the medians and their ratios.
     Compare(compare::Options),
 }
@@ -97,36 +110,75 @@ async fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
         Command::One(benchmark) => run_all(vec![benchmark], &setup, arguments.json).await,
         Command::All => run_all(Benchmark::all()?, &setup, arguments.json).await,
+        Command::Report { from, to } => draw(from, &to, &setup).await,
         Command::Compare(options) => compare::run(&options, &setup, arguments.json).await,
     }
 }
 
-/// Runs the benchmarks one after the other. One that fails does not keep the others from running.
+/// Draws the figures of a file, or of all benchmarks.
+async fn draw(from: Option<PathBuf>, to: &Path, setup: &Setup) -> Result<()> {
+    let text = match from {
+        Some(path) => {
+            std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?
+        }
+        None => serde_json::to_string(&measure_all(Benchmark::all()?, setup, false).await?.reports)?,
+    };
+    let measured: Vec<plots::Measured> = serde_json::from_str(&text).context("failed to read the figures")?;
+    for picture in plots::draw(&measured, to)? {
+        println!("{}", picture.display());
+    }
+    Ok(())
+}
+
+/// Runs the benchmarks and prints their figures.
 async fn run_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> Result<()> {
+    let measured = measure_all(benchmarks, setup, json).await?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&measured.reports)?);
+    }
+    eprintln!("{}", measured.times.join(", "));
+    let (failed, all) = (measured.failed, measured.times.len());
+    anyhow::ensure!(failed.is_empty(), "{} of {all} failed: {}", failed.len(), failed.join(", "));
+    Ok(())
+}
+
+/// The reports of the benchmarks that did not fail.
+struct MeasuredAll {
+    reports: Vec<Report>,
+    /// How long each benchmark took.
+    times: Vec<String>,
+    failed: Vec<&'static str>,
+}
+
+/// Runs the benchmarks one after the other. One that fails does not keep the others from running. Each report is printed when
+/// it is there, unless they are wanted as JSON in the end.
+async fn measure_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> Result<MeasuredAll> {
     if benchmarks.iter().any(Benchmark::needs_services) {
         // Before any clock runs: a first build takes minutes.
         testbed::build_services(true).await?;
     }
-    let (mut reports, mut times, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    if benchmarks.iter().any(Benchmark::needs_variants) {
+        testbed::build_lab(true).await?;
+    }
+    let mut measured = MeasuredAll { reports: vec![], times: vec![], failed: vec![] };
     for benchmark in benchmarks {
         let (name, start) = (benchmark.name(), Instant::now());
         let result = measure(benchmark, setup).await;
-        times.push(format!("{name} {:.1} s", start.elapsed().as_secs_f64()));
+        measured.times.push(format!("{name} {:.1} s", start.elapsed().as_secs_f64()));
         match result {
-            Ok(report) if json => reports.push(report),
-            Ok(report) => println!("{report}"),
+            Ok(report) => {
+                if !json {
+                    println!("{report}");
+                }
+                measured.reports.push(report);
+            }
             Err(error) => {
                 eprintln!("{name} failed: {error:#}");
-                failed.push(name);
+                measured.failed.push(name);
             }
         }
     }
-    if json {
-        println!("{}", serde_json::to_string_pretty(&reports)?);
-    }
-    eprintln!("{}", times.join(", "));
-    anyhow::ensure!(failed.is_empty(), "{} of {} failed: {}", failed.len(), times.len(), failed.join(", "));
-    Ok(())
+    Ok(measured)
 }
 
 async fn measure(benchmark: Benchmark, setup: &Setup) -> Result<Report> {

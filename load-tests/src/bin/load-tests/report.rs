@@ -18,8 +18,21 @@ pub(crate) struct Report {
     smoke: bool,
     conditions: Conditions,
     figures: Vec<Figure>,
+    /// In JSON only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    curves: Vec<Curve>,
     /// What a reader has to know to read the figures rightly.
     notes: Vec<String>,
+}
+
+/// Quantities over time.
+#[derive(Debug, Serialize)]
+pub(crate) struct Curve {
+    pub(crate) name: String,
+    /// The first is the time, in seconds.
+    pub(crate) columns: [&'static str; 6],
+    /// A value that is unknown is NaN, and null in JSON.
+    pub(crate) rows: Vec<Vec<f64>>,
 }
 
 /// One measured quantity.
@@ -54,7 +67,11 @@ impl Report {
         if setup.smoke {
             figures.iter_mut().for_each(|figure| figure.goal = None);
         }
-        Self { benchmark, smoke: setup.smoke, conditions, figures, notes }
+        Self { benchmark, smoke: setup.smoke, conditions, figures, curves: vec![], notes }
+    }
+
+    pub(crate) fn with_curves(self, curves: Vec<Curve>) -> Self {
+        Self { curves, ..self }
     }
 }
 

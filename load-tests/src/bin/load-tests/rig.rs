@@ -43,6 +43,11 @@ pub(crate) enum Login {
 impl Rig {
     /// Starts servers and services, and waits until all of them are ready.
     pub(crate) async fn start(setup: &Setup) -> anyhow::Result<Self> {
+        Self::start_with(setup, None).await
+    }
+
+    /// Like [`start`](Self::start), with a variant of the order service.
+    pub(crate) async fn start_with(setup: &Setup, variant: Option<&'static str>) -> anyhow::Result<Self> {
         eprintln!("starting PostgreSQL, RabbitMQ and the services");
         let home = Home::choose().await?;
         let (postgres, rabbitmq) = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?;
@@ -56,6 +61,7 @@ impl Rig {
 
         let mut options = SystemOptions::new(urls.clone(), rabbitmq.url());
         options.env.clone_from(&setup.settings);
+        options.variant = variant;
         let system = System::start(options).await?;
         system.wait_ready(READY_DEADLINE).await?;
         tokio::time::sleep(setup.pause(SETTLE)).await;
@@ -163,6 +169,17 @@ impl Rig {
     /// Stops the broker. The services still accept orders, and the relay has nothing to do.
     pub(crate) async fn stop_broker(&self) -> anyhow::Result<()> {
         self.rabbitmq.stop().await
+    }
+
+    pub(crate) async fn start_broker(&self) -> anyhow::Result<()> {
+        self.rabbitmq.start().await
+    }
+
+    /// Sends SIGKILL to a service and starts it again.
+    pub(crate) async fn kill_and_start(&self, name: &str) -> anyhow::Result<()> {
+        self.system.kill(name).await?;
+        self.start_service(name).await?;
+        Ok(())
     }
 
     /// Places one order and returns its id.

@@ -1,0 +1,212 @@
+//! Recovery: how an outage's backlog drains while orders keep coming, second by second.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use load_tests::{Answer, Load, Outcome, run as run_load};
+use sqlx::{PgConnection, Row as _};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::{
+    orders_sql,
+    report::{Curve, Figure, Report},
+    rig::{Login, Rig},
+    setup::Setup,
+};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// How many seconds of orders wait when the order service starts again. May be repeated.
+    #[arg(long, default_values_t = [60, 300])]
+    outage: Vec<u32>,
+    /// Orders per second: those that wait, and those that are placed meanwhile.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
+}
+
+impl Options {
+    pub(crate) fn smoke(self) -> Self {
+        Self { outage: vec![5], rate: self.rate.min(20) }
+    }
+}
+
+/// How long a backlog may take. A system that cannot do more than the load brings never gets through it.
+fn deadline(outage: u32) -> Duration {
+    Duration::from_secs(60) + Duration::from_secs(10) * outage
+}
+
+const APPLIED_DEADLINE: Duration = Duration::from_secs(120);
+
+/// What is read each second.
+struct Sample {
+    second: f64,
+    /// Creations that are not published yet.
+    unpublished: i64,
+    /// Orders that are neither confirmed nor cancelled.
+    open: i64,
+    /// Orders that were answered with 201 since the start.
+    accepted: usize,
+    /// Of the orders that were answered in the last second, in milliseconds. `None`: none was.
+    post_p99: Option<f64>,
+}
+
+pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+    let rig = Rig::start(setup).await?;
+    let template = rig.place(orders_sql::TEMPLATE_ORDER).await?;
+    rig.everything_applied(APPLIED_DEADLINE).await?;
+    let (mut measured, mut curves) = (vec![], vec![]);
+    for &outage in &options.outage {
+        let backlog = outage * options.rate;
+        eprintln!("{outage} s of orders at {}/s: {backlog} events wait", options.rate);
+        rig.stop_service("orders").await?;
+        rig.fill_outbox(template, backlog).await?;
+        let samples = drain(&rig, options.rate, deadline(outage)).await?;
+        rig.everything_applied(APPLIED_DEADLINE).await?;
+        measured.extend(figures(&samples, outage, options.rate)?);
+        curves.push(curve(&samples, outage));
+    }
+    let conditions = rig.conditions().await?;
+    rig.stop().await;
+    let notes = vec![
+        "the clock starts with the order service's process; orders are placed at the same rate from when it is ready".into(),
+        "at rest: no more orders are open than are placed in one second".into(),
+        "everything shares the cores: the load, the three services, the payment provider and the servers".into(),
+    ];
+    Ok(Report::new("recovery", setup, conditions, measured, notes).with_curves(curves))
+}
+
+/// Starts the order service and the load, and samples each second until the system is at rest again.
+async fn drain(rig: &Rig, rate: u32, deadline: Duration) -> anyhow::Result<Vec<Sample>> {
+    let mut auditor = rig.connect(Login::Auditor).await?;
+    let start = Instant::now();
+    rig.start_service("orders").await?;
+    let answered: Arc<Mutex<VecDeque<Duration>>> = Arc::default();
+    let record = {
+        let answered = answered.clone();
+        move |outcome: Outcome| {
+            if let (Answer::Accepted(_), Ok(took)) =
+                (&outcome.answer, outcome.finished.duration_since(outcome.due))
+            {
+                answered.lock().unwrap_or_else(PoisonError::into_inner).push_back(took);
+            }
+        }
+    };
+    let load = Load::new(rig.orders_url(), rate, deadline);
+    let enough = load.enough.clone();
+    let load = tokio::spawn(run_load(load, record));
+
+    let (mut samples, mut accepted) = (Vec::<Sample>::new(), 0);
+    let mut second = interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        second.tick().await;
+        let (unpublished, open) = read(&mut auditor).await?;
+        let mut took: Vec<Duration> =
+            std::mem::take(&mut *answered.lock().unwrap_or_else(PoisonError::into_inner)).into();
+        took.sort();
+        accepted += took.len();
+        let post_p99 = took.get(took.len() * 99 / 100).map(|took| took.as_secs_f64() * 1e3);
+        samples.push(Sample { second: start.elapsed().as_secs_f64(), unpublished, open, accepted, post_p99 });
+        let at_rest = unpublished.max(open) <= i64::from(rate);
+        // Not before the load has run for a while: the first second knows nothing.
+        if at_rest && samples.len() > 3 {
+            break;
+        }
+        if start.elapsed() > deadline {
+            bail!("{open} orders are open after {deadline:?}: the load is more than this machine can do");
+        }
+    }
+    enough.store(true, Ordering::Relaxed);
+    let summary = load.await.context("the load ended")??;
+    eprintln!("{summary}");
+    Ok(samples)
+}
+
+/// Counts creations that are not published and orders that are open. Each has an index that holds nothing else.
+async fn read(auditor: &mut PgConnection) -> anyhow::Result<(i64, i64)> {
+    let row = sqlx::query(
+        "select (select count(*) from orders.outbox where published_at is null and event_type = 'OrderCreated'),
+                (select count(*) from orders.orders where status in ('pending', 'reserved', 'paid'))",
+    )
+    .fetch_one(auditor)
+    .await
+    .context("failed to count the orders")?;
+    Ok((row.try_get(0)?, row.try_get(1)?))
+}
+
+fn figures(samples: &[Sample], outage: u32, rate: u32) -> anyhow::Result<Vec<Figure>> {
+    let rate = i64::from(rate);
+    let first = |done: &dyn Fn(&Sample) -> bool| {
+        let found = samples.iter().find(|sample| done(sample));
+        found.map(|sample| sample.second).context("the system did not come to rest")
+    };
+    let named = |what: &str| format!("{outage} s away: {what}");
+    let at_rest = first(&|sample| sample.unpublished <= rate && sample.open <= rate)?;
+    let steps = || samples.windows(2).filter_map(|pair| Some(Step::between(pair.first()?, pair.last()?)));
+    let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
+    Ok(vec![
+        Figure::new(
+            named("every creation published after"),
+            "s",
+            vec![first(&|sample| sample.unpublished <= rate)?],
+        )?,
+        Figure::new(named("all orders at rest after"), "s", vec![at_rest])?,
+        Figure::new(
+            named("published, best second"),
+            "events/s",
+            vec![most(&mut steps().map(|step| step.published))],
+        )?,
+        Figure::new(
+            named("orders ended, best second"),
+            "orders/s",
+            vec![most(&mut steps().map(|step| step.ended))],
+        )?,
+        Figure::new(
+            named("POST p99 of the worst second"),
+            "ms",
+            vec![most(&mut samples.iter().filter_map(|sample| sample.post_p99))],
+        )?,
+    ])
+}
+
+/// What happened between two samples, a second.
+struct Step {
+    published: f64,
+    ended: f64,
+}
+
+impl Step {
+    fn between(from: &Sample, to: &Sample) -> Self {
+        let seconds = to.second - from.second;
+        // What was placed and is no longer waiting.
+        let done = |waiting: fn(&Sample) -> i64| {
+            let placed = (to.accepted - from.accepted) as f64;
+            ((waiting(from) - waiting(to)) as f64 + placed) / seconds
+        };
+        Self { published: done(|sample| sample.unpublished), ended: done(|sample| sample.open) }
+    }
+}
+
+fn curve(samples: &[Sample], outage: u32) -> Curve {
+    let rows = samples.windows(2).filter_map(|pair| {
+        let (from, to) = (pair.first()?, pair.last()?);
+        let step = Step::between(from, to);
+        Some(vec![
+            to.second,
+            to.unpublished as f64,
+            to.open as f64,
+            step.published,
+            step.ended,
+            to.post_p99.unwrap_or(f64::NAN),
+        ])
+    });
+    Curve {
+        name: format!("{outage} s away"),
+        columns: ["second", "unpublished", "open", "published/s", "ended/s", "POST p99 ms"],
+        rows: rows.collect(),
+    }
+}
