@@ -75,6 +75,7 @@ const MAY_USE: [(&str, &[&str]); 23] = [
     (
         "sabotage",
         &[
+            "axum",
             "billing",
             "broker",
             "crash-points",
