@@ -1,5 +1,5 @@
 //! LISTEN as the only way to hear of events. PostgreSQL repeats no notification, so one that is sent while the listener is
-//! not connected wakes nobody: its event waits until another event is announced.
+//! not connected is lost: its event waits until another event is announced.
 
 use std::time::Duration;
 

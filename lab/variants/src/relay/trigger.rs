@@ -1,4 +1,4 @@
-//! NOTIFY for each row, from a trigger: whoever writes an event wakes the relay, and need not know of it.
+//! NOTIFY for each row, from a trigger: any program that writes an event wakes the relay, and need not know of it.
 //!
 //! The notification is part of the order's transaction, with the lock that `notify_in_transaction.rs` describes.
 
