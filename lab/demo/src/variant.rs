@@ -69,8 +69,13 @@ impl Variant {
         }
     }
 
-    /// Whether its events are in an outbox before they are published, and stay there.
-    pub fn keeps_outbox(self) -> bool {
-        !matches!(self, Self::DualWrite | Self::PublishThenCommit | Self::DeleteOncePublished)
+    /// Whether its events are in an outbox before they are published.
+    pub fn has_outbox(self) -> bool {
+        !matches!(self, Self::DualWrite | Self::PublishThenCommit)
+    }
+
+    /// Whether its events leave the outbox when they are published.
+    pub fn deletes_events(self) -> bool {
+        self == Self::DeleteOncePublished
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use demo::{
     Variant,
     lab::{CONDITION_DEADLINE, PROXY_ROUTE, Setup, Stage, proxied},
@@ -150,6 +150,36 @@ async fn notify_in_transaction_loses_nothing_but_commits_queue_up() -> Result<()
         }
         confirm_one_more(&stage).await?;
         stage.held().await?;
+    }
+    Ok(())
+}
+
+/// `load-tests baselines` measures them. A relay that publishes nothing would look like a slow one.
+#[tokio::test]
+async fn other_relays_publish_everything_while_nothing_fails() -> Result<()> {
+    for variant in [
+        Variant::PollOneByOne,
+        Variant::RowLocks,
+        Variant::DeleteOncePublished,
+        Variant::TriggerNotify,
+        Variant::ListenAlone,
+    ] {
+        let vhost = testbed::vhost().await?;
+        let stage = stage(&vhost.url(), Some(variant)).await?;
+        confirm_one_more(&stage).await.with_context(|| variant.name())?;
+        for _ in 0..10 {
+            stage.order().await?;
+        }
+        let result = stage.held().await.with_context(|| variant.name())?;
+        assert_eq!(result.acknowledged, result.confirmed, "{}: {result:?}", variant.name());
+        let (rows, pending): (i64, i64) = sqlx::query_as(
+            "select count(*), count(*) filter (where published_at is null) from orders.outbox
+             where event_type = 'OrderCreated'",
+        )
+        .fetch_one(&stage.auditor)
+        .await?;
+        let kept = if variant == Variant::DeleteOncePublished { 0 } else { result.orders };
+        assert_eq!((u64::try_from(rows)?, pending), (kept, 0), "{}", variant.name());
     }
     Ok(())
 }

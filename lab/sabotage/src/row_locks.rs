@@ -33,7 +33,7 @@ impl RowLockStore {
 }
 
 fn failed(what: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
-    move |source| Error::new(what, Box::new(source))
+    move |source| Error::new(what, source)
 }
 
 impl Store for RowLockStore {

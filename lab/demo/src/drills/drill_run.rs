@@ -19,7 +19,7 @@ use crate::own_system::Tools;
 use crate::proxies::Proxies;
 use crate::reconciliation::{DuplicatesDropped, Reconciliation, Wait, settle};
 use crate::running_system::RunningSystem;
-use crate::target::{Action, Target};
+use crate::target::Target;
 use crate::terminal::Terminal;
 
 /// An effect that has not arrived this long after the load has ended, with everything running, counts as missing.
@@ -63,23 +63,7 @@ pub(crate) struct DrillRun<'a> {
     /// The progress line shows what was done since this reading.
     progress_before: Option<Progress>,
     duplicates_before: DuplicatesDropped,
-}
-
-/// A part that was killed.
-pub(crate) struct Killed {
-    target: Target,
-    pid_before: Option<u32>,
-    is_gone: bool,
-    at: Instant,
-}
-
-/// A part that was killed and started again.
-pub(crate) struct Restarted {
-    pid_before: Option<u32>,
-    pid_after: Option<u32>,
-    stayed_down: bool,
-    /// From the kill until it worked again.
-    pub(crate) after: Duration,
+    timed_out_before: f64,
 }
 
 impl<'a> DrillRun<'a> {
@@ -103,6 +87,7 @@ impl<'a> DrillRun<'a> {
             lines: RefCell::default(),
             progress_before: None,
             duplicates_before: system.duplicates_dropped().await,
+            timed_out_before: count_time_outs(system).await?,
         };
         run.progress_before = Progress::read(system).await;
         Ok(run)
@@ -210,25 +195,6 @@ impl<'a> DrillRun<'a> {
         )
     }
 
-    /// Kills a part.
-    pub(crate) async fn kill(&self, target: Target) -> Result<Killed> {
-        let pid_before = self.system.pid(&target).await?;
-        self.system.act(Action::Kill, &target).await?;
-        let at = Instant::now();
-        let is_gone = self.system.pid(&target).await?.is_none();
-        Ok(Killed { target, pid_before, is_gone, at })
-    }
-
-    /// Starts it again, and returns when it works.
-    pub(crate) async fn restart(&self, killed: Killed) -> Result<Restarted> {
-        let Killed { target, pid_before, is_gone, at } = killed;
-        let stayed_down = is_gone && self.system.pid(&target).await?.is_none();
-        self.system.act(Action::Start, &target).await?;
-        let after = at.elapsed();
-        let pid_after = self.system.pid(&target).await?;
-        Ok(Restarted { pid_before, pid_after, stayed_down, after })
-    }
-
     /// Starts a phase of the drill. Its name is in the progress line.
     pub(crate) fn phase(&self, name: &'static str, what: impl AsRef<str>) {
         *self.phase.borrow_mut() = name;
@@ -268,15 +234,19 @@ impl<'a> DrillRun<'a> {
         Ok(settle(Wait::until_decided(SETTLE_DEADLINE), read).await?.reconciliation)
     }
 
-    /// How many orders were cancelled because an answer did not come in time.
-    pub(crate) async fn timed_out(&self) -> Result<f64> {
-        self.system.metric("orders", "orders_timed_out_total").await
+    /// For a claim that no order times out.
+    pub(crate) async fn refute_time_outs(&self, report: &mut Report) -> Result<()> {
+        let timed_out = count_time_outs(self.system).await? - self.timed_out_before;
+        if timed_out > 0.0 {
+            report.refute(format!("{timed_out} orders timed out"));
+        }
+        Ok(())
     }
 
     /// Waits until the system is quiescent, reconciles, and judges.
     pub(crate) async fn report(&self, facts: Vec<Fact>, load: Summary, refusals: Refusals) -> Result<Report> {
         self.phase("drain", "waiting until nothing is pending and every order is confirmed or cancelled");
-        let no_outbox = self.system.variant().is_some_and(|variant| !variant.keeps_outbox());
+        let no_outbox = self.system.variant().is_some_and(|variant| !variant.has_outbox());
         let wait = if no_outbox {
             Wait::until_unchanged_for(UNCHANGED_FOR, SETTLE_DEADLINE)
         } else {
@@ -321,35 +291,7 @@ impl<'a> DrillRun<'a> {
     }
 }
 
-impl Killed {
-    /// The killed process in words.
-    pub(crate) fn process(&self) -> String {
-        process(self.pid_before)
-    }
-}
-
-impl Restarted {
-    /// The killed process in words.
-    pub(crate) fn process_before(&self) -> String {
-        process(self.pid_before)
-    }
-
-    /// The new process in words.
-    pub(crate) fn process_after(&self) -> String {
-        process(self.pid_after)
-    }
-
-    /// Whether a process was killed, and none replaced it before the restart.
-    pub(crate) fn was_down(&self) -> bool {
-        self.pid_before.is_some() && self.stayed_down
-    }
-
-    /// Whether it runs again, as another process.
-    pub(crate) fn runs_again(&self) -> bool {
-        self.pid_after.is_some() && self.pid_after != self.pid_before
-    }
-}
-
-fn process(pid: Option<u32>) -> String {
-    pid.map_or("no process".to_owned(), |pid| format!("process {pid}"))
+/// How many orders the order service has cancelled because an answer did not come in time.
+async fn count_time_outs(system: &RunningSystem) -> Result<f64> {
+    system.metric("orders", "orders_timed_out_total").await
 }

@@ -10,6 +10,7 @@ mod drill_run;
 mod network;
 mod progress;
 mod report;
+mod restart;
 mod sequence;
 mod service;
 mod time;

@@ -7,7 +7,7 @@ mod trigger;
 use broker::{ConnectionStatus, Endpoint, Publisher};
 use database::PoolKind;
 use orders::{SERVICE, Settings};
-use outbox::{Relay, Wake};
+use outbox::{Relay, RelayOptions, Wake};
 use sabotage::row_locks::{OncePublished, RowLockStore};
 use service::{Process, RelayTasks};
 use uuid::Uuid;
@@ -27,8 +27,8 @@ pub(crate) enum RelayVariant {
     ListenAlone,
 }
 
-/// The connections of a variant's relays: two relays, a listener and a spare one.
-const CONNECTIONS: u32 = 4;
+/// The connections of a variant's relays that are not used by relays: for a listener, the backlog count, and a spare one.
+const OTHER_CONNECTIONS: u32 = 3;
 
 /// Starts the relay of a variant. `tasks` are those of the product, which it may use.
 pub(crate) async fn start(
@@ -37,16 +37,23 @@ pub(crate) async fn start(
     settings: &Settings,
     tasks: RelayTasks,
 ) -> anyhow::Result<()> {
-    let url = &settings.common.database_url;
-    let deadline = settings.publisher.confirm_deadline;
+    let workers = settings.publisher.relay_workers;
+    let pool = |kind| {
+        let connections = u32::from(workers) + OTHER_CONNECTIONS;
+        database::pool(&settings.common.database_url, "relay", connections, kind)
+    };
     let endpoint = Endpoint::new(&settings.common.amqp_url, SERVICE.name)?;
-    let publisher = Publisher::new(endpoint, ConnectionStatus::new("publisher"), deadline);
+    let publisher = || {
+        let status = ConnectionStatus::new("publisher");
+        Publisher::new(endpoint.clone(), status, settings.publisher.confirm_deadline)
+    };
     let stop = process.stop();
     match variant {
         RelayVariant::PollOneByOne => {
             // Its marks wait for the disk: a relay like this one is written without a thought of `synchronous_commit`.
-            let pool = database::pool(url, "relay", CONNECTIONS, PoolKind::Statements);
-            process.spawn("relay", poll_one_by_one::run(pool, publisher, stop));
+            let pool = pool(PoolKind::Statements);
+            process.spawn("relay", poll_one_by_one::run(pool.clone(), publisher(), stop.clone()));
+            process.spawn("backlog", outbox::observe_backlog(pool, stop));
         }
         RelayVariant::RowLocks => tasks.start_with(process, |pool, publisher, options| {
             Relay::over(RowLockStore::new(pool, OncePublished::Mark), publisher, options)
@@ -55,16 +62,18 @@ pub(crate) async fn start(
             Relay::over(RowLockStore::new(pool, OncePublished::Delete), publisher, options)
         }),
         RelayVariant::TriggerNotify | RelayVariant::ListenAlone => {
-            let pool = database::pool(url, "relay", CONNECTIONS, PoolKind::AsyncCommit);
+            let pool = pool(PoolKind::AsyncCommit);
             trigger::create(&pool).await?;
-            let wake = Wake::new();
-            if variant == RelayVariant::TriggerNotify {
-                let relay = Relay::new(pool.clone(), publisher, outbox::RelayOptions::default());
+            let (wake, polls) = (Wake::new(), variant == RelayVariant::TriggerNotify);
+            let options = if polls { RelayOptions::default() } else { listen_alone::options() };
+            for _ in 0..workers {
+                let relay = Relay::new(pool.clone(), publisher(), options.clone());
                 process.spawn("relay", relay.run(wake.clone(), stop.clone()));
+            }
+            process.spawn("backlog", outbox::observe_backlog(pool.clone(), stop.clone()));
+            if polls {
                 process.spawn("listener", outbox::listen(pool, wake, Uuid::now_v7(), stop));
             } else {
-                let relay = Relay::new(pool.clone(), publisher, listen_alone::options());
-                process.spawn("relay", relay.run(wake.clone(), stop.clone()));
                 process.spawn("listener", listen_alone::listen(pool, wake, stop));
             }
         }

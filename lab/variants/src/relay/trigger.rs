@@ -7,7 +7,9 @@ use sqlx::PgPool;
 
 /// Creates the trigger, unless it is there. Its channel is the one that the product's listener subscribes to.
 pub(crate) async fn create(pool: &PgPool) -> anyhow::Result<()> {
+    // One at a time: two instances that create it at once would fail.
     let statements = "
+        select pg_advisory_xact_lock(hashtext('outbox_row_written'));
         create or replace function outbox_row_written() returns trigger language plpgsql as $$
         begin
             perform pg_notify('outbox:' || tg_table_schema, new.seq::text);

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::drills::drill::{Drill, Group, Subject};
 use crate::drills::drill_run::DrillRun;
@@ -25,6 +26,8 @@ pub(in crate::drills) const DRILL: Drill = Drill {
     run: |run| Box::pin(replay_twice(run)),
 };
 
+/// How many events one request may name.
+const MAX_IDS: usize = 100;
 /// When the operator begins to doubt. The records of what was applied have to last longer.
 const DOUBT: Duration = Duration::from_secs(3);
 
@@ -66,8 +69,13 @@ async fn replay_twice(run: &DrillRun<'_>) -> Result<Report> {
 async fn publish_again(system: &RunningSystem) -> Result<usize> {
     let ids = "select coalesce(json_agg(event_id), '[]')::text from orders.outbox
                where aggregate_version = 1 and abs(hashtext(aggregate_id::text)) % 100 = 0";
-    let ids: Value = serde_json::from_str(&system.read(ids).await?)?;
-    let answer = system.admin("orders", "/admin/published/replay", Some(&json!({ "ids": ids }))).await?;
-    let items = answer["items"].as_array().context("a page has no items")?;
-    Ok(items.iter().filter(|item| item["outcome"] == "pending").count())
+    let ids: Vec<Uuid> = serde_json::from_str(&system.read(ids).await?)?;
+    let mut again = 0;
+    for ids in ids.chunks(MAX_IDS) {
+        let body = json!({ "ids": ids });
+        let answer = system.admin("orders", "/admin/published/replay", Some(&body)).await?;
+        let items = answer["items"].as_array().context("a page has no items")?;
+        again += items.iter().filter(|item| item["outcome"] == "pending").count();
+    }
+    Ok(again)
 }

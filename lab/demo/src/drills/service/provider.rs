@@ -42,7 +42,7 @@ pub(in crate::drills) const FAULTS: Drill = Drill {
 };
 
 async fn away(run: &DrillRun<'_>) -> Result<Report> {
-    let (load, timed_out) = (run.steady().await, run.timed_out().await?);
+    let load = run.steady().await;
     let killed = run.kill(Target::Service("provider".to_owned())).await?;
     run.phase("outage", "killed the payment provider");
     let waiting = run
@@ -57,10 +57,7 @@ async fn away(run: &DrillRun<'_>) -> Result<Report> {
         Fact { what: "the provider was down and runs again".to_owned(), observed: restarted.was_down() };
     let summary = run.end(load).await?;
     let mut report = run.report(vec![waiting, accepted, again], summary, Refusals::BreakTheClaim).await?;
-    let timed_out = run.timed_out().await? - timed_out;
-    if timed_out > 0.0 {
-        report.refute(format!("{timed_out} orders timed out"));
-    }
+    run.refute_time_outs(&mut report).await?;
     Ok(report)
 }
 

@@ -52,7 +52,7 @@ async fn terminate(run: &DrillRun<'_>) -> Result<Report> {
 }
 
 async fn freeze(run: &DrillRun<'_>) -> Result<Report> {
-    let (load, timed_out) = (run.steady().await, run.timed_out().await?);
+    let load = run.steady().await;
     let inventory = Target::Service("inventory".to_owned());
     run.system.act(Action::Pause, &inventory).await?;
     run.phase("outage", "stopped inventory with SIGSTOP");
@@ -66,9 +66,6 @@ async fn freeze(run: &DrillRun<'_>) -> Result<Report> {
     run.system.act(Action::Resume, &inventory).await?;
     let summary = run.end(load).await?;
     let mut report = run.report(vec![accepted, open], summary, Refusals::BreakTheClaim).await?;
-    let timed_out = run.timed_out().await? - timed_out;
-    if timed_out > 0.0 {
-        report.refute(format!("{timed_out} orders timed out"));
-    }
+    run.refute_time_outs(&mut report).await?;
     Ok(report)
 }

@@ -40,11 +40,8 @@ async fn wrong_clocks(run: &DrillRun<'_>) -> Result<Report> {
             observed: error.abs() > 1_800,
         });
     }
-    let timed_out = run.timed_out().await?;
     let summary = run.end(load).await?;
     let mut report = run.report(facts, summary, Refusals::BreakTheClaim).await?;
-    if timed_out > 0.0 {
-        report.refute(format!("{timed_out} orders timed out"));
-    }
+    run.refute_time_outs(&mut report).await?;
     Ok(report)
 }

@@ -40,9 +40,6 @@ async fn outlast(run: &DrillRun<'_>) -> Result<Report> {
     run.system.act(Action::Start, &Target::Broker).await?;
     let summary = run.end(load).await?;
     let mut report = run.report(vec![accepted, late], summary, Refusals::BreakTheClaim).await?;
-    let timed_out = run.timed_out().await?;
-    if timed_out > 0.0 {
-        report.refute(format!("{timed_out} orders timed out"));
-    }
+    run.refute_time_outs(&mut report).await?;
     Ok(report)
 }
