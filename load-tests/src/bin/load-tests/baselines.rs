@@ -113,12 +113,12 @@ async fn measure(rig: &Rig, name: &str, options: &Options, setup: &Setup) -> any
     rig.start_service("orders").await?;
     let all = usize::try_from(options.events)? + 1;
     tap.wait_for(all, drain_deadline(options.events)).await?;
-    add("backlog published", "events/s", tap.arrived().rate()?)?;
+    add("backlog published", "events/s", tap.arrived()?.rate()?)?;
 
     tap.forget();
     let (orders, milliseconds) = place(rig, options).await?;
     tap.wait_for(orders, PUBLISHED_DEADLINE).await?;
-    let latencies = tap.arrived().latencies();
+    let latencies = tap.arrived()?.latencies();
     let at = |part: usize| latencies.get(latencies.len() * part / 100).copied().unwrap_or(f64::NAN);
     add("late, p50", "ms", at(50))?;
     add("late, p99", "ms", at(99))?;
@@ -128,7 +128,7 @@ async fn measure(rig: &Rig, name: &str, options: &Options, setup: &Setup) -> any
     let mut accepted = kill_under_load(rig, options).await?;
     accepted.extend(place_unheard(rig).await?);
     sleep(setup.pause(STUCK_AFTER)).await;
-    let arrived = tap.arrived();
+    let arrived = tap.arrived()?;
     add("after the faults: not published", "events", arrived.missing(&accepted) as f64)?;
     add("after the faults: published twice", "events", arrived.copies() as f64)?;
     add("after the faults: out of order", "events", arrived.out_of_order() as f64)?;

@@ -77,10 +77,10 @@ enum Command {
     One(Benchmark),
     /// Run all benchmarks with their defaults; latency at 100 and at 600 orders a second.
     All,
-    /// Draw what was measured: the JSON of `all`, or of some benchmarks.
+    /// Draw what was measured.
     Report {
-        /// The file that `load-tests all --json` has printed. Without it, all benchmarks run first.
-        from: Option<PathBuf>,
+        /// The file that `load-tests all --json`, or one benchmark with `--json`, has printed.
+        from: PathBuf,
         /// The directory of the pictures.
         #[arg(long, default_value = "docs/plots")]
         to: PathBuf,
@@ -110,19 +110,14 @@ async fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
         Command::One(benchmark) => run_all(vec![benchmark], &setup, arguments.json).await,
         Command::All => run_all(Benchmark::all()?, &setup, arguments.json).await,
-        Command::Report { from, to } => draw(from, &to, &setup).await,
+        Command::Report { from, to } => draw(&from, &to),
         Command::Compare(options) => compare::run(&options, &setup, arguments.json).await,
     }
 }
 
-/// Draws the figures of a file, or of all benchmarks.
-async fn draw(from: Option<PathBuf>, to: &Path, setup: &Setup) -> Result<()> {
-    let text = match from {
-        Some(path) => {
-            std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?
-        }
-        None => serde_json::to_string(&measure_all(Benchmark::all()?, setup, false).await?.reports)?,
-    };
+/// Draws the figures of a file.
+fn draw(from: &Path, to: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(from).with_context(|| format!("failed to read {}", from.display()))?;
     let measured: Vec<plots::Measured> = serde_json::from_str(&text).context("failed to read the figures")?;
     for picture in plots::draw(&measured, to)? {
         println!("{}", picture.display());
@@ -130,29 +125,9 @@ async fn draw(from: Option<PathBuf>, to: &Path, setup: &Setup) -> Result<()> {
     Ok(())
 }
 
-/// Runs the benchmarks and prints their figures.
-async fn run_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> Result<()> {
-    let measured = measure_all(benchmarks, setup, json).await?;
-    if json {
-        println!("{}", serde_json::to_string_pretty(&measured.reports)?);
-    }
-    eprintln!("{}", measured.times.join(", "));
-    let (failed, all) = (measured.failed, measured.times.len());
-    anyhow::ensure!(failed.is_empty(), "{} of {all} failed: {}", failed.len(), failed.join(", "));
-    Ok(())
-}
-
-/// The reports of the benchmarks that did not fail.
-struct MeasuredAll {
-    reports: Vec<Report>,
-    /// How long each benchmark took.
-    times: Vec<String>,
-    failed: Vec<&'static str>,
-}
-
 /// Runs the benchmarks one after the other. One that fails does not keep the others from running. Each report is printed when
 /// it is there, unless they are wanted as JSON in the end.
-async fn measure_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> Result<MeasuredAll> {
+async fn run_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> Result<()> {
     if benchmarks.iter().any(Benchmark::needs_services) {
         // Before any clock runs: a first build takes minutes.
         testbed::build_services(true).await?;
@@ -160,25 +135,30 @@ async fn measure_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> R
     if benchmarks.iter().any(Benchmark::needs_variants) {
         testbed::build_lab(true).await?;
     }
-    let mut measured = MeasuredAll { reports: vec![], times: vec![], failed: vec![] };
+    let (mut reports, mut times, mut failed) = (vec![], vec![], vec![]);
     for benchmark in benchmarks {
         let (name, start) = (benchmark.name(), Instant::now());
         let result = measure(benchmark, setup).await;
-        measured.times.push(format!("{name} {:.1} s", start.elapsed().as_secs_f64()));
+        times.push(format!("{name} {:.1} s", start.elapsed().as_secs_f64()));
         match result {
             Ok(report) => {
                 if !json {
                     println!("{report}");
                 }
-                measured.reports.push(report);
+                reports.push(report);
             }
             Err(error) => {
                 eprintln!("{name} failed: {error:#}");
-                measured.failed.push(name);
+                failed.push(name);
             }
         }
     }
-    Ok(measured)
+    if json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    }
+    eprintln!("{}", times.join(", "));
+    anyhow::ensure!(failed.is_empty(), "{} of {} failed: {}", failed.len(), times.len(), failed.join(", "));
+    Ok(())
 }
 
 async fn measure(benchmark: Benchmark, setup: &Setup) -> Result<Report> {

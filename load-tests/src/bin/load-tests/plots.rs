@@ -49,14 +49,20 @@ pub(crate) fn draw(measured: &[Measured], directory: &Path) -> Result<Vec<PathBu
     std::fs::create_dir_all(directory)
         .with_context(|| format!("failed to create {}", directory.display()))?;
     let mut drawn = vec![];
+    let mut to = |name: &str, draw: &dyn Fn(&Path) -> Result<()>| -> Result<()> {
+        let path = directory.join(name).with_extension("svg");
+        draw(&path).with_context(|| format!("failed to draw {}", path.display()))?;
+        drawn.push(path);
+        Ok(())
+    };
     for report in measured {
         match report.benchmark.as_str() {
-            "cost" => drawn.push(cost(report, directory.join("cost.svg"))?),
-            "latency" => drawn.push(latency(report, directory.join("latency.svg"))?),
+            "cost" => to("cost", &|path| cost(report, path))?,
+            "latency" => to("latency", &|path| latency(report, path))?,
             "recovery" => {
                 for curve in &report.curves {
-                    let file = format!("recovery-{}.svg", curve.name.replace(' ', "-"));
-                    drawn.push(recovery(curve, directory.join(file))?);
+                    let name = format!("recovery-{}", curve.name.replace(' ', "-"));
+                    to(&name, &|path| recovery(curve, path))?;
                 }
             }
             _ => {}
@@ -79,7 +85,7 @@ fn by_load(report: &Measured) -> Vec<(&str, Vec<(&str, f64)>)> {
 }
 
 /// Processor time of an order, one column for each load, one part for each process.
-fn cost(report: &Measured, path: PathBuf) -> Result<PathBuf> {
+fn cost(report: &Measured, path: &Path) -> Result<()> {
     let loads: Vec<(&str, Vec<(&str, f64)>)> = by_load(report)
         .into_iter()
         .map(|(load, values)| (load, values.into_iter().filter(|(what, _)| *what != "everything").collect()))
@@ -87,7 +93,7 @@ fn cost(report: &Measured, path: PathBuf) -> Result<PathBuf> {
     let highest =
         loads.iter().map(|(_, parts)| parts.iter().map(|(_, value)| value).sum()).fold(0.0, f64::max);
     let names: Vec<&str> = loads.iter().map(|(load, _)| *load).collect();
-    let root = SVGBackend::new(&path, SIZE).into_drawing_area();
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
     let mut chart = columns(&root, "Processor time of an order (ms)", names.len(), 0.0, highest * 1.05)?;
     let mut colours: BTreeMap<&str, RGBColor> = BTreeMap::new();
     for (index, (_, parts)) in loads.iter().enumerate() {
@@ -105,16 +111,11 @@ fn cost(report: &Measured, path: PathBuf) -> Result<PathBuf> {
             below += value;
         }
     }
-    name_columns(&root, &chart, &names)?;
-    legend(&mut chart)?;
-    root.present()?;
-    drop(chart);
-    drop(root);
-    Ok(path)
+    finish_columns(&root, &mut chart, &names)
 }
 
 /// Milliseconds from the commit, one group of columns for each rate.
-fn latency(report: &Measured, path: PathBuf) -> Result<PathBuf> {
+fn latency(report: &Measured, path: &Path) -> Result<()> {
     let drawn = [
         "commit → published, p50",
         "commit → published, p99",
@@ -129,7 +130,7 @@ fn latency(report: &Measured, path: PathBuf) -> Result<PathBuf> {
         || loads.iter().flat_map(|(_, values)| drawn.iter().filter_map(move |what| value(values, *what)));
     let highest = all().fold(0.0, f64::max);
     let names: Vec<&str> = loads.iter().map(|(load, _)| *load).collect();
-    let root = SVGBackend::new(&path, SIZE).into_drawing_area();
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
     let mut chart = columns(&root, "Milliseconds after the commit", names.len(), 0.0, highest * 1.05)?;
     for (part, what) in drawn.into_iter().enumerate() {
         let colour = COLOURS[part];
@@ -139,17 +140,12 @@ fn latency(report: &Measured, path: PathBuf) -> Result<PathBuf> {
         });
         chart.draw_series(bars)?.label(what).legend(move |(x, y)| swatch(x, y, colour));
     }
-    name_columns(&root, &chart, &names)?;
-    legend(&mut chart)?;
-    root.present()?;
-    drop(chart);
-    drop(root);
-    Ok(path)
+    finish_columns(&root, &mut chart, &names)
 }
 
 /// Above: what waits. Below: what is done each second.
-fn recovery(curve: &MeasuredCurve, path: PathBuf) -> Result<PathBuf> {
-    let root = SVGBackend::new(&path, (SIZE.0, 2 * SIZE.1 - 80)).into_drawing_area();
+fn recovery(curve: &MeasuredCurve, path: &Path) -> Result<()> {
+    let root = SVGBackend::new(path, (SIZE.0, 2 * SIZE.1 - 80)).into_drawing_area();
     let (above, below) = root.split_vertically(SIZE.1 - 40);
     for (area, title, drawn) in [
         (&above, "What waits", ["unpublished", "open"]),
@@ -183,10 +179,7 @@ fn recovery(curve: &MeasuredCurve, path: PathBuf) -> Result<PathBuf> {
         }
         legend(&mut chart)?;
     }
-    root.present()?;
-    drop((above, below));
-    drop(root);
-    Ok(path)
+    Ok(root.present()?)
 }
 
 /// The points of a column that are known.
@@ -223,15 +216,16 @@ fn columns<'a>(root: &Area<'a>, title: &str, count: usize, from: f64, to: f64) -
     Ok(chart)
 }
 
-/// Writes the names below the columns.
-fn name_columns(root: &Area<'_>, chart: &Chart<'_>, names: &[&str]) -> Result<()> {
+/// Writes the names below the columns, and what their colours mean.
+fn finish_columns<'a>(root: &Area<'a>, chart: &mut Chart<'a>, names: &[&str]) -> Result<()> {
     use plotters::style::text_anchor::{HPos, Pos, VPos};
     let style = ("sans-serif", 12, &TEXT).into_text_style(root).pos(Pos::new(HPos::Center, VPos::Top));
     for (index, name) in names.iter().enumerate() {
         let (x, y) = chart.backend_coord(&(index as f64 + 0.5, 0.0));
         root.draw(&Text::new((*name).to_owned(), (x, y + 8), style.clone()))?;
     }
-    Ok(())
+    legend(chart)?;
+    Ok(root.present()?)
 }
 
 fn legend<'a>(chart: &mut Chart<'a>) -> Result<()> {

@@ -6,10 +6,13 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use load_tests::{Answer, Load, Outcome, run as run_load};
 use sqlx::{PgConnection, Row as _};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval},
+};
 
 use crate::{
     orders_sql,
@@ -52,6 +55,13 @@ struct Sample {
     accepted: usize,
     /// Of the orders that were answered in the last second, in milliseconds. `None`: none was.
     post_p99: Option<f64>,
+}
+
+impl Sample {
+    /// No more orders wait or are open than are placed in a second.
+    fn is_at_rest(&self, rate: u32) -> bool {
+        self.unpublished.max(self.open) <= i64::from(rate)
+    }
 }
 
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
@@ -97,7 +107,8 @@ async fn drain(rig: &Rig, rate: u32, deadline: Duration) -> anyhow::Result<Vec<S
     };
     let load = Load::new(rig.orders_url(), rate, deadline);
     let enough = load.enough.clone();
-    let load = tokio::spawn(run_load(load, record));
+    // Ends with this function, also when it fails.
+    let mut running = JoinSet::from_iter([run_load(load, record)]);
 
     let (mut samples, mut accepted) = (Vec::<Sample>::new(), 0);
     let mut second = interval(Duration::from_secs(1));
@@ -111,9 +122,8 @@ async fn drain(rig: &Rig, rate: u32, deadline: Duration) -> anyhow::Result<Vec<S
         accepted += took.len();
         let post_p99 = took.get(took.len() * 99 / 100).map(|took| took.as_secs_f64() * 1e3);
         samples.push(Sample { second: start.elapsed().as_secs_f64(), unpublished, open, accepted, post_p99 });
-        let at_rest = unpublished.max(open) <= i64::from(rate);
         // Not before the load has run for a while: the first second knows nothing.
-        if at_rest && samples.len() > 3 {
+        if samples.len() > 3 && samples.last().is_some_and(|sample| sample.is_at_rest(rate)) {
             break;
         }
         if start.elapsed() > deadline {
@@ -121,8 +131,12 @@ async fn drain(rig: &Rig, rate: u32, deadline: Duration) -> anyhow::Result<Vec<S
         }
     }
     enough.store(true, Ordering::Relaxed);
-    let summary = load.await.context("the load ended")??;
-    eprintln!("{summary}");
+    let summary = running.join_next().await.context("no load ran")???;
+    ensure!(
+        summary.accepted == summary.sent && summary.shed == 0,
+        "failed to place orders: {summary} {:?}",
+        summary.failures
+    );
     Ok(samples)
 }
 
@@ -139,20 +153,19 @@ async fn read(auditor: &mut PgConnection) -> anyhow::Result<(i64, i64)> {
 }
 
 fn figures(samples: &[Sample], outage: u32, rate: u32) -> anyhow::Result<Vec<Figure>> {
-    let rate = i64::from(rate);
     let first = |done: &dyn Fn(&Sample) -> bool| {
         let found = samples.iter().find(|sample| done(sample));
         found.map(|sample| sample.second).context("the system did not come to rest")
     };
     let named = |what: &str| format!("{outage} s away: {what}");
-    let at_rest = first(&|sample| sample.unpublished <= rate && sample.open <= rate)?;
+    let at_rest = first(&|sample| sample.is_at_rest(rate))?;
     let steps = || samples.windows(2).filter_map(|pair| Some(Step::between(pair.first()?, pair.last()?)));
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
     Ok(vec![
         Figure::new(
             named("every creation published after"),
             "s",
-            vec![first(&|sample| sample.unpublished <= rate)?],
+            vec![first(&|sample| sample.unpublished <= i64::from(rate))?],
         )?,
         Figure::new(named("all orders at rest after"), "s", vec![at_rest])?,
         Figure::new(

@@ -24,7 +24,14 @@ use crate::bare_publisher::{EXCHANGE, answered};
 pub(crate) struct Tap {
     connection: Connection,
     receiving: JoinHandle<()>,
-    arrivals: Arc<Mutex<Vec<Arrival>>>,
+    received: Arc<Mutex<Received>>,
+}
+
+#[derive(Debug, Default)]
+struct Received {
+    arrivals: Vec<Arrival>,
+    /// Why it receives no longer, or not everything. A count without this would take an event for one that was not published.
+    failed: Option<String>,
 }
 
 /// One message.
@@ -61,31 +68,40 @@ impl Tap {
         let consumer =
             channel.basic_consume(queue.name().clone(), "tap".into(), options, FieldTable::default());
         let mut consumer = answered("consume", consumer).await?;
-        let arrivals: Arc<Mutex<Vec<Arrival>>> = Arc::default();
-        let received = arrivals.clone();
+        let received: Arc<Mutex<Received>> = Arc::default();
+        let shared = received.clone();
         let receiving = tokio::spawn(async move {
             // The channel lives as long as this task.
             let _channel = channel;
-            while let Some(Ok(delivery)) = consumer.next().await {
+            loop {
+                let next = consumer.next().await;
                 let at = SystemTime::now();
-                // Only the services publish here.
-                if let Ok(event) = serde_json::from_slice(&delivery.data) {
-                    received.lock().unwrap_or_else(PoisonError::into_inner).push(Arrival { event, at });
+                let mut received = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let data = match next {
+                    Some(Ok(delivery)) => delivery.data,
+                    Some(Err(error)) => return received.failed = Some(format!("failed to receive: {error}")),
+                    None => return received.failed = Some("the broker ended the subscription".into()),
+                };
+                match serde_json::from_slice(&data) {
+                    Ok(event) => received.arrivals.push(Arrival { event, at }),
+                    Err(error) => received.failed = Some(format!("failed to read a message: {error}")),
                 }
             }
         });
-        Ok(Self { connection, receiving, arrivals })
+        Ok(Self { connection, receiving, received })
     }
 
-    /// What has arrived so far, copies included, in the order of arrival.
-    pub(crate) fn arrived(&self) -> Arrivals {
-        Arrivals(self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    /// What has arrived so far, copies included, in the order of arrival. Fails unless everything was received.
+    pub(crate) fn arrived(&self) -> anyhow::Result<Arrivals> {
+        let received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        anyhow::ensure!(received.failed.is_none(), "the benchmark's own queue: {:?}", received.failed);
+        Ok(Arrivals(received.arrivals.clone()))
     }
 
     /// Waits until `count` different events have arrived.
     pub(crate) async fn wait_for(&self, count: usize, deadline: Duration) -> anyhow::Result<()> {
         testbed::eventually("the events to be published", deadline, async || {
-            let different = self.arrived().first_copies().len();
+            let different = self.arrived()?.first_copies().len();
             anyhow::ensure!(different >= count, "{different} of {count} events were published");
             Ok(Some(()))
         })
@@ -94,7 +110,7 @@ impl Tap {
 
     /// Forgets what has arrived.
     pub(crate) fn forget(&self) {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.received.lock().unwrap_or_else(PoisonError::into_inner).arrivals.clear();
     }
 
     pub(crate) async fn close(self) -> anyhow::Result<()> {
