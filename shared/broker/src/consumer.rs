@@ -1,6 +1,7 @@
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
+use lapin::Channel;
 use messaging::{Backoff, DeadLetterStore, Handler, RoundLimiter};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -139,6 +140,16 @@ impl Consumer {
     }
 }
 
+/// Shows how much waits in the queue while a group is applied, which may take minutes: the last number would look like a queue
+/// that does not grow. Whether the consumer has caught up is not decided here: it holds messages meanwhile.
+async fn show_waiting(channel: Channel, queue: &'static str) -> Infallible {
+    loop {
+        sleep(CHECK_INTERVAL).await;
+        let messages = message_count(&channel, queue).await.map_or(f64::NAN, f64::from);
+        metrics::gauge!("broker_queue_ready", "queue" => queue).set(messages);
+    }
+}
+
 /// One connection of a consumer. Any error ends it; unacknowledged messages are delivered again.
 struct Session<'run, H, L> {
     channel: AmqpDeliveryChannel,
@@ -198,6 +209,7 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
             }
             let (size, began) = (group.len(), Instant::now());
             self.status.set_working(true);
+            let shown = show_waiting(self.channel.channel.clone(), self.queue);
             let mut settling = Settling {
                 channel: &mut self.channel,
                 handler: self.handler,
@@ -206,7 +218,10 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
                 queue: self.queue,
                 stop: self.stop,
             };
-            let settled = settling.settle(group).await;
+            let settled = tokio::select! {
+                settled = settling.settle(group) => settled,
+                never = shown => match never {},
+            };
             self.status.set_working(false);
             // A database that is too slow for a large group is as slow for the next one.
             limit = match settled? {

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
+use sqlx::{Connection as _, PgConnection};
 use testbed::{DatabaseUrls, Passwords, Postgres, Rabbitmq, System, SystemOptions, eventually};
 
 /// Waits until more orders are accepted than now, by this number.
@@ -171,6 +172,33 @@ async fn gauges_that_cannot_be_read_are_unknown() -> Result<()> {
     all(&of_the_broker, false).await?;
     broker.start().await?;
     all(&of_the_broker, true).await
+}
+
+/// The consumer waits for a lock, with one message in hand: the others are in the queue, and the gauge has to say so.
+#[tokio::test]
+async fn messages_that_come_while_a_group_is_applied_are_counted() -> Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::ready(&vhost.url(), Setup::default().with("INVENTORY_PREFETCH", "1")).await?;
+    let mut blocker = PgConnection::connect(&stage.database_url("inventory")?).await?;
+    sqlx::raw_sql("set idle_in_transaction_session_timeout = 0").execute(&mut blocker).await?;
+    sqlx::raw_sql("begin; lock table processed_events in share mode").execute(&mut blocker).await?;
+    stage.order().await?;
+    eventually("the first message to be held", CONDITION_DEADLINE, async || {
+        Ok((stage.counter("inventory", "inbox_applying_seconds").await? > 1.0).then_some(()))
+    })
+    .await?;
+    for _ in 0..9 {
+        stage.order().await?;
+    }
+    eventually("nine messages to be shown", CONDITION_DEADLINE, async || {
+        let waiting = stage.counter("inventory", "broker_queue_ready").await?;
+        ensure!(waiting >= 9.0, "{waiting} messages are shown");
+        Ok(Some(()))
+    })
+    .await?;
+    sqlx::raw_sql("commit").execute(&mut blocker).await?;
+    stage.held().await?;
+    Ok(())
 }
 
 #[tokio::test]

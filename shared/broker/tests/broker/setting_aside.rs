@@ -23,7 +23,9 @@ fn consume_with(vhost: &Vhost, handler: &ScriptedHandler, store: &ScriptedStore)
 async fn events_behind_a_dead_letter_are_set_aside_in_order_and_the_others_are_applied() -> anyhow::Result<()>
 {
     let vhost = Vhost::new().await?;
-    let events: Vec<_> = (0..60).map(|_| order_created()).collect();
+    // About twenty acknowledgements. Of more than 32 in a row RabbitMQ keeps some back for a moment, and forgets them with a
+    // connection that is closed then: the messages come again, which is harmless, and not what is tested here.
+    let events: Vec<_> = (0..30).map(|_| order_created()).collect();
     let behind: Vec<_> = events.iter().map(|event| event.event_id).skip(1).step_by(3).collect();
     let is_behind: HashSet<_> = behind.iter().copied().collect();
     let handler = ScriptedHandler::new({
