@@ -40,7 +40,7 @@ impl Handler for MailHandler {
         // The record "processed" and the mail are committed together. The acknowledgement comes after this line: before it,
         // a crash would lose the event; after it, a crash only causes a duplicate.
         transaction.commit().await.map_err(inbox::failure)?;
-        Ok(inbox::applied(group, &first))
+        Ok(INBOX.applied(group, &first))
     }
 }
 

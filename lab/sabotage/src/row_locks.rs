@@ -8,6 +8,7 @@ use outbox::{
     store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
 };
 use sqlx::{PgPool, Postgres, Row, Transaction, postgres::PgRow};
+use time::OffsetDateTime;
 
 /// What happens to a row when its event is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +63,7 @@ impl Store for RowLockStore {
 impl OutboxTransaction for RowLockTransaction {
     async fn claimable(&mut self, _: &[i16], _: i64) -> Result<Vec<ClaimedEvent>, Error> {
         let rows = sqlx::query(
-            "select seq, lane, aggregate_id, event_id, event_type, payload::text, headers ->> 'traceparent'
+            "select seq, lane, aggregate_id, event_id, event_type, payload::text, headers ->> 'traceparent', created_at
              from outbox where published_at is null and parked_at is null and available_at <= clock_timestamp()
              order by seq limit 500 for update skip locked",
         )
@@ -99,6 +100,7 @@ fn claimed(row: &PgRow) -> Result<ClaimedEvent, sqlx::Error> {
         seq: row.try_get(0)?,
         lane: row.try_get(1)?,
         aggregate_id: row.try_get(2)?,
+        created_at: row.try_get::<OffsetDateTime, _>(7)?.into(),
         message: Outgoing {
             id: row.try_get(3)?,
             event_type: row.try_get(4)?,

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use messaging::{Outgoing, Refusal};
 use outbox::{
@@ -146,6 +146,7 @@ impl OutboxTransaction for MemoryTransaction<'_> {
                     seq,
                     lane: row.lane,
                     aggregate_id: row.aggregate,
+                    created_at: SystemTime::UNIX_EPOCH,
                     message: Outgoing {
                         id: row.id,
                         event_type: "OrderCreated".into(),

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so and end")]
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal};
 use outbox::{
@@ -84,6 +84,7 @@ async fn relay_marks_confirmed_events_before_idle_limit_when_broker_is_slow() {
         seq: i64::try_from(seq).unwrap(),
         lane: 0,
         aggregate_id,
+        created_at: SystemTime::UNIX_EPOCH,
         message: Outgoing {
             id: Uuid::from_u128(seq),
             event_type: String::new(),

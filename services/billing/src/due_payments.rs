@@ -67,7 +67,7 @@ pub(crate) async fn take(pool: &PgPool, most: i64, lease: Duration) -> Vec<DuePa
         customer_id: row.customer_id,
         amount: Money { amount: row.amount, currency: row.currency },
         event_id: row.event_id,
-        trace: TraceContext::parse(&row.traceparent).map_or_else(TraceContext::root, |trace| trace.child()),
+        trace: TraceContext::child_of(Some(&row.traceparent)),
         attempts: row.attempts,
         // A charge exists, and its order is cancelled.
         refund: row.cancelled_by.zip(row.charge_id),

@@ -54,7 +54,7 @@ impl Handler for PaymentHandler {
         transaction.commit().await.map_err(inbox::failure)?;
         crash_point("effect-committed");
         self.payments_due.notify_one();
-        Ok(inbox::applied(group, &first))
+        Ok(INBOX.applied(group, &first))
     }
 }
 

@@ -5,12 +5,16 @@
 //! provider's answer and that commit repeats the call. What makes the repetition harmless is the idempotency key: the id
 //! of the event that caused the payment, the same at every call.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use crash_points::crash_point;
 use database::PoolKind;
 use messaging::RoundLimiter;
 use outbox::Wake;
+use spans::{Kind, Span};
 use sqlx::PgPool;
 use tokio::{
     sync::Notify,
@@ -20,7 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    PaymentProvider, Settings,
+    PaymentProvider, ProviderResponse, Settings,
     due_payments::{self, CalledPayment, DuePayment, STATEMENT_DEADLINE},
     provider_answers,
 };
@@ -151,6 +155,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
 /// Calls the provider for one payment.
 async fn call(provider: impl PaymentProvider, payment: DuePayment) -> CalledPayment {
     crash_point("payment-unasked");
+    let began = SystemTime::now();
     let DuePayment { order_id, customer_id, event_id, .. } = payment;
     let (call, response) = match payment.refund {
         Some((key, charge)) => ("refund", provider.refund(key, charge, payment.amount.amount).await),
@@ -158,6 +163,13 @@ async fn call(provider: impl PaymentProvider, payment: DuePayment) -> CalledPaym
     };
     crash_point("payment-answered");
     metrics::counter!("provider_answers_total", "call" => call, "outcome" => response.name()).increment(1);
+    spans::record(|| {
+        let span = Span::ended(payment.trace, Kind::Client, call, began)
+            .with("shop.order_id", order_id.to_string())
+            .with("shop.attempt", i64::from(payment.attempts))
+            .with("shop.outcome", response.name());
+        if let ProviderResponse::Unknown(why) = &response { span.failed(why.as_str()) } else { span }
+    });
     CalledPayment { payment, response }
 }
 

@@ -54,7 +54,7 @@ impl Handler for StockHandler {
         if !answers.is_empty() {
             self.wake.after_commit();
         }
-        Ok(inbox::applied(group, &first))
+        Ok(INBOX.applied(group, &first))
     }
 }
 
@@ -190,7 +190,7 @@ async fn release(
 /// An event that answers `cause`, in the same trace.
 fn answer<D: Data>(cause: &Event, reservation_id: Uuid, version: i32, body: &D) -> Result<NewEvent, Failure> {
     let aggregate = ("reservation", reservation_id, version);
-    NewEvent::of("/inventory", aggregate, &cause.trace.child(), body)
+    NewEvent::of("/inventory", aggregate, &cause.trace, body)
         .map_err(|error| Failure::Unexpected(error.into()))
 }
 

@@ -52,6 +52,7 @@ fn event(order_id: Uuid, event_type: &'static str, version: i32, body: Body) -> 
         aggregate_version: version,
         time: OffsetDateTime::now_utc(),
         trace: TraceContext::root(),
+        received: std::time::SystemTime::now(),
         body,
     }
 }

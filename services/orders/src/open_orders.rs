@@ -1,6 +1,6 @@
 //! Orders that wait for an answer: counted, listed for operators, and cancelled when they have waited too long.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::{Json, Router, extract::State as AxumState, routing::get};
 use database::ClockWatch;
@@ -8,6 +8,7 @@ use events::{Cause, TraceContext};
 use operator::Params;
 use runtime::problem::Problem;
 use serde::{Deserialize, Serialize};
+use spans::{Kind, Span};
 use sqlx::PgPool;
 use time::OffsetDateTime;
 use tokio::time::{sleep, timeout};
@@ -131,11 +132,15 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, S
             cause: Cause::TimedOut,
             detail: format!("no answer from {silent} within {}", humantime::format_duration(answer_within)),
         };
-        let trace = TraceContext::root();
+        let (trace, began) = (TraceContext::root(), SystemTime::now());
         let written = cancel_order::write(&state.pool, order.id, order.version, &trace, cancellation);
         let written = timeout(STATEMENT_DEADLINE, written).await.map_err(|late| late.to_string())?;
         if written.map_err(|problem| problem.to_string())?.is_some() {
             cancelled += 1;
+            spans::record(|| {
+                let span = Span::ended(trace, Kind::Internal, "time out order", began);
+                span.with("shop.order_id", order.id.to_string())
+            });
             state.wake.after_commit();
             metrics::counter!("orders_timed_out_total").increment(1);
             tracing::warn!(order_id = %order.id, trace_id = trace.trace_id(), silent, "order cancelled: no answer in time");

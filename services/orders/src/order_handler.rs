@@ -66,7 +66,7 @@ impl Handler for OrderHandler {
         if !published.is_empty() {
             self.wake.after_commit();
         }
-        Ok(inbox::applied(group, &first))
+        Ok(INBOX.applied(group, &first))
     }
 }
 
@@ -120,7 +120,7 @@ fn transition(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<
     }
     order.state = next;
     let aggregate = ("order", order_id, order.version + 1);
-    let trace = event.trace.child();
+    let trace = event.trace;
     let new_event = match next {
         State::Confirmed => NewEvent::of("/orders", aggregate, &trace, &OrderConfirmed { order_id }),
         State::Cancelled => {

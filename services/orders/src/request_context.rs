@@ -1,7 +1,12 @@
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
-use axum::{extract::Request, middleware::Next, response::Response};
+use axum::{
+    extract::{MatchedPath, Request},
+    middleware::Next,
+    response::Response,
+};
 use events::TraceContext;
+use spans::{Kind, Span};
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, info_span};
 
@@ -11,7 +16,7 @@ use tracing::{Instrument, info_span};
 /// message's headers and the consumers' spans. One `trace_id` in the logs of three services is one order.
 pub(crate) async fn trace(mut request: Request, next: Next) -> Response {
     let caller = request.headers().get("traceparent").and_then(|header| header.to_str().ok());
-    let trace = caller.and_then(TraceContext::parse).map_or_else(TraceContext::root, |caller| caller.child());
+    let trace = TraceContext::child_of(caller);
     request.extensions_mut().insert(trace);
     let id = request.extensions().get::<RequestId>().and_then(|id| id.header_value().to_str().ok());
     let span = info_span!(
@@ -21,11 +26,20 @@ pub(crate) async fn trace(mut request: Request, next: Next) -> Response {
         request_id = id,
         trace_id = trace.trace_id(),
     );
-    let began = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned();
+    let method = request.method().to_string();
+    let (began, started) = (Instant::now(), SystemTime::now());
     let response = next.run(request).instrument(span.clone()).await;
     let status = response.status();
     let seconds = began.elapsed().as_secs_f64();
     metrics::histogram!("http_request_seconds", "status" => status.as_u16().to_string()).record(seconds);
+    spans::record(|| {
+        let span = Span::ended(trace, Kind::Server, format!("{method} {route}"), started)
+            .with("http.request.method", method)
+            .with("http.route", route)
+            .with("http.response.status_code", i64::from(status.as_u16()));
+        if status.is_server_error() { span.failed(status.to_string()) } else { span }
+    });
     if status.is_server_error() {
         span.in_scope(|| tracing::warn!(status = status.as_u16(), seconds, "request failed"));
     } else {

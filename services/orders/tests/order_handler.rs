@@ -106,6 +106,7 @@ fn answer(order_id: Uuid, trigger: Trigger) -> Event {
         aggregate_version: 1,
         time: OffsetDateTime::now_utc(),
         trace: TraceContext::root(),
+        received: std::time::SystemTime::now(),
         body,
     }
 }

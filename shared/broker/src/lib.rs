@@ -22,6 +22,7 @@ mod dead_letter_collector;
 mod delivery_channel;
 mod error;
 pub mod group;
+mod publish_span;
 mod publisher;
 mod setting_aside;
 pub mod topology;

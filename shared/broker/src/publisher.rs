@@ -1,4 +1,7 @@
-use std::{pin::pin, time::Duration};
+use std::{
+    pin::pin,
+    time::{Duration, SystemTime},
+};
 
 use crash_points::crash_point;
 use lapin::{
@@ -17,6 +20,7 @@ use crate::{
     confirms::{self, Confirm},
     connect::close,
     error::{REQUEST_DEADLINE, within},
+    publish_span,
     topology::EVENTS,
 };
 
@@ -138,6 +142,15 @@ impl messaging::Publisher for Publisher {
     }
 
     async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+        let began = SystemTime::now();
+        let outcomes = self.publish_and_confirm(batch).await;
+        publish_span::record(batch, &outcomes, began);
+        outcomes
+    }
+}
+
+impl Publisher {
+    async fn publish_and_confirm(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
         // Confirms that are still to come on an abandoned channel would be taken for those of this batch.
         let Some(open) = self.open.as_mut().filter(|open| !open.abandoned) else {
             return vec![PublishOutcome::Unknown; batch.len()];

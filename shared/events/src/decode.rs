@@ -1,3 +1,5 @@
+use std::time::SystemTime;
+
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -19,8 +21,11 @@ pub struct Event {
     pub aggregate_version: i32,
     /// When it happened, by the writer's clock.
     pub time: OffsetDateTime,
-    /// The trace of the request that caused it; a new one if the message carried none that is valid.
+    /// The span of applying it, in the trace of the request that caused it; in a new trace if the message carried none that
+    /// is valid. What the event causes has this span as its parent.
     pub trace: TraceContext,
+    /// When this process decoded it: applying it begins here.
+    pub received: SystemTime,
     pub body: Body,
 }
 
@@ -97,7 +102,8 @@ pub fn decode(body: &[u8], message_id: Option<&str>, traceparent: Option<&str>) 
         aggregate_id: envelope.subject,
         aggregate_version: envelope.sequence,
         time: envelope.time,
-        trace: traceparent.and_then(TraceContext::parse).unwrap_or_else(TraceContext::root),
+        trace: TraceContext::child_of(traceparent),
+        received: SystemTime::now(),
         body,
     })
 }

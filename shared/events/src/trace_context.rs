@@ -2,23 +2,37 @@ use std::fmt;
 
 /// W3C Trace Context (`traceparent`): ties the HTTP request, the outbox row, the message and the effects together.
 ///
+/// It names one span: something that one process does, such as answering a request or applying a message. An event carries
+/// the context of the span that wrote it.
+///
 /// <https://www.w3.org/TR/trace-context/#traceparent-header>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
     trace_id: u128,
-    parent_id: u64,
+    /// What the header calls `parent-id`: its receiver's parent.
+    span_id: u64,
+    /// The span that caused this one. `None`: this is the first of its trace, or another process has it.
+    parent: Option<u64>,
     flags: u8,
 }
+
+/// The flag of traces that are to be recorded.
+const SAMPLED: u8 = 1;
 
 impl TraceContext {
     /// A new trace, for a request that brought none.
     pub fn root() -> Self {
-        Self { trace_id: fastrand::u128(1..), parent_id: fastrand::u64(1..), flags: 1 }
+        Self { trace_id: fastrand::u128(1..), span_id: fastrand::u64(1..), parent: None, flags: SAMPLED }
     }
 
     /// The same trace with a new span, whose parent is this one.
     pub fn child(&self) -> Self {
-        Self { parent_id: fastrand::u64(1..), ..*self }
+        Self { span_id: fastrand::u64(1..), parent: Some(self.span_id), ..*self }
+    }
+
+    /// A new span in the trace that `header` names, or in a new one if there is no header, or none that is valid.
+    pub fn child_of(header: Option<&str>) -> Self {
+        header.and_then(Self::parse).map_or_else(Self::root, |caller| caller.child())
     }
 
     /// Parses a `traceparent`. `None` for everything that the standard calls invalid: a bad header must not fail the
@@ -35,12 +49,23 @@ impl TraceContext {
         let trace_id = hex(trace_id, 32).filter(|id| *id != 0)?;
         let parent_id = hex(parent_id, 16).filter(|id| *id != 0)?;
         let flags = hex(flags, 2)?;
-        Some(Self { trace_id, parent_id: u64::try_from(parent_id).ok()?, flags: u8::try_from(flags).ok()? })
+        let (span_id, flags) = (u64::try_from(parent_id).ok()?, u8::try_from(flags).ok()?);
+        Some(Self { trace_id, span_id, parent: None, flags })
     }
 
     /// The trace's id as 32 hexadecimal digits, as in the logs.
     pub fn trace_id(&self) -> String {
         format!("{:032x}", self.trace_id)
+    }
+
+    /// The trace's id, the span's id, and its parent's, if that is known.
+    pub fn ids(&self) -> (u128, u64, Option<u64>) {
+        (self.trace_id, self.span_id, self.parent)
+    }
+
+    /// Whether the process that began this trace wants it to be recorded.
+    pub fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
     }
 }
 
@@ -52,7 +77,7 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
 
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.parent_id, self.flags)
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)
     }
 }
 
@@ -71,7 +96,8 @@ mod tests {
         let parent = TraceContext::root();
         let child = parent.child();
         assert_eq!(parent.trace_id(), child.trace_id());
-        assert_ne!(parent.parent_id, child.parent_id);
+        assert_ne!(parent.span_id, child.span_id);
+        assert_eq!((parent.parent, child.parent), (None, Some(parent.span_id)));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crash_points::crash_point;
 use database::is_unavailable;
 use events::Event;
 use messaging::{Applied, Failure};
+use spans::{Kind, Span};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
 
@@ -123,31 +124,45 @@ impl Inbox {
         let mut new: HashSet<_> = rows.into_iter().map(|row| row.event_id).collect();
         Ok(group.iter().filter(|event| new.remove(&event.id)).collect())
     }
-}
 
-/// Counts and logs what was applied. Call it after the commit.
-pub fn applied(group: &[Event], first: &[&Event]) -> Applied {
-    let mut new: HashSet<_> = first.iter().map(|event| event.id).collect();
-    for event in group {
-        let span = tracing::info_span!(
-            "process",
-            event_id = %event.id,
-            event_type = event.event_type,
-            aggregate_id = %event.aggregate_id,
-            trace_id = event.trace.trace_id(),
-        );
-        let _entered = span.enter();
-        if new.remove(&event.id) {
-            let waited = (OffsetDateTime::now_utc() - event.time).as_seconds_f64();
-            metrics::counter!("inbox_applied_total", "event_type" => event.event_type).increment(1);
-            metrics::histogram!("inbox_commit_to_applied_seconds").record(waited.max(0.0));
-            tracing::info!("event applied");
-        } else {
-            metrics::counter!("inbox_duplicates_total", "event_type" => event.event_type).increment(1);
-            tracing::info!("duplicate dropped");
+    /// Counts, logs and records what was applied. Call it after the commit.
+    pub fn applied(&self, group: &[Event], first: &[&Event]) -> Applied {
+        let mut new: HashSet<_> = first.iter().map(|event| event.id).collect();
+        for event in group {
+            let span = tracing::info_span!(
+                "process",
+                event_id = %event.id,
+                event_type = event.event_type,
+                aggregate_id = %event.aggregate_id,
+                trace_id = event.trace.trace_id(),
+            );
+            let _entered = span.enter();
+            let is_new = new.remove(&event.id);
+            if is_new {
+                let waited = (OffsetDateTime::now_utc() - event.time).as_seconds_f64();
+                metrics::counter!("inbox_applied_total", "event_type" => event.event_type).increment(1);
+                metrics::histogram!("inbox_commit_to_applied_seconds").record(waited.max(0.0));
+                tracing::info!("event applied");
+            } else {
+                metrics::counter!("inbox_duplicates_total", "event_type" => event.event_type).increment(1);
+                tracing::info!("duplicate dropped");
+            }
+            spans::record(|| self.span(event, is_new));
         }
+        Applied { first: first.len(), duplicates: group.len() - first.len() }
     }
-    Applied { first: first.len(), duplicates: group.len() - first.len() }
+
+    /// From the decoding of an event until the commit of its group, with all attempts in between.
+    fn span(&self, event: &Event, is_new: bool) -> Span {
+        Span::ended(event.trace, Kind::Consumer, format!("process {}", event.event_type), event.received)
+            .with("messaging.system", "rabbitmq")
+            .with("messaging.operation.type", "process")
+            .with("messaging.operation.name", "process")
+            .with("messaging.destination.name", self.queue)
+            .with("messaging.message.id", event.id.to_string())
+            .with("shop.aggregate_id", event.aggregate_id.to_string())
+            .with("shop.duplicate", !is_new)
+    }
 }
 
 /// Maps database errors to the kinds of [`Failure`].

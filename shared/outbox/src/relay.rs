@@ -1,7 +1,12 @@
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime},
+};
 
 use crash_points::crash_point;
-use messaging::{Backoff, LANES, PublishOutcome, Publisher};
+use events::TraceContext;
+use messaging::{Backoff, LANES, Outgoing, PublishOutcome, Publisher};
+use spans::{Kind, Span};
 use sqlx::PgPool;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -110,7 +115,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         // Lanes take turns: the next search begins after the last lane of this one.
         self.first_lane = lanes.last().map_or(0, |lane| (lane + 1) % LANES);
 
-        let began = Instant::now();
+        let (began, claimed_at) = (Instant::now(), SystemTime::now());
         let lane_count = i64::try_from(lanes.len()).unwrap_or(1);
         let per_lane = (i64::from(self.options.batch) / lane_count).max(1);
         let claimed = transaction.claimable(&lanes, per_lane).await?;
@@ -131,6 +136,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         crash_point("relay-marked");
         transaction.commit().await?;
         crash_point("relay-committed");
+        record_waits(&confirmed, claimed_at);
         metrics::histogram!("outbox_batch_seconds").record(began.elapsed().as_secs_f64());
         Ok(match confirmed.len() {
             0 => Step::NoneConfirmed,
@@ -232,6 +238,21 @@ async fn publish(
         claimed = rest;
     }
     Ok(confirmed)
+}
+
+/// Records for each event how long it was in the outbox before a relay claimed it. The publisher records the rest.
+fn record_waits(published: &[ClaimedEvent], claimed_at: SystemTime) {
+    for event in published {
+        let Outgoing { id, event_type, traceparent, .. } = &event.message;
+        spans::record(|| {
+            let context = TraceContext::child_of(traceparent.as_deref());
+            Span::ended(context, Kind::Internal, format!("outbox {event_type}"), event.created_at)
+                .until(claimed_at)
+                .with("messaging.message.id", id.to_string())
+                .with("shop.aggregate_id", event.aggregate_id.to_string())
+                .with("shop.outbox.lane", i64::from(event.lane))
+        });
+    }
 }
 
 /// Splits off the first event of each aggregate, in order. Events of aggregates that are held back stay in the outbox.

@@ -1,6 +1,6 @@
 //! What a relay needs of an outbox. PostgreSQL implements it, and so does the simulation's memory.
 
-use std::future::Future;
+use std::{future::Future, time::SystemTime};
 
 use messaging::{Outgoing, Refusal};
 use uuid::Uuid;
@@ -15,6 +15,8 @@ pub struct ClaimedEvent {
     pub lane: i16,
     /// The unit of ordering.
     pub aggregate_id: Uuid,
+    /// When it was written, by the database's clock.
+    pub created_at: SystemTime,
     pub message: Outgoing,
 }
 

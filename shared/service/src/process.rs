@@ -40,7 +40,7 @@ pub fn load<Settings: Parser>(service: &Service) -> Settings {
 
 /// A service process: how it starts, and how it stops.
 ///
-/// 1. [`start`](Self::start) starts logs and metrics and takes the ports. An invalid setting ends the process here.
+/// 1. [`start`](Self::start) starts logs, metrics and spans and takes the ports. An invalid setting ends the process here.
 /// 2. [`serve`](Self::serve) answers HTTP from the first moment on: health says what is still missing.
 /// 3. [`prepare`](Self::prepare) waits for the database, migrates it, and checks the broker's settings once.
 /// 4. The service adds its tasks ([`spawn`](Self::spawn), [`RelayTasks`](crate::RelayTasks),
@@ -60,7 +60,7 @@ pub struct Process {
 
 impl Process {
     /// # Errors
-    /// When logs or metrics cannot be started.
+    /// When logs, metrics or spans cannot be started.
     pub fn start(service: &Service, address: SocketAddr, common: &CommonSettings) -> anyhow::Result<Self> {
         let Service { name, prefix, own_queue, .. } = *service;
         let endpoint = Endpoint::new(&common.amqp_url, name)
@@ -71,6 +71,9 @@ impl Process {
         let stop = CancellationToken::new();
         let mut tasks = Supervisor::new(stop.clone());
         tasks.spawn_infallible("metrics", telemetry::upkeep(metrics.clone(), stop.clone()));
+        if let Some(destination) = common.spans() {
+            tasks.spawn_infallible("spans", otlp::start(name, &destination, stop.clone())?);
+        }
         Ok(Self {
             service: *service,
             database_url: common.database_url.clone(),

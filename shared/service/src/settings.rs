@@ -5,6 +5,8 @@ use std::{net::SocketAddr, time::Duration};
 use clap::Args;
 use database::DatabaseUrl;
 use operator::Token;
+use otlp::Destination;
+use reqwest::Url;
 use runtime::{
     settings::{age, duration, exit_invalid_config},
     telemetry::{self, LogFormat},
@@ -41,6 +43,39 @@ pub struct CommonSettings {
     /// The format of log lines.
     #[arg(long, default_value = "json")]
     pub log_format: LogFormat,
+
+    /// A trace store that receives spans over OTLP, such as http://127.0.0.1:4318. Without it, or empty: none are recorded.
+    #[arg(long, default_value = "", value_parser = endpoint)]
+    pub otlp_endpoint: OtlpEndpoint,
+
+    /// The part of all traces that is recorded, 0 to 1. The same for all services: each decides by the trace's id.
+    #[arg(long, default_value_t = 1.0, value_parser = ratio)]
+    pub trace_ratio: f64,
+}
+
+impl CommonSettings {
+    pub(crate) fn spans(&self) -> Option<Destination> {
+        self.otlp_endpoint.clone().map(|endpoint| Destination { endpoint, ratio: self.trace_ratio })
+    }
+}
+
+/// By another name, because clap would take a field of type `Option` for one that may be absent, and not for one that may be
+/// empty. Compose passes an empty variable on.
+type OtlpEndpoint = Option<Url>;
+
+/// For `value_parser`: an address, or nothing.
+fn endpoint(text: &str) -> Result<OtlpEndpoint, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let url = Url::parse(text).ok().filter(|url| url.scheme() == "http" && url.has_host());
+    url.map(Some).ok_or_else(|| format!("{text:?} is not an address such as http://127.0.0.1:4318"))
+}
+
+/// For `value_parser`: a part of a whole.
+fn ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    ratio.ok_or_else(|| format!("{text:?} is not between 0 and 1"))
 }
 
 /// How a service publishes.

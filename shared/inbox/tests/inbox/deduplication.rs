@@ -1,7 +1,7 @@
 //! Whether an event is new is decided by the primary key, in the transaction of the effect.
 
 use events::Event;
-use inbox::{Inbox, applied};
+use inbox::Inbox;
 use sqlx::PgPool;
 use testbed::eventually;
 use tokio::time::timeout;
@@ -25,7 +25,7 @@ async fn handle(pool: &PgPool, consumer: &'static str, group: &[Event]) -> anyho
     }
     sqlx::query("select pg_sleep(0.05)").execute(&mut *transaction).await?;
     transaction.commit().await?;
-    Ok(applied(group, &first).first)
+    Ok(inbox.applied(group, &first).first)
 }
 
 async fn effects(pool: &PgPool, event: &Event) -> anyhow::Result<i64> {
@@ -71,7 +71,7 @@ async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow
     let first = BILLING.first_time(&mut transaction, &group).await?;
     assert_eq!(first.iter().map(|event| event.id).collect::<Vec<_>>(), [b.id, a.id]);
     transaction.commit().await?;
-    assert_eq!(applied(&group, &first).duplicates, 1);
+    assert_eq!(BILLING.applied(&group, &first).duplicates, 1);
     Ok(())
 }
 

@@ -40,6 +40,7 @@ pub(crate) fn event_of(order_id: Uuid) -> Event {
         aggregate_version: 1,
         time: OffsetDateTime::now_utc(),
         trace: TraceContext::root(),
+        received: std::time::SystemTime::now(),
         body: Body::OrderCreated(OrderCreated {
             order_id,
             customer_id: Uuid::new_v4(),

@@ -87,7 +87,7 @@ impl Handler for OrderHandler {
             insert.execute(&mut *transaction).await.map_err(inbox::failure)?;
         }
         transaction.commit().await.map_err(inbox::failure)?;
-        Ok(inbox::applied(group, &first))
+        Ok(BILLING.applied(group, &first))
     }
 }
 

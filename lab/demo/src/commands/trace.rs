@@ -1,0 +1,153 @@
+//! `cargo demo trace`: one order on its way through three services, as the services' spans tell it.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use testbed::eventually;
+use trace_store::{ReceivedSpan, TraceStore, waterfall};
+use uuid::Uuid;
+
+use crate::choice::Choice;
+use crate::http;
+use crate::lab::Setup;
+use crate::own_system::OwnSystem;
+use crate::paths;
+use crate::running_system::RunningSystem;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// How long the order, and its spans, may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What the trace of a confirmed order shows, its `OrderCreated` having been published twice: a service, what it did, and
+/// how often.
+const EXPECTED: [(&str, &str, usize); 16] = [
+    ("orders", "POST /orders", 1),
+    ("orders", "outbox OrderCreated", 2),
+    ("orders", "publish OrderCreated", 2),
+    ("inventory", "process OrderCreated", 2),
+    ("inventory", "outbox StockReserved", 1),
+    ("inventory", "publish StockReserved", 1),
+    ("billing", "process OrderCreated", 2),
+    ("billing", "charge", 1),
+    ("billing", "outbox PaymentCaptured", 1),
+    ("billing", "publish PaymentCaptured", 1),
+    ("orders", "process StockReserved", 1),
+    ("orders", "process PaymentCaptured", 1),
+    ("orders", "outbox OrderConfirmed", 1),
+    ("orders", "publish OrderConfirmed", 1),
+    // Of those that were processed twice.
+    ("inventory", "duplicate OrderCreated", 1),
+    ("billing", "duplicate OrderCreated", 1),
+];
+
+/// Starts a system whose services send their spans to this process, places an order, has its event published a second time,
+/// and draws the trace.
+pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
+    let store = TraceStore::start().await?;
+    let mut setup = Setup::default();
+    for service in ["ORDERS", "INVENTORY", "BILLING"] {
+        setup = setup.with(&format!("{service}_OTLP_ENDPOINT"), store.endpoint());
+    }
+    let own = OwnSystem { setup, ..OwnSystem::default() };
+    let logs = paths::home().join("trace/logs");
+    let Some(system) = RunningSystem::start_own(choice, own, logs, terminal).await? else {
+        return Ok(Verdict::Interrupted);
+    };
+    let traced = follow(&system, &store, terminal).await;
+    let stopped = system.stop(terminal).await;
+    let verdict = traced?;
+    stopped?;
+    Ok(verdict)
+}
+
+async fn follow(system: &RunningSystem, store: &TraceStore, terminal: &Terminal) -> Result<Verdict> {
+    let trace_id = Uuid::new_v4().simple().to_string();
+    let order = place(system, &trace_id).await?;
+    let status = format!("select status from orders.orders where id = '{order}'");
+    eventually("the order to be confirmed", DEADLINE, async || {
+        Ok((system.read(&status).await?.trim() == "confirmed").then_some(()))
+    })
+    .await?;
+    // What a relay does that has died between the broker's confirm and its mark: it publishes again.
+    system
+        .administer(&format!(
+            "update orders.outbox set published_at = null where aggregate_id = '{order}' and aggregate_version = 1;
+             select orders.outbox_wake()"
+        ))
+        .await?;
+    let spans = eventually("the spans of the order", DEADLINE, async || {
+        let spans = store.trace(&trace_id);
+        let missing = missing(&spans);
+        ensure!(missing.is_empty(), "missing: {}", missing.join(", "));
+        Ok(Some(spans))
+    })
+    .await;
+    let arrived = store.trace(&trace_id);
+    terminal.print("");
+    terminal.print(format!("Order {order}, trace {trace_id}, {} spans", arrived.len()));
+    terminal.print("");
+    terminal.print_all(waterfall(&arrived));
+    terminal.print("");
+    terminal.print("outbox: from the making of the event until a relay has claimed it. publish: until the broker's confirm.");
+    terminal.print("Between publish and process the message is in the queue. The event was published a second time: a copy.");
+    terminal.document(&json!({ "order": order, "trace": trace_id, "spans": document(&arrived) }))?;
+    match spans {
+        Ok(_) => {
+            let reason =
+                "one trace shows the order from POST to confirmed, and the copies that changed nothing";
+            terminal.print_verdict(Verdict::Held, reason);
+            Ok(Verdict::Held)
+        }
+        Err(error) => {
+            terminal.print_verdict(Verdict::Broken, &format!("{error:#}"));
+            Ok(Verdict::Broken)
+        }
+    }
+}
+
+/// Places an order in a trace that this process begins, and returns its id.
+async fn place(system: &RunningSystem, trace_id: &str) -> Result<Uuid> {
+    let body = json!({ "customerId": Uuid::new_v4(), "lines": [{ "sku": "TEA-001", "quantity": 2 }] });
+    let url = format!("{}/orders", system.orders_url());
+    let request = http::client()?.post(&url).json(&body);
+    let response = request.header("traceparent", format!("00-{trace_id}-b7ad6b7169203331-01")).send().await?;
+    ensure!(response.status() == 201, "the order was answered with {}", response.status());
+    let order: Value = response.json().await?;
+    Ok(order["id"].as_str().context("201 without an id")?.parse()?)
+}
+
+/// What a trace should show and does not, or shows and should not.
+fn missing(spans: &[ReceivedSpan]) -> Vec<String> {
+    let mut wrong = vec![];
+    for (service, name, count) in EXPECTED {
+        let is_meant = |span: &&ReceivedSpan| match name.strip_prefix("duplicate ") {
+            Some(event) => {
+                span.name == format!("process {event}") && span.attribute("shop.duplicate") == Some("true")
+            }
+            None => span.name == name,
+        };
+        let found = spans.iter().filter(|span| span.service == service).filter(is_meant).count();
+        if found != count {
+            wrong.push(format!("{service}: {name} {found} times, not {count}"));
+        }
+    }
+    let known = |id: &str| spans.iter().any(|span| span.span_id == id);
+    let orphans = spans.iter().filter(|span| span.name != "POST /orders" && !known(&span.parent_id));
+    wrong.extend(orphans.map(|span| format!("{}: the cause of {}", span.service, span.name)));
+    wrong
+}
+
+fn document(spans: &[ReceivedSpan]) -> Vec<Value> {
+    let document = |span: &ReceivedSpan| {
+        let attributes: serde_json::Map<_, _> =
+            span.attributes.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        json!({
+            "service": span.service, "name": span.name, "kind": span.kind, "id": span.span_id,
+            "parent": span.parent_id, "startNanos": span.start_nanos, "endNanos": span.end_nanos,
+            "attributes": attributes, "error": span.error,
+        })
+    };
+    spans.iter().map(document).collect()
+}

@@ -1,0 +1,176 @@
+//! Sends a process's spans to a trace store over OTLP (HTTP with protocol buffers).
+//!
+//! Tracing must never cost an order. So nothing waits for the trace store: spans go into a queue of bounded length, one task
+//! sends what is in it, and a span that finds the queue full, or that could not be sent in time, is dropped and counted in
+//! `spans_dropped_total`. What is in the queue when the process is killed is lost.
+
+mod convert;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::{
+    Resource,
+    trace::{SpanData, SpanExporter as _},
+};
+use reqwest::Url;
+use spans::Span;
+use tokio::{
+    sync::mpsc::{self, error::TrySendError},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Spans that wait to be sent: some seconds of them at a thousand orders a second, and at most about ten megabytes.
+const QUEUE: usize = 16_384;
+
+/// The most spans in one request.
+const BATCH: usize = 512;
+
+/// How long a span may wait for others.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// How long the trace store may take to answer.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long after the stop spans are still collected and sent: those of the requests and groups in progress.
+const AFTER_STOP: Duration = Duration::from_secs(2);
+
+/// Where spans go, and which.
+#[derive(Debug, Clone)]
+pub struct Destination {
+    /// The base address of a trace store, such as `http://127.0.0.1:4318`. The spans go to `/v1/traces` there.
+    pub endpoint: Url,
+    /// The part of all traces that is recorded, 0 to 1. Decided by the trace's id, so every service decides alike.
+    pub ratio: f64,
+}
+
+/// Exports this process's spans from now on. The returned task sends them, until a while after `stop`.
+///
+/// # Errors
+/// When the address cannot be one of a trace store.
+pub fn start(
+    service: &'static str,
+    destination: &Destination,
+    stop: CancellationToken,
+) -> anyhow::Result<impl Future<Output = ()> + Send + 'static + use<>> {
+    let url = destination.endpoint.join("v1/traces").context("failed to make the address of the traces")?;
+    let client = reqwest::Client::builder().no_proxy().timeout(DEADLINE).build()?;
+    let mut exporter = SpanExporter::builder()
+        .with_http()
+        .with_http_client(client)
+        .with_endpoint(url.as_str())
+        .with_timeout(DEADLINE)
+        .build()?;
+    exporter.set_resource(&Resource::builder().with_service_name(service).build());
+    let (queue, waiting) = mpsc::channel(QUEUE);
+    let ratio = destination.ratio;
+    spans::export_to(move |span| enqueue(span, &queue, ratio));
+    Ok(send_all(exporter, waiting, stop))
+}
+
+fn enqueue(span: Span, queue: &mpsc::Sender<Span>, ratio: f64) {
+    if !is_sampled(&span, ratio) {
+        return;
+    }
+    if let Err(TrySendError::Full(_)) = queue.try_send(span) {
+        metrics::counter!("spans_dropped_total", "reason" => "queue-full").increment(1);
+    }
+}
+
+/// The lower half of a trace's id is random, and the same in every service.
+fn is_sampled(span: &Span, ratio: f64) -> bool {
+    let (trace_id, ..) = span.context.ids();
+    #[allow(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+    let random = trace_id as u64 as f64 / u64::MAX as f64;
+    span.context.is_sampled() && random <= ratio
+}
+
+/// Sends what is in the queue. One request at a time: while the trace store is slow, the queue fills up.
+async fn send_all(exporter: SpanExporter, mut waiting: mpsc::Receiver<Span>, stop: CancellationToken) {
+    let mut batch = Vec::with_capacity(BATCH);
+    let mut answers = true;
+    while stop.run_until_cancelled(waiting.recv_many(&mut batch, 1)).await.is_some() {
+        stop.run_until_cancelled(sleep(LINGER)).await;
+        fill(&mut batch, &mut waiting);
+        send(&exporter, std::mem::take(&mut batch), &mut answers).await;
+    }
+    sleep(AFTER_STOP / 2).await;
+    let rest = async {
+        loop {
+            fill(&mut batch, &mut waiting);
+            if batch.is_empty() {
+                break;
+            }
+            send(&exporter, std::mem::take(&mut batch), &mut answers).await;
+        }
+    };
+    let _ = timeout(AFTER_STOP / 2, rest).await;
+}
+
+fn fill(batch: &mut Vec<Span>, waiting: &mut mpsc::Receiver<Span>) {
+    while batch.len() < BATCH
+        && let Ok(span) = waiting.try_recv()
+    {
+        batch.push(span);
+    }
+}
+
+/// Sends a batch once. `answers` is whether the last one was accepted: a change is logged, and not each failure.
+async fn send(exporter: &SpanExporter, batch: Vec<Span>, answers: &mut bool) {
+    let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+    let spans: Vec<SpanData> = batch.into_iter().map(convert::span).collect();
+    let sent = timeout(DEADLINE, exporter.export(spans)).await;
+    let failure = match sent {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("no answer within {DEADLINE:?}")),
+    };
+    match failure {
+        None => {
+            metrics::counter!("spans_sent_total").increment(count);
+            if !*answers {
+                tracing::info!("the trace store accepts spans again");
+            }
+            *answers = true;
+        }
+        Some(error) => {
+            metrics::counter!("spans_dropped_total", "reason" => "not-sent").increment(count);
+            if *answers {
+                tracing::warn!(error, "failed to send spans; they are dropped");
+            }
+            *answers = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use spans::Kind;
+
+    use super::*;
+
+    fn span(context: &str) -> Span {
+        let context = events::TraceContext::child_of(Some(context));
+        Span::ended(context, Kind::Internal, "test", SystemTime::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn a_trace_is_sampled_by_its_id_and_only_if_its_origin_wants_it() {
+        let low = "00-ffffffffffffffff0000000000000001-b7ad6b7169203331-01";
+        let high = "00-0000000000000001f000000000000000-b7ad6b7169203331-01";
+        let unwanted = "00-ffffffffffffffff0000000000000001-b7ad6b7169203331-00";
+        for (header, ratio, expected) in [
+            (low, 0.1, true),
+            (high, 0.1, false),
+            (high, 1.0, true),
+            (low, 0.0, false),
+            (unwanted, 1.0, false),
+        ] {
+            assert_eq!(is_sampled(&span(header), ratio), expected, "{header} at {ratio}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! A trace store that accepts connections and never answers. The process that records spans must not notice.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so and end")]
+
+use std::{
+    net::TcpListener,
+    time::{Duration, SystemTime},
+};
+
+use events::TraceContext;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use otlp::Destination;
+use spans::{Kind, Span};
+use testbed::eventually;
+use tokio_util::sync::CancellationToken;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// More than the queue holds.
+const SPANS: u32 = 20_000;
+
+#[tokio::test]
+async fn spans_for_a_store_that_never_answers_are_dropped_and_counted_and_the_process_can_stop() {
+    let metrics = PrometheusBuilder::new().install_recorder().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", silent.local_addr().unwrap()).parse().unwrap();
+    let stop = CancellationToken::new();
+    let sending = otlp::start("test", &Destination { endpoint, ratio: 1.0 }, stop.clone()).unwrap();
+    let sending = tokio::spawn(sending);
+    // Not one of these waits: this task does not yield, so none of them could be sent meanwhile.
+    for _ in 0..SPANS {
+        spans::record(|| Span::ended(TraceContext::root(), Kind::Internal, "test", SystemTime::now()));
+    }
+    eventually("spans to be dropped for both reasons", DEADLINE, async || {
+        let page = metrics.render();
+        let is_counted = |reason| page.contains(&format!("spans_dropped_total{{reason=\"{reason}\"}}"));
+        Ok((is_counted("queue-full") && is_counted("not-sent")).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert!(!metrics.render().contains("spans_sent_total"), "{}", metrics.render());
+    stop.cancel();
+    tokio::time::timeout(DEADLINE, sending).await.unwrap().unwrap();
+}
