@@ -86,8 +86,8 @@ impl OutboxTransaction for RowLockTransaction {
         Ok(())
     }
 
-    async fn mark_refused(&mut self, event: &ClaimedEvent, refusal: Refusal) -> Result<(), Error> {
-        outbox::mark_refused(&mut self.transaction, event, refusal).await
+    async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
+        outbox::mark_refused(&mut self.transaction, refused).await
     }
 
     async fn commit(self) -> Result<(), Error> {

@@ -97,12 +97,10 @@ impl OutboxTransaction for LabTransaction<'_> {
         }
     }
 
-    async fn mark_refused(&mut self, event: &ClaimedEvent, refusal: Refusal) -> Result<(), Error> {
+    async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
         match self {
-            Self::Whole(transaction) | Self::Cursor(transaction) => {
-                transaction.mark_refused(event, refusal).await
-            }
-            Self::RowLocks(transaction) => transaction.mark_refused(event, refusal).await,
+            Self::Whole(transaction) | Self::Cursor(transaction) => transaction.mark_refused(refused).await,
+            Self::RowLocks(transaction) => transaction.mark_refused(refused).await,
         }
     }
 

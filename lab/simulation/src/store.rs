@@ -184,9 +184,9 @@ impl OutboxTransaction for MemoryTransaction<'_> {
         Ok(())
     }
 
-    async fn mark_refused(&mut self, event: &ClaimedEvent, refusal: Refusal) -> Result<(), Error> {
-        self.statement("mark an event as refused", "failed to mark an event as refused").await?;
-        {
+    async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
+        self.statement("mark events as refused", "failed to mark events as refused").await?;
+        for (event, refusal) in refused {
             let mut state = self.store.process.world.lock();
             let state = &mut *state;
             let attempts = state.outbox.rows.get(&event.seq).map_or(0, |row| row.attempts);
@@ -194,7 +194,7 @@ impl OutboxTransaction for MemoryTransaction<'_> {
                 if refusal.may_be_final() { attempts } else { attempts.min(MAX_NACKED_ATTEMPTS.into()) };
             let longest = RETRY_SECONDS.get(attempts).copied().unwrap_or_default();
             let wait = state.random.part_of(Duration::from_secs_f64(longest));
-            let mark = Mark::Refused { seq: event.seq, refusal, available_at: state.now + wait };
+            let mark = Mark::Refused { seq: event.seq, refusal: *refusal, available_at: state.now + wait };
             if let Some(session) = state.outbox.sessions.get_mut(&self.session) {
                 session.staged.push(mark);
             }
@@ -202,7 +202,7 @@ impl OutboxTransaction for MemoryTransaction<'_> {
                 format!("seq {}: {refusal}, next attempt after {wait:?}", event.seq)
             });
         }
-        self.store.process.scheduling_point("after marking an event as refused").await;
+        self.store.process.scheduling_point("after marking events as refused").await;
         Ok(())
     }
 

@@ -116,9 +116,9 @@ impl OutboxTransaction for PostgresTransaction<'_> {
         within_deadline(mark::mark_published(&mut self.connection, confirmed)).await
     }
 
-    async fn mark_refused(&mut self, event: &ClaimedEvent, refusal: Refusal) -> Result<(), Error> {
+    async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
         self.scan.refused();
-        within_deadline(mark::mark_refused(&mut self.connection, event, refusal)).await
+        within_deadline(mark::mark_refused(&mut self.connection, refused)).await
     }
 
     async fn commit(mut self) -> Result<(), Error> {

@@ -225,15 +225,19 @@ async fn publish(
         let (wave, rest) = next_wave(claimed, &held_back);
         let messages: Vec<_> = wave.iter().map(|event| event.message.clone()).collect();
         let outcomes = publisher.publish(&messages).await;
+        let mut refused = Vec::new();
         for (event, outcome) in wave.into_iter().zip(outcomes) {
             match outcome {
                 PublishOutcome::Confirmed => confirmed.push(event),
                 PublishOutcome::Unknown => _ = held_back.insert(event.aggregate_id),
                 PublishOutcome::Refused(refusal) => {
                     held_back.insert(event.aggregate_id);
-                    transaction.mark_refused(&event, refusal).await?;
+                    refused.push((event, refusal));
                 }
             }
+        }
+        if !refused.is_empty() {
+            transaction.mark_refused(&refused).await?;
         }
         claimed = rest;
     }

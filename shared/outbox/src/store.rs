@@ -68,11 +68,10 @@ pub trait OutboxTransaction: Send {
         confirmed: &[ClaimedEvent],
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Records that the broker has refused an event: when to try again, or that it is parked.
+    /// Records which events the broker has refused, and why: when to try each again, or that it is parked.
     fn mark_refused(
         &mut self,
-        event: &ClaimedEvent,
-        refusal: Refusal,
+        refused: &[(ClaimedEvent, Refusal)],
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
     fn commit(self) -> impl Future<Output = Result<(), Error>> + Send;
