@@ -17,6 +17,7 @@ mod bootstrap;
 mod command;
 mod container;
 mod database;
+mod debian_program;
 mod eventually;
 mod faketime;
 pub mod guard;
@@ -43,6 +44,7 @@ pub use binaries::{build_lab, build_services, cargo, find as find_service, works
 pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
 pub use container::{IMAGES, engine_version, image_is_present};
 pub use database::{TestDatabase, database};
+pub use debian_program::DebianProgram;
 pub use eventually::eventually;
 pub use faketime::find_faketime;
 pub use home::Home;

@@ -1,0 +1,248 @@
+//! Watches a system with a real Prometheus: the dashboard's queries, the alerts in a calm system, and each alert under a
+//! fault that fires it.
+
+mod cases;
+mod dashboard;
+mod prometheus;
+mod rules;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::choice::Choice;
+use crate::lab::Setup;
+use crate::ledger::Ledger;
+use crate::load::StoppableLoad;
+use crate::own_system::OwnSystem;
+use crate::paths;
+use crate::running_system::RunningSystem;
+use crate::terminal::Terminal;
+
+use cases::{CASES, Case, Faults};
+use prometheus::{AlertState, Prometheus};
+
+/// How a system is watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    /// How long it is left alone first. No alert may fire meanwhile.
+    pub(crate) calm: Duration,
+    /// Orders per second.
+    pub(crate) rate: u32,
+    /// By how much delays, windows and thresholds of the rules are divided.
+    pub(crate) scale: u64,
+    /// Whether the faults follow.
+    pub(crate) faults: bool,
+}
+
+/// What was seen.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Watched {
+    /// Alerts that fired in a calm system.
+    pub(crate) false_alarms: Vec<String>,
+    pub(crate) fired: Vec<Fired>,
+    /// Panels of the dashboard without data.
+    pub(crate) empty_panels: Vec<String>,
+    /// Queries of the dashboard that had data.
+    pub(crate) queries: usize,
+    /// Panels whose values did not change in all that time.
+    pub(crate) constant_panels: Vec<String>,
+}
+
+/// An alert under the fault that is meant to fire it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Fired {
+    pub(crate) alert: &'static str,
+    pub(crate) fault: &'static str,
+    /// Seconds from the fault until its rule may fire at the earliest.
+    pub(crate) stated: f64,
+    /// Seconds until it fired, and until Alertmanager had it. `None`: not within a minute of that.
+    pub(crate) after: Option<f64>,
+    pub(crate) received_after: Option<f64>,
+}
+
+/// How much later than stated an alert may fire.
+const TOLERANCE: Duration = Duration::from_secs(60);
+
+/// How long a fault lasts that fires no alert.
+const HOLD: Duration = Duration::from_secs(15);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long the alerts of a case may take to end before it begins: the longest window, and some.
+const INACTIVE_DEADLINE: Duration = Duration::from_secs(600);
+
+/// How long a calm system runs before the dashboard's queries are evaluated: the windows of `rate` have to fill.
+const WARM_UP: Duration = Duration::from_secs(20);
+
+impl Watch {
+    /// Starts a system for it and watches. `None`: interrupted.
+    pub(crate) async fn run(self, choice: Choice, terminal: &Terminal) -> Result<Option<Watched>> {
+        // Shorter than a case with the provider away lasts, longer than all others.
+        let limit = Duration::from_secs(180 / self.scale);
+        let setup = Setup::default().with("ORDERS_ANSWER_WITHIN", format!("{}s", limit.as_secs()));
+        let own = OwnSystem { setup, ..OwnSystem::default() };
+        let logs = paths::home().join("watch/logs");
+        let Some(system) = RunningSystem::start_own(choice, own, logs, terminal).await? else {
+            return Ok(None);
+        };
+        let watched = self.watch(&system, choice, terminal).await;
+        let stopped = system.stop(terminal).await;
+        let watched = watched?;
+        stopped?;
+        Ok(Some(watched))
+    }
+
+    async fn watch(self, system: &RunningSystem, choice: Choice, terminal: &Terminal) -> Result<Watched> {
+        let rules = rules::rules(self.scale)?;
+        let delays = rules::delays(&rules)?;
+        let interval = Duration::from_secs(if self.scale == 1 { 5 } else { 1 });
+        let addresses = system.own()?.addresses()?;
+        let targets = [
+            ("orders:8080", addresses.orders_url.as_str()),
+            ("inventory:8081", addresses.inventory_url.as_str()),
+            ("billing:8082", addresses.billing_url.as_str()),
+        ];
+        let prometheus = Prometheus::start(choice, &rules, interval, &targets, terminal).await?;
+        let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
+        let load = load_tests::Load::new(system.orders_url(), self.rate, Duration::MAX);
+        let load = StoppableLoad::run(load, ledger.recorder());
+        let began = dashboard::now();
+
+        let mut watched = Watched::default();
+        terminal.print(format!("{} orders a second, and nothing else, for {:?} …", self.rate, self.calm));
+        sleep(WARM_UP.min(self.calm)).await;
+        (watched.queries, watched.empty_panels) = dashboard::evaluate(&prometheus).await?;
+        watched.false_alarms = self.stay_calm(&prometheus, terminal).await?;
+        if self.faults {
+            let faults = Faults::new(system);
+            for case in &CASES {
+                watched.fired.extend(self.try_case(case, &faults, &prometheus, &delays, terminal).await?);
+            }
+            watched.constant_panels = dashboard::constant(&prometheus, began).await?;
+        }
+        load.stop().await?;
+        dashboard::draw(&prometheus, began).await?;
+        Ok(watched)
+    }
+
+    async fn stay_calm(self, prometheus: &Prometheus, terminal: &Terminal) -> Result<Vec<String>> {
+        let end = Instant::now() + self.calm;
+        let mut false_alarms = vec![];
+        while Instant::now() < end {
+            for (alert, state) in prometheus.alerts().await? {
+                if state == AlertState::Firing && !false_alarms.contains(&alert) {
+                    terminal.print(format!("  {alert} fires in a calm system"));
+                    false_alarms.push(alert);
+                }
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+        Ok(false_alarms)
+    }
+
+    /// Injects the fault of a case, waits for its alerts, and repairs.
+    async fn try_case(
+        self,
+        case: &'static Case,
+        faults: &Faults<'_>,
+        prometheus: &Prometheus,
+        delays: &BTreeMap<String, Duration>,
+        terminal: &Terminal,
+    ) -> Result<Vec<Fired>> {
+        self.await_inactive(case, prometheus).await?;
+        terminal.print(format!("{} …", case.what));
+        let began = Instant::now();
+        case.inject(faults).await?;
+        if case.alerts.is_empty() {
+            sleep(HOLD).await;
+        }
+        let mut fired: Vec<Fired> = vec![];
+        for expected in case.alerts {
+            let delay =
+                delays.get(expected.alert).with_context(|| format!("there is no rule {}", expected.alert))?;
+            let stated = expected.true_after as f64 / self.scale as f64 + delay.as_secs_f64();
+            fired.push(Fired {
+                alert: expected.alert,
+                fault: case.what,
+                stated,
+                after: None,
+                received_after: None,
+            });
+        }
+        let latest = fired.iter().map(|fired| fired.stated).fold(0.0, f64::max);
+        let deadline = began + Duration::from_secs_f64(latest) + TOLERANCE;
+        while fired.iter().any(|fired| fired.received_after.is_none()) && Instant::now() < deadline {
+            let (alerts, received) = (prometheus.alerts().await?, prometheus.received_alerts().await?);
+            let after = began.elapsed().as_secs_f64();
+            for fired in fired.iter_mut().filter(|fired| fired.after.is_none()) {
+                if alerts.get(fired.alert) == Some(&AlertState::Firing) {
+                    terminal.print(format!(
+                        "  {} after {after:.0} s (stated: {:.0} s)",
+                        fired.alert, fired.stated
+                    ));
+                    fired.after = Some(after);
+                }
+            }
+            for fired in fired.iter_mut().filter(|fired| fired.received_after.is_none()) {
+                fired.received_after = received.iter().any(|alert| alert == fired.alert).then_some(after);
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+        case.repair(faults).await?;
+        Ok(fired)
+    }
+
+    /// An alert that is still firing from an earlier fault would say nothing about this one.
+    async fn await_inactive(self, case: &Case, prometheus: &Prometheus) -> Result<()> {
+        testbed::eventually("the alerts to end", INACTIVE_DEADLINE, async || {
+            let alerts = prometheus.alerts().await?;
+            let active: Vec<_> =
+                case.alerts.iter().filter(|expected| alerts.contains_key(expected.alert)).collect();
+            let names: Vec<_> = active.iter().map(|expected| expected.alert).collect();
+            anyhow::ensure!(active.is_empty(), "{} active", names.join(", "));
+            Ok(Some(()))
+        })
+        .await
+    }
+}
+
+impl Fired {
+    /// Whether it fired in time, and Alertmanager has heard of it.
+    pub(crate) fn in_time(&self) -> bool {
+        let fired = self.after.is_some_and(|after| after <= self.stated + TOLERANCE.as_secs_f64());
+        fired && self.received_after.is_some()
+    }
+}
+
+impl Watched {
+    /// Everything that is not as it should be.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let late = self.fired.iter().filter(|fired| !fired.in_time());
+        let mut problems: Vec<_> =
+            late.map(|fired| format!("{} did not fire: {}", fired.alert, fired.fault)).collect();
+        problems.extend(self.false_alarms.iter().map(|alert| format!("{alert} fired in a calm system")));
+        problems.extend(self.empty_panels.iter().map(|panel| format!("no data: {panel}")));
+        problems.extend(self.constant_panels.iter().map(|panel| format!("it never changes: {panel}")));
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_rule_has_a_fault_that_fires_it() -> Result<()> {
+        let rules: BTreeSet<String> = rules::delays(&rules::rules(1)?)?.into_keys().collect();
+        let fired = CASES.iter().flat_map(|case| case.alerts).map(|expected| expected.alert.to_owned());
+        assert_eq!(rules, fired.collect::<BTreeSet<_>>());
+        Ok(())
+    }
+}
