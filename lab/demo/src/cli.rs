@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,8 +10,8 @@ use crate::alteration::{Alteration, setting};
 use crate::choice::{Choice, With};
 use crate::commands::failed::{self, FailedCommand};
 use crate::commands::{
-    bootstrap, doctor, down, drill, fetch, load, order, queries, reset, sabotage, soak, test, tour, up,
-    verify,
+    board, bootstrap, doctor, down, drill, fetch, load, order, queries, reset, sabotage, soak, test, tour,
+    trace, up, verify, watch,
 };
 use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;
@@ -18,6 +19,7 @@ use crate::soak::Soak;
 use crate::terminal::Terminal;
 use crate::variant::Variant;
 use crate::verdict::Verdict;
+use crate::watch::Watch;
 
 /// The transactional outbox: run it, break it, and reconcile the records. Without a command: the tour.
 ///
@@ -43,6 +45,12 @@ pub struct Cli {
 enum Command {
     /// Start the system and keep it running; Ctrl-C stops it.
     Up,
+    /// Serve a live page over the running system. `demo up` starts it too.
+    Board {
+        /// Where it listens. A program that can reach it can break the system.
+        #[arg(long, default_value = "127.0.0.1:8090")]
+        address: SocketAddr,
+    },
     /// Place one order and follow it to its end.
     Order {
         /// Whether the order can be confirmed, and why not.
@@ -113,6 +121,24 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Show one order on its way through all services as a distributed trace.
+    Trace,
+    /// Watch a system with a real Prometheus: the dashboard's queries, and each alert under a fault that fires it (half an
+    /// hour).
+    Watch {
+        /// Divide all delays, windows and thresholds of the alerts by twenty: four minutes.
+        #[arg(long)]
+        fast: bool,
+        /// How long the system is left alone first; no alert may fire meanwhile.
+        #[arg(long, default_value = "60s", value_parser = duration)]
+        calm: Duration,
+        /// Inject no fault.
+        #[arg(long)]
+        no_faults: bool,
+        /// Orders per second.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+        rate: u32,
+    },
     /// Renew `.sqlx` after a change of a query or a migration (needs sqlx-cli).
     Queries {
         /// Write nothing; fail if something would change.
@@ -165,6 +191,7 @@ impl Cli {
                     None => drill::run(choice, &names, options, alteration, terminal).await,
                 }
             }
+            Some(Command::Board { address }) => or_interrupted(board::run(choice, address, terminal)).await,
             Some(Command::Order { kind }) => or_interrupted(order::run(choice, kind, terminal)).await,
             Some(Command::Verify { wait }) => or_interrupted(verify::run(choice, wait, terminal)).await,
             Some(Command::Load { rate, for_ }) => {
@@ -174,6 +201,12 @@ impl Cli {
             Some(Command::Sabotage) => or_interrupted(sabotage::run(choice, terminal)).await,
             Some(Command::Soak { for_, rate, seed }) => {
                 or_interrupted(soak::run(choice, Soak { for_, rate, seed }, terminal)).await
+            }
+            Some(Command::Trace) => or_interrupted(trace::run(choice, terminal)).await,
+            Some(Command::Watch { fast, calm, no_faults, rate }) => {
+                let scale = if fast { 20 } else { 1 };
+                let watch = Watch { calm, rate, scale, faults: !no_faults };
+                or_interrupted(watch::run(choice, watch, terminal)).await
             }
             Some(Command::Queries { check }) => or_interrupted(queries::run(choice, check, terminal)).await,
             Some(Command::Doctor) => or_interrupted(doctor::run(terminal)).await,

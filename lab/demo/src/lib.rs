@@ -4,6 +4,7 @@
 //! or containers. It shares no code with the services, so a fault there cannot hide itself here.
 
 mod alteration;
+mod board;
 mod choice;
 mod cli;
 mod commands;
@@ -31,6 +32,7 @@ mod target;
 mod terminal;
 mod variant;
 mod verdict;
+mod watch;
 
 pub use choice::With;
 pub use cli::Cli;

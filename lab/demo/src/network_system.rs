@@ -91,26 +91,31 @@ impl NetworkSystem {
         u32::try_from(restarts.iter().filter(|restarted| *restarted == target).count() + 1).ok()
     }
 
-    async fn works(&self, target: &Target) -> bool {
-        let probe = async {
-            match target {
-                Target::Broker => greets(&self.broker).await,
-                Target::Database => {
-                    let mut connection = PgConnection::connect(&self.addresses.auditor_url).await?;
-                    connection.ping().await?;
-                    Ok(connection.close().await?)
-                }
-                Target::Service(name) => {
-                    let url = match name.as_str() {
-                        "provider" => &self.addresses.provider_url,
-                        service => self.addresses.url(service),
-                    };
-                    http::get(&format!("{url}/livez")).await.map(drop)
-                }
-            }
-        };
-        timeout(PROBE_DEADLINE, probe).await.is_ok_and(|answer| answer.is_ok())
+    pub(crate) async fn works(&self, target: &Target) -> bool {
+        works(&self.addresses, &self.broker, target).await
     }
+}
+
+/// Whether a part answers. `broker` is its host and port.
+pub(crate) async fn works(addresses: &Addresses, broker: &str, target: &Target) -> bool {
+    let probe = async {
+        match target {
+            Target::Broker => greets(broker).await,
+            Target::Database => {
+                let mut connection = PgConnection::connect(&addresses.auditor_url).await?;
+                connection.ping().await?;
+                Ok(connection.close().await?)
+            }
+            Target::Service(name) => {
+                let url = match name.as_str() {
+                    "provider" => &addresses.provider_url,
+                    service => addresses.url(service),
+                };
+                http::get(&format!("{url}/livez")).await.map(drop)
+            }
+        }
+    };
+    timeout(PROBE_DEADLINE, probe).await.is_ok_and(|answer| answer.is_ok())
 }
 
 /// Whether a broker answers the AMQP protocol header. A frozen one accepts connections, and says nothing.

@@ -19,7 +19,7 @@ use crate::http;
 use crate::interrupt::interrupted;
 use crate::local_system::LocalSystem;
 use crate::metrics;
-use crate::network_system::NetworkSystem;
+use crate::network_system::{self, NetworkSystem};
 use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::proxies::Proxies;
@@ -233,6 +233,25 @@ impl RunningSystem {
         }
     }
 
+    /// Whether this command can kill and freeze parts by itself. Otherwise a person is asked to.
+    pub(crate) fn can_act(&self) -> bool {
+        !matches!(self.access, Access::Network(_))
+    }
+
+    /// Whether the payment provider, the broker or the database answers in time.
+    pub(crate) async fn answers(&self, target: &Target, deadline: Duration) -> bool {
+        let addresses = match &self.access {
+            Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
+            Access::Network(system) => return timeout(deadline, system.works(target)).await.unwrap_or(false),
+            // A frozen container looks like one that works from here.
+            Access::Containers(_) => return self.pid(target).await.is_ok_and(|pid| pid.is_some()),
+        };
+        let broker = addresses.amqp_url.rsplit('@').next().and_then(|rest| rest.split('/').next());
+        timeout(deadline, network_system::works(addresses, broker.unwrap_or_default(), target))
+            .await
+            .unwrap_or(false)
+    }
+
     /// Runs a query that returns one value, as the auditor, which can read everything and write nothing.
     pub(crate) async fn read(&self, query: &str) -> Result<String> {
         self.value("auditor", |addresses| &addresses.auditor_url, query).await
@@ -300,7 +319,8 @@ impl RunningSystem {
         Ok(metrics::sum(&self.metrics(service).await?, name)?)
     }
 
-    async fn metrics(&self, service: &str) -> Result<String> {
+    /// Reads a service's page of metrics.
+    pub(crate) async fn metrics(&self, service: &str) -> Result<String> {
         match &self.access {
             Access::Local(_, addresses) | Access::Remote(_, addresses) => {
                 http::get(&format!("{}/metrics", addresses.url(service))).await

@@ -10,9 +10,11 @@ use serde_json::Value;
 const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
 
 /// Each crate of this workspace, and those of the workspace and of [`WATCHED`] that its code may use.
-const MAY_USE: [(&str, &[&str]); 23] = [
+const MAY_USE: [(&str, &[&str]); 26] = [
     // Contracts: no I/O, no HTTP.
     ("events", &[]),
+    // What is recorded of an order's way: no I/O.
+    ("spans", &["events"]),
     // Ports: no I/O.
     ("messaging", &["events"]),
     // Process: below the mechanisms, knows no event.
@@ -20,14 +22,27 @@ const MAY_USE: [(&str, &[&str]); 23] = [
     ("database", &["sqlx"]),
     ("runtime", &["axum", "database", "sqlx", "utoipa"]),
     // Mechanisms: SQL on one side, AMQP on the other, never both; no HTTP, no admin API.
-    ("outbox", &["crash-points", "database", "events", "messaging", "sqlx"]),
-    ("inbox", &["crash-points", "database", "events", "messaging", "sqlx"]),
-    ("broker", &["crash-points", "events", "lapin", "messaging"]),
+    ("outbox", &["crash-points", "database", "events", "messaging", "spans", "sqlx"]),
+    ("inbox", &["crash-points", "database", "events", "messaging", "spans", "sqlx"]),
+    ("broker", &["crash-points", "events", "lapin", "messaging", "spans"]),
+    // Where spans go.
+    ("otlp", &["events", "spans"]),
     // Wiring: the admin API, and the start and stop of a service.
     ("operator", &["axum", "events", "inbox", "messaging", "outbox", "runtime", "sqlx"]),
     (
         "service",
-        &["axum", "broker", "database", "inbox", "messaging", "operator", "outbox", "runtime", "sqlx"],
+        &[
+            "axum",
+            "broker",
+            "database",
+            "inbox",
+            "messaging",
+            "operator",
+            "otlp",
+            "outbox",
+            "runtime",
+            "sqlx",
+        ],
     ),
     // Services: never each other.
     (
@@ -44,6 +59,7 @@ const MAY_USE: [(&str, &[&str]); 23] = [
             "outbox",
             "runtime",
             "service",
+            "spans",
             "sqlx",
             "utoipa",
         ],
@@ -64,6 +80,7 @@ const MAY_USE: [(&str, &[&str]); 23] = [
             "outbox",
             "runtime",
             "service",
+            "spans",
             "sqlx",
         ],
     ),
@@ -111,11 +128,13 @@ const MAY_USE: [(&str, &[&str]); 23] = [
     ("simulation", &["broker", "events", "messaging", "outbox"]),
     // A model has none of the product's code; its tests compare it with the product and with the simulation.
     ("model", &[]),
+    // Receives spans as any trace store does: it knows their protocol, and none of the product's code.
+    ("trace-store", &["axum"]),
     // These meet the system over HTTP, SQL and AMQP only, so that a fault in it cannot hide itself in them.
     ("fault-proxy", &["axum"]),
     ("testbed", &["sqlx"]),
     ("load-tests", &["lapin", "sqlx", "testbed"]),
-    ("demo", &["fault-proxy", "load-tests", "sqlx", "testbed"]),
+    ("demo", &["axum", "fault-proxy", "load-tests", "sqlx", "testbed", "trace-store"]),
 ];
 
 #[test]

@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub(crate) mod board;
 pub(crate) mod bootstrap;
 pub(crate) mod doctor;
 pub(crate) mod down;
@@ -14,5 +15,7 @@ pub(crate) mod sabotage;
 pub(crate) mod soak;
 pub(crate) mod test;
 pub(crate) mod tour;
+pub(crate) mod trace;
 pub(crate) mod up;
 pub(crate) mod verify;
+pub(crate) mod watch;

@@ -1,10 +1,12 @@
 //! `cargo demo up`: starts the system and keeps it running.
 
+use std::process::Command;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use testbed::Home;
-use tokio::net::TcpListener;
+use testbed::guard::GuardedProcess;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{Duration, interval};
 use uuid::Uuid;
@@ -14,6 +16,7 @@ use crate::compose::Compose;
 use crate::control;
 use crate::interrupt::{interrupted, or_interrupted};
 use crate::local_system::LocalSystem;
+use crate::paths;
 use crate::running_system::RunningSystem;
 use crate::state::State;
 use crate::terminal::Terminal;
@@ -45,8 +48,17 @@ async fn local(terminal: &Terminal) -> Result<Verdict> {
         token: Uuid::new_v4().simple().to_string(),
     };
     state.write()?;
+    let (system, stop) = (Arc::new(system), Arc::new(Notify::new()));
+    // From now on other commands find the system, and the board is one of them.
+    let serving = tokio::spawn(control::serve(listener, state.token.clone(), system.clone(), stop.clone()));
+    let board = start_board().await;
     let addresses = &state.addresses;
     print_first_steps(terminal, &addresses.orders_url);
+    match &board {
+        Ok((url, _)) => terminal.print(format!("  board       {url}  (see it, break it, read the verdict)")),
+        // Everything else works without it.
+        Err(error) => terminal.print(format!("  board       {error:#}")),
+    }
     terminal.print(format!("  inventory   {}/metrics", addresses.inventory_url));
     terminal.print(format!("  billing     {}/metrics", addresses.billing_url));
     terminal.print(format!("  provider    {}/faults", addresses.provider_url));
@@ -58,14 +70,15 @@ async fn local(terminal: &Terminal) -> Result<Verdict> {
     terminal.print("Ctrl-C stops everything.");
     terminal.document(&state)?;
 
-    let (system, stop) = (Arc::new(system), Arc::new(Notify::new()));
     tokio::select! {
         interrupted = interrupted() => interrupted?,
         () = stop.notified() => {}
-        () = control::serve(listener, state.token.clone(), system.clone(), stop.clone()) => {}
         () = print_failures(&system, terminal) => {}
     }
     terminal.print("Stopping …");
+    drop(board);
+    serving.abort();
+    let _ = serving.await;
     // If a client's connection still uses the system, the processes are killed with this one.
     let stopped = match Arc::try_unwrap(system) {
         Ok(system) => system.stop().await,
@@ -108,6 +121,25 @@ async fn containers(terminal: &Terminal) -> Result<Verdict> {
     terminal.print("Stopping …");
     compose.down(false).await?;
     up
+}
+
+/// The board's port, if it is free.
+const BOARD_PORT: u16 = 8090;
+
+/// How long the board may take to listen.
+const BOARD_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Starts the board as a process of its own: whatever happens to it, the system goes on. It ends with the returned value.
+async fn start_board() -> Result<(String, GuardedProcess)> {
+    let port = if testbed::is_free(BOARD_PORT) { BOARD_PORT } else { testbed::free_port()? };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--with", "local", "board", "--address", &format!("127.0.0.1:{port}")]);
+    let process = GuardedProcess::spawn(&command, &paths::home().join("board.log"))?;
+    let listening = testbed::eventually("the board", BOARD_DEADLINE, async || {
+        Ok(Some(TcpStream::connect(("127.0.0.1", port)).await.map(drop)?))
+    });
+    listening.await.with_context(|| process.log_tail())?;
+    Ok((format!("http://localhost:{port}"), process))
 }
 
 fn print_first_steps(terminal: &Terminal, url: &str) {

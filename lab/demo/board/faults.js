@@ -1,0 +1,84 @@
+// Faults: predicted first, on screen while they last, and judged when everything is at rest again.
+import { send, shown } from './board.js';
+
+const ORDERS = { accepted: 'accepted', refused: 'refused', hanging: 'left hanging' };
+const yes = flag => flag ? 'yes' : 'no';
+
+export function startFaults() {
+  document.getElementById('fault').onsubmit = async event => {
+    event.preventDefault();
+    const form = new FormData(event.target);
+    const line = document.getElementById('fault-line');
+    try {
+      await send('/fault', {
+        target: form.get('target'), action: form.get('action'), seconds: Number(form.get('seconds')),
+        prediction: {
+          orders: form.get('orders'), lost: form.get('lost') === 'true', doubled: form.get('doubled') === 'true',
+        },
+      });
+      line.textContent = 'striking …';
+    } catch (error) {
+      line.textContent = error.message;
+    }
+  };
+}
+
+function row(table, question, predicted, found) {
+  const line = table.insertRow();
+  for (const text of [question, predicted, found]) line.insertCell().textContent = text;
+  line.cells[2].className = predicted === found ? 'right' : 'wrong';
+}
+
+let drawn = '';
+
+function showVerdict({ verdict, predicted, number }) {
+  const key = `${number} ${Boolean(verdict)}`;
+  if (key === drawn) return;
+  drawn = key;
+  const place = document.getElementById('verdict');
+  place.replaceChildren();
+  if (!verdict) return;
+  const broken = verdict.lost + verdict.doubled + verdict.phantom > 0;
+  const title = document.createElement('p');
+  title.id = 'verdict-line';
+  title.textContent = `${broken ? 'BROKEN' : 'HELD'}: ${shown(verdict.acknowledged)} orders acknowledged, ${shown(verdict.lost)} lost, `
+    + `${shown(verdict.doubled)} doubled. At rest ${shown(verdict.recoveredAfter, 1)} s after the repair. `
+    + `You were right ${verdict.right} of 3 times.`;
+  const table = document.createElement('table');
+  const head = table.createTHead().insertRow();
+  for (const text of ['', 'you said', 'it was']) head.append(Object.assign(document.createElement('th'), { textContent: text }));
+  const body = table.createTBody();
+  const { accepted, refused, failed } = verdict.answers;
+  row(body, 'new orders meanwhile', ORDERS[predicted.orders], ORDERS[verdict.found.orders]);
+  row(body, 'an acknowledged order lost', yes(predicted.lost), yes(verdict.found.lost));
+  row(body, 'charged or reserved twice', yes(predicted.doubled), yes(verdict.found.doubled));
+  const counts = document.createElement('p');
+  counts.textContent = `Meanwhile ${accepted} orders were accepted, ${refused} refused, and ${failed} had no answer in time.`;
+  place.append(title, table, counts);
+}
+
+/** The name of a part's container. */
+const CONTAINERS = { broker: 'rabbitmq', database: 'postgres' };
+
+function lineToCopy() {
+  const form = new FormData(document.getElementById('fault'));
+  const name = CONTAINERS[form.get('target')] ?? form.get('target');
+  return form.get('action') === 'kill'
+    ? `docker compose kill -s SIGKILL ${name}; sleep ${form.get('seconds')}; docker compose start ${name}`
+    : `docker compose pause ${name}; sleep ${form.get('seconds')}; docker compose unpause ${name}`;
+}
+
+export function showFault({ fault, at, canAct }) {
+  const button = document.querySelector('#fault button');
+  const line = document.getElementById('fault-line');
+  button.disabled = !canAct || Boolean(fault && fault.phase !== 'over');
+  if (!canAct) {
+    line.textContent = `The board has no access to the container engine. Copy: ${lineToCopy()}`;
+    return;
+  }
+  if (!fault) return;
+  if (fault.phase === 'active') line.textContent = `${fault.what}: repaired in ${shown(Math.max(0, (fault.ends - at) / 1000))} s`;
+  if (fault.phase === 'recovering') line.textContent = `${fault.what}: repaired; waiting until everything is at rest`;
+  if (fault.phase === 'over') line.textContent = fault.error ? `${fault.what}: no verdict: ${fault.error}` : `${fault.what}: over`;
+  showVerdict(fault);
+}

@@ -1,0 +1,251 @@
+//! Faults that the page can cause: one at a time, each ends by itself. Before it strikes, the person predicts.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use crate::reconciliation::{Kind, Reconciliation, Wait, settle};
+use crate::running_system::RunningSystem;
+use crate::target::{Action, Target};
+
+use super::collector::now;
+use super::load::{Answers, BoardLoad};
+
+/// How long a fault may last.
+const SECONDS: std::ops::RangeInclusive<u64> = 2..=60;
+
+/// Orders per second during a fault, if the page places none: without any, nothing would be tested.
+const RATE: u32 = 20;
+
+/// How long the load goes on after the repair.
+const RECOVERY: Duration = Duration::from_secs(4);
+
+/// How long everything may take to come to rest.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(120);
+
+/// What a person asks for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Strike {
+    /// `broker`, `database`, `orders`, `inventory`, `billing` or `provider`.
+    target: String,
+    /// `kill` or `pause`.
+    action: String,
+    seconds: u64,
+    prediction: Prediction,
+}
+
+/// What happens to new orders meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NewOrders {
+    Accepted,
+    Refused,
+    /// No answer in time.
+    Hanging,
+}
+
+/// The three questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Prediction {
+    orders: NewOrders,
+    /// Whether an acknowledged order is lost.
+    lost: bool,
+    /// Whether a customer is charged twice, or stock reserved twice.
+    doubled: bool,
+}
+
+/// What the page shows of the active fault, or of the last one.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct FaultState {
+    /// Counts up.
+    number: u64,
+    what: String,
+    /// In milliseconds since 1970.
+    began: u64,
+    ends: u64,
+    phase: Phase,
+    predicted: Prediction,
+    verdict: Option<FaultVerdict>,
+    /// Why there is none.
+    error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Phase {
+    Active,
+    /// Repaired; waiting until everything is at rest.
+    Recovering,
+    Over,
+}
+
+/// What was found out.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FaultVerdict {
+    found: Prediction,
+    /// How many of the three answers were right.
+    right: u8,
+    /// Orders that were placed while the fault lasted.
+    answers: Answers,
+    lost: u64,
+    doubled: u64,
+    phantom: u64,
+    acknowledged: u64,
+    /// Seconds from the repair until everything was at rest.
+    recovered_after: f64,
+}
+
+/// The active fault, or the last one; and the way to the task that carries them out.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    state: Mutex<Option<FaultState>>,
+    begun: mpsc::UnboundedSender<Begun>,
+}
+
+/// A fault that is to be carried out.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    action: Action,
+    repair: Action,
+    target: Target,
+    lasts: Duration,
+    predicted: Prediction,
+}
+
+/// A fault is active already.
+#[derive(Debug, thiserror::Error)]
+#[error("one fault at a time: {0}")]
+pub(crate) struct Busy(String);
+
+impl Faults {
+    /// The receiver is for [`carry_out`](Self::carry_out).
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Begun>) {
+        let (begun, receiver) = mpsc::unbounded_channel();
+        (Self { state: Mutex::default(), begun }, receiver)
+    }
+
+    pub(crate) fn state(&self) -> Option<FaultState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Begins a fault. It is repaired and judged whatever the client does then.
+    ///
+    /// # Errors
+    /// [`Busy`]; or when there is no such fault.
+    pub(crate) fn begin(&self, strike: &Strike) -> Result<()> {
+        let (action, target): (Action, Target) = (strike.action.parse()?, strike.target.parse()?);
+        let Some(repair) = action.repair() else { bail!("`{action}` is a repair") };
+        if !SECONDS.contains(&strike.seconds) {
+            bail!("a fault lasts for {} to {} seconds", SECONDS.start(), SECONDS.end());
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(active) = state.as_ref().filter(|active| active.phase != Phase::Over) {
+            return Err(Busy(active.what.clone()).into());
+        }
+        let signal = if action == Action::Kill { "SIGKILL" } else { "SIGSTOP" };
+        *state = Some(FaultState {
+            number: state.as_ref().map_or(1, |last| last.number + 1),
+            what: format!("{target}: {signal} for {} s", strike.seconds),
+            began: now(),
+            ends: now() + strike.seconds * 1000,
+            phase: Phase::Active,
+            predicted: strike.prediction,
+            verdict: None,
+            error: None,
+        });
+        drop(state);
+        let (lasts, predicted) = (Duration::from_secs(strike.seconds), strike.prediction);
+        Ok(self.begun.send(Begun { action, repair, target, lasts, predicted })?)
+    }
+
+    /// Carries out the faults that are begun, one after the other.
+    pub(crate) async fn carry_out(
+        &self,
+        mut begun: mpsc::UnboundedReceiver<Begun>,
+        system: &RunningSystem,
+        load: &BoardLoad,
+    ) {
+        while let Some(fault) = begun.recv().await {
+            let verdict = self.inject(&fault, system, load).await;
+            self.change(|state| {
+                state.phase = Phase::Over;
+                match verdict {
+                    Ok(verdict) => state.verdict = Some(verdict),
+                    Err(error) => state.error = Some(format!("{error:#}")),
+                }
+            });
+        }
+    }
+
+    async fn inject(&self, fault: &Begun, system: &RunningSystem, load: &BoardLoad) -> Result<FaultVerdict> {
+        let rate_before = load.rate();
+        if rate_before == 0 {
+            load.set_rate(RATE).await?;
+        }
+        let before = load.answers();
+        let injected = system.act(fault.action, &fault.target).await;
+        if injected.is_ok() {
+            sleep(fault.lasts).await;
+        }
+        let during = difference(load.answers(), before);
+        // Also if the injection failed half-way.
+        let repaired = system.act(fault.repair, &fault.target).await;
+        injected?;
+        repaired?;
+        self.change(|state| state.phase = Phase::Recovering);
+        let repaired = std::time::Instant::now();
+        sleep(RECOVERY).await;
+        load.set_rate(rate_before).await?;
+        // A load that goes on never comes to rest: then the judge waits for a moment in which nothing is in progress.
+        let read = async || system.reconcile(&load.ledger().acknowledged()?).await;
+        let settled = settle(Wait::until_decided(SETTLE_DEADLINE), read).await?;
+        Ok(judge(&settled.reconciliation, during, fault.predicted, repaired.elapsed()))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut FaultState)) {
+        if let Some(state) = self.state.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            change(state);
+        }
+    }
+}
+
+fn difference(now: Answers, before: Answers) -> Answers {
+    Answers {
+        accepted: now.accepted - before.accepted,
+        refused: now.refused - before.refused,
+        failed: now.failed - before.failed,
+    }
+}
+
+fn judge(read: &Reconciliation, answers: Answers, predicted: Prediction, took: Duration) -> FaultVerdict {
+    let (lost, doubled) = (read.count_everywhere(Kind::Missing), read.count_everywhere(Kind::Doubled));
+    let Answers { accepted, refused, failed } = answers;
+    // What happened to most of them.
+    let orders = if accepted >= refused.max(failed) {
+        NewOrders::Accepted
+    } else if refused >= failed {
+        NewOrders::Refused
+    } else {
+        NewOrders::Hanging
+    };
+    let found = Prediction { orders, lost: lost > 0, doubled: doubled > 0 };
+    let right =
+        [found.orders == predicted.orders, found.lost == predicted.lost, found.doubled == predicted.doubled];
+    FaultVerdict {
+        found,
+        right: right.map(u8::from).iter().sum(),
+        answers,
+        lost,
+        doubled,
+        phantom: read.count_everywhere(Kind::Phantom),
+        acknowledged: read.acknowledged,
+        recovered_after: took.as_secs_f64(),
+    }
+}

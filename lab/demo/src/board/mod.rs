@@ -1,0 +1,16 @@
+//! The board: a live page over the running system. See it, predict, break it, read the verdict.
+//!
+//! It is a process of its own that reads what anybody may read: `/metrics`, the tables as the auditor, and the list of
+//! acknowledged orders. It can be killed at any time; then its faults are repaired, and nothing else notices.
+
+mod assets;
+mod board_state;
+mod collector;
+mod faults;
+mod guard;
+mod load;
+mod orders;
+mod server;
+mod snapshot;
+
+pub(crate) use server::serve;

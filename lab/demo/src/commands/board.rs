@@ -1,0 +1,22 @@
+//! `cargo demo board`: a live page over the running system. `demo up` starts it too.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result};
+use tokio::net::TcpListener;
+
+use crate::board;
+use crate::choice::Choice;
+use crate::running_system::RunningSystem;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// Serves the page until it is interrupted.
+pub(crate) async fn run(choice: Choice, address: SocketAddr, terminal: &Terminal) -> Result<Verdict> {
+    let system = RunningSystem::require(choice).await?;
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("failed to listen on {address}"))?;
+    terminal.print(format!("The board: http://localhost:{}", listener.local_addr()?.port()));
+    board::serve(listener, system).await?;
+    Ok(Verdict::Held)
+}
