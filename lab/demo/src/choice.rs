@@ -2,9 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use testbed::{
-    Home, IMAGES, can_install, find_faketime, install_faketime, install_missing, missing_packages,
-};
+use testbed::{Home, IMAGES, can_install, find_faketime, install_missing, install_package, missing_packages};
 use tokio::process::Command;
 
 use crate::terminal::Terminal;
@@ -52,12 +50,24 @@ impl Choice {
 
     /// Installs libfaketime if it is missing, where that is possible and allowed.
     pub(crate) async fn prepare_faketime(self, terminal: &Terminal) -> Result<()> {
-        let Err(missing) = find_faketime() else { return Ok(()) };
+        match find_faketime() {
+            Ok(_) => Ok(()),
+            Err(missing) => self.install("libfaketime", missing, terminal).await,
+        }
+    }
+
+    /// Installs a package, where that is possible and allowed; else the error says what is missing.
+    pub(crate) async fn install(
+        self,
+        package: &str,
+        missing: anyhow::Error,
+        terminal: &Terminal,
+    ) -> Result<()> {
         if !self.may_install || can_install().is_err() {
             return Err(missing);
         }
-        terminal.print("Installing libfaketime with apt-get (--no-install prevents this) …");
-        install_faketime(|step| terminal.print(format!("  {step}"))).await
+        terminal.print(format!("Installing {package} with apt-get (--no-install prevents this) …"));
+        install_package(package, |step| terminal.print(format!("  {step}"))).await
     }
 
     /// Chooses containers if an engine answers and has the images or can pull them. Otherwise it chooses this machine's

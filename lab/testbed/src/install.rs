@@ -66,10 +66,12 @@ pub async fn install_missing(report: impl Fn(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Installs libfaketime with `apt-get`, as root. Passes each command to `report` before it runs.
-pub async fn install_faketime(report: impl Fn(&str)) -> Result<()> {
+/// Installs a package with `apt-get`, as root. Passes each command to `report` before it runs. If the package brings a service,
+/// that is not started.
+pub async fn install_package(package: &str, report: impl Fn(&str)) -> Result<()> {
     can_install()?;
-    for arguments in [&["update"][..], &["install", "-y", "--no-install-recommends", "libfaketime"]] {
+    let _forbidden = forbid_starting_services()?;
+    for arguments in [&["update"][..], &["install", "-y", "--no-install-recommends", package]] {
         report(&format!("apt-get {}", arguments.join(" ")));
         apt_get(arguments).await?;
     }

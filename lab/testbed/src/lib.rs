@@ -17,7 +17,6 @@ mod bootstrap;
 mod command;
 mod container;
 mod database;
-mod debian_program;
 mod eventually;
 mod faketime;
 pub mod guard;
@@ -44,11 +43,10 @@ pub use binaries::{build_lab, build_services, cargo, find as find_service, works
 pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
 pub use container::{IMAGES, engine_version, image_is_present};
 pub use database::{TestDatabase, database};
-pub use debian_program::DebianProgram;
 pub use eventually::eventually;
 pub use faketime::find_faketime;
 pub use home::Home;
-pub use install::{can_install, install_faketime, install_missing, missing_packages};
+pub use install::{can_install, install_missing, install_package, missing_packages};
 /// Validates JSON against schemas in tests. The crates use it through this one: as a dev-dependency of each it would
 /// enable features of other crates for tests only, and everything would be compiled twice.
 pub use jsonschema;

@@ -91,9 +91,12 @@ fn is_sampled(span: &Span, ratio: f64) -> bool {
 async fn send_all(exporter: SpanExporter, mut waiting: mpsc::Receiver<Span>, stop: CancellationToken) {
     let mut batch = Vec::with_capacity(BATCH);
     let mut answers = true;
-    while stop.run_until_cancelled(waiting.recv_many(&mut batch, 1)).await.is_some() {
-        stop.run_until_cancelled(sleep(LINGER)).await;
-        fill(&mut batch, &mut waiting);
+    while stop.run_until_cancelled(waiting.recv_many(&mut batch, BATCH)).await.is_some() {
+        // A full batch means that more may be waiting.
+        if batch.len() < BATCH {
+            stop.run_until_cancelled(sleep(LINGER)).await;
+            fill(&mut batch, &mut waiting);
+        }
         send(&exporter, std::mem::take(&mut batch), &mut answers).await;
     }
     sleep(AFTER_STOP / 2).await;

@@ -9,16 +9,16 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use testbed::guard::GuardedProcess;
-use testbed::{DebianProgram, eventually, free_port};
+use testbed::{eventually, free_port};
 
 use crate::choice::Choice;
 use crate::http;
 use crate::paths;
 use crate::terminal::Terminal;
 
-const PROMETHEUS: DebianProgram = DebianProgram { program: "prometheus", package: "prometheus" };
-const ALERTMANAGER: DebianProgram =
-    DebianProgram { program: "prometheus-alertmanager", package: "prometheus-alertmanager" };
+/// The programs, and the packages of Debian and Ubuntu that they are in.
+const PROMETHEUS: &str = "prometheus";
+const ALERTMANAGER: &str = "prometheus-alertmanager";
 
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -130,6 +130,10 @@ impl Prometheus {
         })
         .await
         .with_context(|| scraping.log_tail())?;
+        let [_, alerting] = &prometheus._processes;
+        eventually("Alertmanager", START_DEADLINE, async || prometheus.received_alerts().await.map(Some))
+            .await
+            .with_context(|| alerting.log_tail())?;
         Ok(prometheus)
     }
 
@@ -192,16 +196,18 @@ impl Prometheus {
     }
 }
 
-/// Finds a program, or fetches it.
-async fn program(wanted: DebianProgram, choice: Choice, terminal: &Terminal) -> Result<PathBuf> {
-    match wanted.find() {
+/// Finds a program in the search path, or installs the package of the same name.
+async fn program(name: &str, choice: Choice, terminal: &Terminal) -> Result<PathBuf> {
+    let find = || {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
+        found.with_context(|| format!("{name} is not installed: `apt-get install -y {name}`"))
+    };
+    match find() {
         Ok(found) => Ok(found),
-        Err(missing) if !choice.may_install => Err(missing),
-        Err(_) => {
-            let package = wanted.package;
-            terminal
-                .print(format!("Fetching {package} with apt-get into target (--no-install prevents this) …"));
-            wanted.fetch().await
+        Err(missing) => {
+            choice.install(name, missing, terminal).await?;
+            find()
         }
     }
 }
