@@ -18,7 +18,7 @@ use reqwest::Url;
 use spans::Span;
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -55,7 +55,7 @@ pub fn start(
     destination: &Destination,
     stop: CancellationToken,
 ) -> anyhow::Result<impl Future<Output = ()> + Send + 'static + use<>> {
-    let url = destination.endpoint.join("v1/traces").context("failed to make the address of the traces")?;
+    let url = traces_url(&destination.endpoint).context("failed to make the address of the traces")?;
     let client = reqwest::Client::builder().no_proxy().timeout(DEADLINE).build()?;
     let mut exporter = SpanExporter::builder()
         .with_http()
@@ -74,9 +74,22 @@ fn enqueue(span: Span, queue: &mpsc::Sender<Span>, ratio: f64) {
     if !is_sampled(&span, ratio) {
         return;
     }
-    if let Err(TrySendError::Full(_)) = queue.try_send(span) {
-        metrics::counter!("spans_dropped_total", "reason" => "queue-full").increment(1);
+    match queue.try_send(span) {
+        Ok(()) => {}
+        Err(TrySendError::Full(_)) => count_dropped("queue-full", 1),
+        Err(TrySendError::Closed(_)) => count_dropped("stopped", 1),
     }
+}
+
+fn count_dropped(reason: &'static str, spans: u64) {
+    metrics::counter!("spans_dropped_total", "reason" => reason).increment(spans);
+}
+
+/// The base address may have a path of its own. `None`: it can have none at all.
+fn traces_url(base: &Url) -> Option<Url> {
+    let mut url = base.clone();
+    url.path_segments_mut().ok()?.pop_if_empty().extend(["v1", "traces"]);
+    Some(url)
 }
 
 /// The lower half of a trace's id is random, and the same in every service.
@@ -100,16 +113,18 @@ async fn send_all(exporter: SpanExporter, mut waiting: mpsc::Receiver<Span>, sto
         send(&exporter, std::mem::take(&mut batch), &mut answers).await;
     }
     sleep(AFTER_STOP / 2).await;
-    let rest = async {
-        loop {
-            fill(&mut batch, &mut waiting);
-            if batch.is_empty() {
-                break;
-            }
-            send(&exporter, std::mem::take(&mut batch), &mut answers).await;
+    let end = Instant::now() + AFTER_STOP / 2;
+    waiting.close();
+    loop {
+        fill(&mut batch, &mut waiting);
+        if batch.is_empty() {
+            break;
         }
-    };
-    let _ = timeout(AFTER_STOP / 2, rest).await;
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        if timeout_at(end, send(&exporter, std::mem::take(&mut batch), &mut answers)).await.is_err() {
+            count_dropped("stopped", count);
+        }
+    }
 }
 
 fn fill(batch: &mut Vec<Span>, waiting: &mut mpsc::Receiver<Span>) {
@@ -139,7 +154,7 @@ async fn send(exporter: &SpanExporter, batch: Vec<Span>, answers: &mut bool) {
             *answers = true;
         }
         Some(error) => {
-            metrics::counter!("spans_dropped_total", "reason" => "not-sent").increment(count);
+            count_dropped("not-sent", count);
             if *answers {
                 tracing::warn!(error, "failed to send spans; they are dropped");
             }
@@ -175,5 +190,18 @@ mod tests {
         ] {
             assert_eq!(is_sampled(&span(header), ratio), expected, "{header} at {ratio}");
         }
+    }
+
+    #[test]
+    fn a_base_address_keeps_its_path() -> anyhow::Result<()> {
+        for (base, expected) in [
+            ("http://store:4318", "http://store:4318/v1/traces"),
+            ("http://store:4318/", "http://store:4318/v1/traces"),
+            ("http://store:4318/tenant", "http://store:4318/tenant/v1/traces"),
+            ("http://store:4318/tenant/", "http://store:4318/tenant/v1/traces"),
+        ] {
+            assert_eq!(traces_url(&base.parse()?).map(String::from).as_deref(), Some(expected));
+        }
+        Ok(())
     }
 }
