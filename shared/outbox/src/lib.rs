@@ -14,6 +14,7 @@
 mod append;
 mod backlog;
 mod claim;
+mod held_lanes;
 mod mark;
 mod postgres;
 mod relay;

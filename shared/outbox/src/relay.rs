@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::{
     Error, PostgresStore, Wake,
+    held_lanes::HeldLanes,
     store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
 };
 
@@ -112,6 +113,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                 ClaimResult::Busy => return Ok(Step::Busy),
                 ClaimResult::Idle => return Ok(Step::Idle),
             };
+        let _held = HeldLanes::new(&lanes);
         // Lanes take turns: the next search begins after the last lane of this one.
         self.first_lane = lanes.last().map_or(0, |lane| (lane + 1) % LANES);
 
