@@ -45,7 +45,15 @@ pub struct TraceStore {
     server: AbortHandle,
 }
 
-type Spans = Arc<Mutex<VecDeque<ReceivedSpan>>>;
+type Spans = Arc<Mutex<Received>>;
+
+#[derive(Debug, Default)]
+struct Received {
+    /// The last ones.
+    spans: VecDeque<ReceivedSpan>,
+    /// How many there were.
+    count: usize,
+}
 
 impl TraceStore {
     /// Listens on a free port of the loopback interface.
@@ -79,15 +87,16 @@ impl TraceStore {
 
     /// The spans of a trace that have arrived, by their start. `trace_id` has 32 hexadecimal digits.
     pub fn trace(&self, trace_id: &str) -> Vec<ReceivedSpan> {
-        let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut trace: Vec<_> = spans.iter().filter(|span| span.trace_id == trace_id).cloned().collect();
+        let received = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trace: Vec<_> =
+            received.spans.iter().filter(|span| span.trace_id == trace_id).cloned().collect();
         trace.sort_by_key(|span| (span.start_nanos, span.end_nanos));
         trace
     }
 
-    /// How many spans are kept.
+    /// How many spans have arrived, those included that are forgotten.
     pub fn count(&self) -> usize {
-        self.spans.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner).count
     }
 }
 
@@ -102,10 +111,12 @@ async fn receive(State(spans): State<Spans>, body: Bytes) -> Response {
         Ok(request) => request,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("not OTLP: {error}")).into_response(),
     };
-    let mut spans = spans.lock().unwrap_or_else(PoisonError::into_inner);
-    spans.extend(received::spans(request));
-    let surplus = spans.len().saturating_sub(CAPACITY);
-    spans.drain(..surplus);
+    let mut received = spans.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = received.spans.len();
+    received.spans.extend(received::spans(request));
+    received.count += received.spans.len() - kept;
+    let surplus = received.spans.len().saturating_sub(CAPACITY);
+    received.spans.drain(..surplus);
     ([(header::CONTENT_TYPE, PROTOBUF)], ExportTraceServiceResponse::default().encode_to_vec())
         .into_response()
 }

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     baselines, claim, consumer, cost, footprint, latency, recovery, relay, report::Report, retention, saga,
-    setup::Setup, vacuum, write,
+    setup::Setup, tracing, vacuum, write,
 };
 
 /// One benchmark with its options.
@@ -34,10 +34,12 @@ pub(crate) enum Benchmark {
     Baselines(baselines::Options),
     /// Drain the backlog of an outage while orders keep coming, and sample it each second.
     Recovery(recovery::Options),
+    /// Compare the whole system with and without a trace of each order.
+    Tracing(tracing::Options),
 }
 
 /// Every benchmark once, as it would be typed.
-pub(crate) const ALL: [&str; 12] = [
+pub(crate) const ALL: [&str; 13] = [
     "write",
     "relay",
     "consumer",
@@ -50,6 +52,7 @@ pub(crate) const ALL: [&str; 12] = [
     "retention",
     "baselines",
     "recovery",
+    "tracing",
 ];
 
 /// A benchmark as it is typed, without the options that all benchmarks share.
@@ -85,6 +88,7 @@ impl Benchmark {
             Self::Retention(_) => "retention",
             Self::Baselines(_) => "baselines",
             Self::Recovery(_) => "recovery",
+            Self::Tracing(_) => "tracing",
         }
     }
 
@@ -113,6 +117,7 @@ impl Benchmark {
             Self::Retention(options) => Self::Retention(options.smoke()),
             Self::Baselines(options) => Self::Baselines(options.smoke()),
             Self::Recovery(options) => Self::Recovery(options.smoke()),
+            Self::Tracing(options) => Self::Tracing(options.smoke()),
         }
     }
 
@@ -130,6 +135,7 @@ impl Benchmark {
             Self::Retention(options) => retention::run(options, setup).await,
             Self::Baselines(options) => baselines::run(options, setup).await,
             Self::Recovery(options) => recovery::run(options, setup).await,
+            Self::Tracing(options) => tracing::run(options, setup).await,
         }
     }
 }

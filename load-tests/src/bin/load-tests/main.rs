@@ -35,6 +35,7 @@ mod saga;
 mod setup;
 mod table;
 mod tap;
+mod tracing;
 mod vacuum;
 mod write;
 
