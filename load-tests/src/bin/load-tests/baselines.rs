@@ -14,7 +14,7 @@ use crate::{
     cpu_time::CpuTimes,
     orders_sql,
     report::{Figure, Report},
-    rig::{Login, Rig},
+    rig::{Login, Rig, Shape},
     setup::Setup,
     tap::Tap,
 };
@@ -68,7 +68,8 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     let (mut figures, mut conditions) = (Vec::new(), None);
     for name in chosen {
         eprintln!("{name}");
-        let rig = Rig::start_with(setup, Some(name).filter(|name| *name != PRODUCT)).await?;
+        let variant = Some(name).filter(|name| *name != PRODUCT);
+        let rig = Rig::start_with(setup, Shape { variant, ..Shape::default() }).await?;
         let measured =
             measure(&rig, name, options, setup).await.with_context(|| format!("failed to measure {name}"));
         figures.extend(measured?);

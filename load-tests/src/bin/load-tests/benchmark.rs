@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::{
-    baselines, claim, consumer, cost, footprint, latency, recovery, relay, report::Report, retention, saga,
-    setup::Setup, tracing, vacuum, write,
+    baselines, claim, consumer, cost, endurance, footprint, growth, latency, recovery, relay, report::Report,
+    retention, saga, setup::Setup, tracing, vacuum, write,
 };
 
 /// One benchmark with its options.
@@ -36,10 +36,14 @@ pub(crate) enum Benchmark {
     Recovery(recovery::Options),
     /// Compare the whole system with and without a trace of each order.
     Tracing(tracing::Options),
+    /// Measure what grows: an order's cost beside a long history and with more instances, the relay's rate with few lanes.
+    Growth(growth::Options),
+    /// Place orders for a long time, with retention shortened to minutes, and sample what should stay flat.
+    Endurance(endurance::Options),
 }
 
 /// Every benchmark once, as it would be typed.
-pub(crate) const ALL: [&str; 13] = [
+pub(crate) const ALL: [&str; 15] = [
     "write",
     "relay",
     "consumer",
@@ -53,6 +57,8 @@ pub(crate) const ALL: [&str; 13] = [
     "baselines",
     "recovery",
     "tracing",
+    "growth",
+    "endurance",
 ];
 
 /// A benchmark as it is typed, without the options that all benchmarks share.
@@ -89,6 +95,8 @@ impl Benchmark {
             Self::Baselines(_) => "baselines",
             Self::Recovery(_) => "recovery",
             Self::Tracing(_) => "tracing",
+            Self::Growth(_) => "growth",
+            Self::Endurance(_) => "endurance",
         }
     }
 
@@ -118,6 +126,8 @@ impl Benchmark {
             Self::Baselines(options) => Self::Baselines(options.smoke()),
             Self::Recovery(options) => Self::Recovery(options.smoke()),
             Self::Tracing(options) => Self::Tracing(options.smoke()),
+            Self::Growth(options) => Self::Growth(options.smoke()),
+            Self::Endurance(options) => Self::Endurance(options.smoke()),
         }
     }
 
@@ -136,6 +146,8 @@ impl Benchmark {
             Self::Baselines(options) => baselines::run(options, setup).await,
             Self::Recovery(options) => recovery::run(options, setup).await,
             Self::Tracing(options) => tracing::run(options, setup).await,
+            Self::Growth(options) => growth::run(options, setup).await,
+            Self::Endurance(options) => endurance::run(options, setup).await,
         }
     }
 }

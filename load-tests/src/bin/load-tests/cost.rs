@@ -49,7 +49,7 @@ const LISTED: usize = 25;
 
 /// One kind of load.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+pub(crate) enum Kind {
     Rate(u32),
     Saturation,
 }
@@ -93,7 +93,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
             if options.statements {
                 rig.forget_statements().await?;
             }
-            let (orders, spent) = measure(&rig, kind, options).await?;
+            let (orders, spent) = measure(&rig, kind, options.seconds, options.connections).await?;
             totals.push(spent.values().sum::<f64>() / orders);
             for (process, milliseconds) in spent {
                 rounds.entry(process).or_default().push(milliseconds / orders);
@@ -122,14 +122,19 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
 }
 
 /// Places orders, waits until all are at rest, and returns how many they were and what each process has spent.
-async fn measure(rig: &Rig, kind: Kind, options: &Options) -> anyhow::Result<(f64, BTreeMap<String, f64>)> {
+pub(crate) async fn measure(
+    rig: &Rig,
+    kind: Kind,
+    seconds: u64,
+    connections: u32,
+) -> anyhow::Result<(f64, BTreeMap<String, f64>)> {
     let processes = rig.processes().await;
     let before = CpuTimes::read(&processes);
-    let for_ = Duration::from_secs(options.seconds);
+    let for_ = Duration::from_secs(seconds);
     let summary = match kind {
         Kind::Rate(rate) => run_load(Load::new(rig.orders_url(), rate, for_), |_| ()).await?,
         Kind::Saturation => {
-            let (url, connections) = (rig.orders_url(), options.connections);
+            let url = rig.orders_url();
             saturate(Saturation { url, connections, for_, seed: fastrand::u64(..) }, |_| ()).await?
         }
     };

@@ -83,7 +83,7 @@ pub(crate) fn variables(payload: &str, headers: &str) -> Vec<String> {
 pub(crate) const TEMPLATE_ORDER: &str = r#"{"customerId":"0b5f3a54-6a0e-4d0c-9d52-3c1f8f1f2a11",
     "lines":[{"sku":"TEA-001","quantity":2},{"sku":"MUG-001","quantity":1}]}"#;
 
-/// Adds `$2` orders like order `$1`, each with an unpublished event like its first, with ids of their own.
+/// Adds `$2` orders like order `$1`, each with an unpublished event like its first, with ids of their own, over `$3` lanes.
 ///
 /// The orders exist because the answers to the events refer to them. There is one event per order, so every lane is
 /// right and no order among them matters: only the relay is measured with these.
@@ -106,7 +106,7 @@ pub(crate) const FILL_OUTBOX: &str = "
            template.event_type, template.schema_version,
            replace(replace(template.payload::text, template.event_id::text, fresh.event_id::text),
                    template.aggregate_id::text, fresh.order_id::text)::json,
-           template.headers, fresh.number % 16
+           template.headers, fresh.number % $3
     from outbox template, fresh
     where template.aggregate_id = $1 and template.aggregate_version = 1";
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
+use testbed::{DatabaseUrls, Home, Instances, Passwords, Postgres, Rabbitmq, System, SystemOptions};
 use uuid::Uuid;
 
 use crate::{conditions::Conditions, other_work, setup::Setup};
@@ -31,6 +31,21 @@ const READY_DEADLINE: Duration = Duration::from_secs(60);
 /// Servers go on working for a moment after they report that they are ready.
 const SETTLE: Duration = Duration::from_secs(2);
 
+/// What runs beside the payment provider.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// A variant of the order service in its place.
+    pub(crate) variant: Option<&'static str>,
+    /// How many processes of each service. Orders are placed at the first.
+    pub(crate) instances: usize,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { variant: None, instances: 1 }
+    }
+}
+
 /// A login of the database.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Login {
@@ -43,11 +58,11 @@ pub(crate) enum Login {
 impl Rig {
     /// Starts servers and services, and waits until all of them are ready.
     pub(crate) async fn start(setup: &Setup) -> anyhow::Result<Self> {
-        Self::start_with(setup, None).await
+        Self::start_with(setup, Shape::default()).await
     }
 
-    /// Like [`start`](Self::start), with a variant of the order service.
-    pub(crate) async fn start_with(setup: &Setup, variant: Option<&'static str>) -> anyhow::Result<Self> {
+    /// Like [`start`](Self::start), with other processes.
+    pub(crate) async fn start_with(setup: &Setup, shape: Shape) -> anyhow::Result<Self> {
         eprintln!("starting PostgreSQL, RabbitMQ and the services");
         let home = Home::choose().await?;
         let (postgres, rabbitmq) = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?;
@@ -61,7 +76,9 @@ impl Rig {
 
         let mut options = SystemOptions::new(urls.clone(), rabbitmq.url());
         options.env.clone_from(&setup.settings);
-        options.variant = variant;
+        options.variant = shape.variant;
+        let count = shape.instances;
+        options.instances = Instances { orders: count, inventory: count, billing: count };
         let system = System::start(options).await?;
         system.wait_ready(READY_DEADLINE).await?;
         tokio::time::sleep(setup.pause(SETTLE)).await;

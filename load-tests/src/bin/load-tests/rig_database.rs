@@ -27,8 +27,13 @@ impl Rig {
 
     /// Adds `events` unpublished events to the outbox, each like the first event of order `template`.
     pub(crate) async fn fill_outbox(&self, template: Uuid, events: u32) -> anyhow::Result<()> {
+        self.fill_lanes(template, events, 16).await
+    }
+
+    /// The same, in the first `lanes` lanes only.
+    pub(crate) async fn fill_lanes(&self, template: Uuid, events: u32, lanes: i16) -> anyhow::Result<()> {
         let mut database = self.connect(Login::Orders).await?;
-        let fill = sqlx::query(orders_sql::FILL_OUTBOX).bind(template).bind(i64::from(events));
+        let fill = sqlx::query(orders_sql::FILL_OUTBOX).bind(template).bind(i64::from(events)).bind(lanes);
         let filled = fill.execute(&mut database).await.context("failed to fill the outbox")?.rows_affected();
         ensure!(
             filled == u64::from(events),
