@@ -19,7 +19,7 @@ use crate::soak::Soak;
 use crate::terminal::Terminal;
 use crate::variant::Variant;
 use crate::verdict::Verdict;
-use crate::watch::Watch;
+use crate::watch::{Watch, WhichFaults};
 
 /// The transactional outbox: run it, break it, and reconcile the records. Without a command: the tour.
 ///
@@ -123,8 +123,8 @@ enum Command {
     },
     /// Show one order on its way through all services as a distributed trace.
     Trace,
-    /// Watch a system with a real Prometheus: the dashboard's queries, and each alert under a fault that fires it (half an
-    /// hour).
+    /// Watch a system with a real Prometheus: the dashboard's queries, and each alert under a fault that fires it (forty
+    /// minutes).
     Watch {
         /// Divide all delays, windows and thresholds of the alerts by twenty: four minutes.
         #[arg(long)]
@@ -135,6 +135,9 @@ enum Command {
         /// Inject no fault.
         #[arg(long)]
         no_faults: bool,
+        /// Inject only the fault that fires this alert.
+        #[arg(long, value_name = "ALERT", conflicts_with = "no_faults")]
+        only: Option<String>,
         /// Orders per second.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
         rate: u32,
@@ -203,9 +206,14 @@ impl Cli {
                 or_interrupted(soak::run(choice, Soak { for_, rate, seed }, terminal)).await
             }
             Some(Command::Trace) => or_interrupted(trace::run(choice, terminal)).await,
-            Some(Command::Watch { fast, calm, no_faults, rate }) => {
+            Some(Command::Watch { fast, calm, no_faults, only, rate }) => {
                 let scale = if fast { 20 } else { 1 };
-                let watch = Watch { calm, rate, scale, faults: !no_faults };
+                let faults = match only {
+                    Some(alert) => WhichFaults::For(alert),
+                    None if no_faults => WhichFaults::None,
+                    None => WhichFaults::All,
+                };
+                let watch = Watch { calm, rate, scale, faults };
                 or_interrupted(watch::run(choice, watch, terminal)).await
             }
             Some(Command::Queries { check }) => or_interrupted(queries::run(choice, check, terminal)).await,

@@ -6,7 +6,7 @@ use crate::choice::Choice;
 use crate::paths;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
-use crate::watch::Watch;
+use crate::watch::{Watch, WhichFaults};
 
 /// Starts a system and a Prometheus for it, and prints what fired after how long.
 pub(crate) async fn run(choice: Choice, watch: Watch, terminal: &Terminal) -> Result<Verdict> {
@@ -31,7 +31,7 @@ pub(crate) async fn run(choice: Choice, watch: Watch, terminal: &Terminal) -> Re
     }
     let problems = watched.problems();
     let (verdict, reason) = match problems.first() {
-        None if watch.faults => {
+        None if watch.faults != WhichFaults::None => {
             (Verdict::Held, format!("{} alerts fired in time, and none without a fault", watched.fired.len()))
         }
         None => (Verdict::Held, format!("no alert fired within {:?}", watch.calm)),

@@ -11,7 +11,7 @@ use testbed::eventually;
 use tokio::sync::Mutex;
 
 use crate::lab::{BrokerApi, CONDITION_DEADLINE};
-use crate::own_system::database_route;
+use crate::own_system::{broker_route, database_route};
 use crate::running_system::RunningSystem;
 use crate::set_aside::{count_waiting, discard_all};
 use crate::target::{Action, Target};
@@ -46,7 +46,7 @@ const fn fires(alert: &'static str, true_after: u64) -> Expected {
 }
 
 /// In an order in which no alert of a case is still firing from an earlier one.
-pub(crate) const CASES: [Case; 10] = [
+pub(crate) const CASES: [Case; 11] = [
     Case {
         what: "a message that is no event is in inventory's queue, and a dead letter that cannot be saved in billing's",
         alerts: &[fires("MessageSetAside", 5), fires("DeadLettersNotSaved", 5)],
@@ -74,9 +74,16 @@ pub(crate) const CASES: [Case; 10] = [
     },
     Case {
         what: "each byte between orders and PostgreSQL takes 350 ms each way",
-        alerts: &[fires("OrdersSlow", 15), fires("RelayStepsSlow", 60)],
-        inject: |faults| Box::pin(faults.slow_database("orders")),
-        repair: |faults| Box::pin(faults.clear("orders")),
+        alerts: &[fires("OrdersSlow", 15)],
+        inject: |faults| Box::pin(faults.slow(database_route("orders"), Duration::from_millis(350))),
+        repair: |faults| Box::pin(faults.clear(database_route("orders"))),
+    },
+    // Not between orders and PostgreSQL: hardly an order is accepted then, and a relay without events makes no steps.
+    Case {
+        what: "each byte between orders and RabbitMQ takes 1.2 s each way",
+        alerts: &[fires("RelayStepsSlow", 60)],
+        inject: |faults| Box::pin(faults.slow(broker_route("orders"), Duration::from_millis(1200))),
+        repair: |faults| Box::pin(faults.clear(broker_route("orders"))),
     },
     Case {
         what: "a session locks the table orders.orders",
@@ -88,7 +95,7 @@ pub(crate) const CASES: [Case; 10] = [
         what: "nothing arrives between billing and PostgreSQL any more",
         alerts: &[fires("MetricUnknown", 10)],
         inject: |faults| Box::pin(faults.hide_database("billing")),
-        repair: |faults| Box::pin(faults.clear("billing")),
+        repair: |faults| Box::pin(faults.clear(database_route("billing"))),
     },
     Case {
         what: "inventory is killed",
@@ -212,17 +219,16 @@ impl<'a> Faults<'a> {
         Ok(session.close().await?)
     }
 
-    async fn slow_database(&self, service: &str) -> Result<()> {
-        let delay = Effect::Delay(Duration::from_millis(350));
-        self.system.proxies()?.set(&database_route(service), delay, Direction::Both).await
+    async fn slow(&self, route: String, delay: Duration) -> Result<()> {
+        self.system.proxies()?.set(&route, Effect::Delay(delay), Direction::Both).await
     }
 
     async fn hide_database(&self, service: &str) -> Result<()> {
         self.system.proxies()?.set(&database_route(service), Effect::BlackHole, Direction::Both).await
     }
 
-    async fn clear(&self, service: &str) -> Result<()> {
-        self.system.proxies()?.clear(&database_route(service)).await
+    async fn clear(&self, route: String) -> Result<()> {
+        self.system.proxies()?.clear(&route).await
     }
 
     /// By SQL, because thirteen refusals take ten minutes.
