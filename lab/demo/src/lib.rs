@@ -19,6 +19,7 @@ mod load;
 mod local_system;
 mod metrics;
 mod network_system;
+mod operator_client;
 mod own_system;
 mod paths;
 mod proxies;
