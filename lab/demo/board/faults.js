@@ -1,25 +1,22 @@
 // Faults: predicted first, on screen while they last, and judged when everything is at rest again.
-import { send, shown } from './board.js';
+import { attempt, made, send, shown } from './page.js';
 
 const ORDERS = { accepted: 'accepted', refused: 'refused', hanging: 'left hanging' };
 const yes = flag => flag ? 'yes' : 'no';
 
+/** The form that begins a fault. */
 export function startFaults() {
-  document.getElementById('fault').onsubmit = async event => {
+  document.getElementById('fault').onsubmit = event => {
     event.preventDefault();
     const form = new FormData(event.target);
-    const line = document.getElementById('fault-line');
-    try {
+    attempt('fault-refusal', async () => {
       await send('/fault', {
         target: form.get('target'), action: form.get('action'), seconds: Number(form.get('seconds')),
         prediction: {
           orders: form.get('orders'), lost: form.get('lost') === 'true', doubled: form.get('doubled') === 'true',
         },
       });
-      line.textContent = 'striking …';
-    } catch (error) {
-      line.textContent = error.message;
-    }
+    });
   };
 }
 
@@ -29,31 +26,29 @@ function row(table, question, predicted, found) {
   line.cells[2].className = predicted === found ? 'right' : 'wrong';
 }
 
-let drawn = '';
+let drawnVerdict = '';
 
 function showVerdict({ verdict, predicted, number }) {
   const key = `${number} ${Boolean(verdict)}`;
-  if (key === drawn) return;
-  drawn = key;
+  if (key === drawnVerdict) return;
+  drawnVerdict = key;
   const place = document.getElementById('verdict');
   place.replaceChildren();
   if (!verdict) return;
-  const broken = verdict.lost + verdict.doubled + verdict.phantom > 0;
-  const title = document.createElement('p');
-  title.id = 'verdict-line';
-  title.textContent = `${broken ? 'BROKEN' : 'HELD'}: ${shown(verdict.acknowledged)} orders acknowledged, ${shown(verdict.lost)} lost, `
-    + `${shown(verdict.doubled)} doubled. At rest ${shown(verdict.recoveredAfter, 1)} s after the repair. `
-    + `You were right ${verdict.right} of 3 times.`;
+  const broken = verdict.findings > 0;
+  const title = made('p', `${broken ? 'BROKEN' : 'HELD'}: ${shown(verdict.acknowledged)} orders acknowledged, ${shown(verdict.lost)} lost, `
+    + `${shown(verdict.doubled)} doubled, ${shown(verdict.findings)} findings in all. At rest ${shown(verdict.recoveredAfter, 1)} s after the repair. `
+    + `You were right ${verdict.right} of 3 times.`, { id: 'verdict-line' });
   const table = document.createElement('table');
   const head = table.createTHead().insertRow();
-  for (const text of ['', 'you said', 'it was']) head.append(Object.assign(document.createElement('th'), { textContent: text }));
+  for (const text of ['', 'you said', 'it was']) head.append(made('th', text));
   const body = table.createTBody();
-  const { accepted, refused, failed } = verdict.answers;
+  const { accepted, refused, hanging } = verdict.answers;
   row(body, 'new orders meanwhile', ORDERS[predicted.orders], ORDERS[verdict.found.orders]);
   row(body, 'an acknowledged order lost', yes(predicted.lost), yes(verdict.found.lost));
   row(body, 'charged or reserved twice', yes(predicted.doubled), yes(verdict.found.doubled));
-  const counts = document.createElement('p');
-  counts.textContent = `Meanwhile ${accepted} orders were accepted, ${refused} refused, and ${failed} had no answer in time.`;
+  const counts = made('p', `Of the orders that were sent meanwhile, ${accepted} were accepted, ${refused} were refused or `
+    + `got no connection, and ${hanging} had no answer within two seconds.`);
   place.append(title, table, counts);
 }
 
@@ -68,6 +63,7 @@ function lineToCopy() {
     : `docker compose pause ${name}; sleep ${form.get('seconds')}; docker compose unpause ${name}`;
 }
 
+/** The active fault, or the last one. */
 export function showFault({ fault, at, canAct }) {
   const button = document.querySelector('#fault button');
   const line = document.getElementById('fault-line');

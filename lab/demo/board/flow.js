@@ -1,5 +1,5 @@
 // The way of the events: each part with its state, each arrow with its rate and what waits there.
-import { shown } from './board.js';
+import { shown } from './page.js';
 
 const NS = 'http://www.w3.org/2000/svg';
 const PARTS = {

@@ -1,9 +1,9 @@
 // One order: placed by a click, and its steps as the rows tell them.
-import { send, shown } from './board.js';
+import { ask, attempt, send, shown } from './page.js';
 
 const CODE = [
   [/^wrote the order/, 'services/orders/src/place_order.rs'],
-  [/^published/, 'shared/outbox/src/relay.rs'],
+  [/^marked/, 'shared/outbox/src/relay.rs'],
   [/^(reserved|rejected|released)/, 'services/inventory/src/stock_handler.rs'],
   [/^recorded the payment/, 'services/billing/src/payment_handler.rs'],
   [/^(charged|declined|refunded)/, 'services/billing/src/payment_worker.rs'],
@@ -28,24 +28,37 @@ function step({ at, who, what }) {
   return item;
 }
 
+let drawnSteps = '';
+
+/** Shows an order. `until` is the number of milliseconds after it was placed that are shown of it. */
+export function showStory({ id, status, steps }, answered, until = Infinity) {
+  const line = document.getElementById('order-line');
+  line.textContent = `${id}: ${status}${answered === null ? '' : `; answered 201 after ${shown(answered, 1)} ms`}`;
+  line.dataset.status = status;
+  const visible = steps.filter(({ at }) => at <= until);
+  const key = `${id} ${visible.length}`;
+  if (key === drawnSteps) return;
+  drawnSteps = key;
+  document.getElementById('order-steps').replaceChildren(...visible.map(step));
+}
+
 let followed = 0;
 
 async function follow(id, answered) {
   const mine = ++followed;
   const line = document.getElementById('order-line');
-  const steps = document.getElementById('order-steps');
   const end = Date.now() + FOLLOW_MILLISECONDS;
-  let quiet = 0;
-  let count = 0;
+  let [quiet, count] = [0, 0];
   while (mine === followed && Date.now() < end && quiet < 3) {
     try {
-      const order = await (await fetch(`/orders/${id}`)).json();
-      if (order && mine === followed) {
-        line.textContent = `${id}: ${order.status}; answered 201 after ${shown(answered, 1)} ms`;
-        line.dataset.status = order.status;
-        if (order.steps.length !== count) steps.replaceChildren(...order.steps.map(step));
+      const order = await ask(`/orders/${id}`);
+      if (mine !== followed) return;
+      if (order) {
+        showStory(order, answered);
         quiet = ENDED.includes(order.status) && order.steps.length === count ? quiet + 1 : 0;
         count = order.steps.length;
+      } else {
+        line.textContent = `${id}: acknowledged with 201, and its row does NOT EXIST`;
       }
     } catch {
       line.textContent = `${id}: ? (its rows cannot be read)`;
@@ -54,6 +67,7 @@ async function follow(id, answered) {
   }
 }
 
+/** The buttons that place orders. */
 export function startOrder() {
   document.getElementById('place').onclick = async () => {
     const line = document.getElementById('order-line');
@@ -67,11 +81,6 @@ export function startOrder() {
       line.textContent = `not accepted: ${error.message}`;
     }
   };
-  document.getElementById('rate').onchange = async event => {
-    try {
-      await send('/load', { rate: Number(event.target.value) });
-    } catch (error) {
-      document.getElementById('order-line').textContent = error.message;
-    }
-  };
+  document.getElementById('rate').onchange = event =>
+    attempt('rate-line', async () => { await send('/load', { rate: Number(event.target.value) }); });
 }

@@ -54,25 +54,32 @@ const PLOTS = [
   },
 ];
 
-const faults = [];
+let faults = [];
 
-/** Remembers when a fault began and when its repair was done. */
-function remember(history) {
-  const fault = history.at(-1).fault;
-  if (!fault) return;
-  let known = faults.find(({ number }) => number === fault.number);
-  if (!known) faults.push(known = { number: fault.number, from: fault.began / 1000 });
-  if (fault.phase === 'active') known.to = history.at(-1).at / 1000;
+/** When each fault of the shown time began, and when its repair began. */
+function faultsIn(history) {
+  const found = new Map();
+  for (const { fault, at } of history) {
+    if (fault?.phase === 'active') {
+      found.set(fault.number, { what: fault.what, from: fault.began / 1000, to: at / 1000 });
+    }
+  }
+  return [...found.values()];
 }
 
 function shade(plot) {
   const { ctx, bbox } = plot;
   ctx.save();
-  ctx.fillStyle = 'rgba(248, 81, 73, 0.18)';
-  for (const { from, to } of faults) {
+  for (const { from, to, what } of faults) {
     const left = Math.max(plot.valToPos(from, 'x', true), bbox.left);
-    const right = Math.min(plot.valToPos(to ?? from, 'x', true), bbox.left + bbox.width);
-    if (right > left) ctx.fillRect(left, bbox.top, right - left, bbox.height);
+    const right = Math.min(plot.valToPos(to, 'x', true), bbox.left + bbox.width);
+    if (right <= left) continue;
+    ctx.fillStyle = 'rgba(248, 81, 73, 0.18)';
+    ctx.fillRect(left, bbox.top, right - left, bbox.height);
+    ctx.fillStyle = colourOf('--bad');
+    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.textAlign = 'left';
+    ctx.fillText(what, left + 4, bbox.top + 12 * devicePixelRatio);
   }
   ctx.restore();
 }
@@ -107,7 +114,7 @@ function build() {
 
 export function drawPlots(history) {
   plots ??= build();
-  remember(history);
+  faults = faultsIn(history);
   const times = history.map(({ at }) => at / 1000);
   plots.forEach((plot, index) => {
     const data = PLOTS[index].lines.map(([, value]) =>

@@ -118,6 +118,11 @@ impl Compose {
         Ok(pid.parse().ok().filter(|&pid| pid != 0))
     }
 
+    /// Whether a part's container runs and is not paused.
+    pub(crate) async fn runs(&self, target: &Target) -> Result<bool> {
+        Ok(self.inspect(target.container(), "{{.State.Running}} {{.State.Paused}}").await? == "true false")
+    }
+
     /// Runs a query that returns one value. PostgreSQL's port is not published, so `psql` runs in the container.
     pub(crate) async fn sql(&self, login: &str, query: &str) -> Result<String> {
         let psql = format!("psql -XAtq -v ON_ERROR_STOP=1 -U {login} -d shop");

@@ -24,14 +24,23 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 /// A client's connection to `demo up`.
 #[derive(Debug)]
 pub(crate) struct Control {
-    connection: Mutex<(Lines<BufReader<OwnedReadHalf>>, OwnedWriteHalf)>,
+    connection: Mutex<Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    read: Lines<BufReader<OwnedReadHalf>>,
+    write: OwnedWriteHalf,
+    /// Answers that are still to come. More than one after a request that was given up before its answer was there.
+    owed: usize,
 }
 
 impl Control {
     pub(crate) async fn connect(address: &str, token: &str) -> Result<Self> {
         let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address)).await??;
         let (read, write) = stream.into_split();
-        let control = Self { connection: Mutex::new((BufReader::new(read).lines(), write)) };
+        let connection = Connection { read: BufReader::new(read).lines(), write, owed: 0 };
+        let control = Self { connection: Mutex::new(connection) };
         timeout(CONNECT_DEADLINE, control.request(token)).await??;
         Ok(control)
     }
@@ -39,10 +48,18 @@ impl Control {
     /// Sends a line, and returns what follows the `ok` of the answer.
     pub(crate) async fn request(&self, line: &str) -> Result<String> {
         let mut connection = self.connection.lock().await;
-        let (read, write) = &mut *connection;
+        let Connection { read, write, owed } = &mut *connection;
         let exchange = async {
+            *owed += 1;
             write.write_all(format!("{line}\n").as_bytes()).await?;
-            read.next_line().await
+            let mut answer = read.next_line().await;
+            *owed -= 1;
+            // The earlier ones belong to requests that nothing waits for any more.
+            while *owed > 0 {
+                answer = read.next_line().await;
+                *owed -= 1;
+            }
+            answer
         };
         let answer = timeout(ACTION_DEADLINE, exchange).await.context("`demo up` does not answer")??;
         let answer = answer.context("`demo up` has ended")?;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+use uuid::Uuid;
 
 const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -12,6 +15,24 @@ const ADMIN_DEADLINE: Duration = Duration::from_secs(40);
 pub(crate) fn client() -> Result<reqwest::Client> {
     // Everything is on this machine: a configured HTTP proxy could only get in the way.
     Ok(reqwest::Client::builder().no_proxy().timeout(REQUEST_DEADLINE).build()?)
+}
+
+/// A request that places an order.
+pub(crate) fn order_request(orders_url: &str, order: &Value) -> Result<reqwest::RequestBuilder> {
+    Ok(client()?.post(format!("{orders_url}/orders")).json(order))
+}
+
+/// Places an order, and returns the id that was acknowledged. Any answer but 201 is an error.
+pub(crate) async fn place(request: reqwest::RequestBuilder) -> Result<Uuid> {
+    #[derive(Deserialize)]
+    struct Placed {
+        id: Uuid,
+    }
+    let response = request.send().await.context("failed to send an order")?;
+    let (status, body) = (response.status().as_u16(), response.text().await?);
+    ensure!(status == 201, "the order was refused with {status}: {body}");
+    let Placed { id } = serde_json::from_str(&body).with_context(|| format!("201 without an id: {body}"))?;
+    Ok(id)
 }
 
 /// Reads the body of a page. Any status but success is an error.

@@ -43,10 +43,16 @@ enum Access {
     /// Child processes of this command.
     Local(Box<LocalSystem>, Box<Addresses>),
     /// Child processes of a `demo up` in another terminal.
-    Remote(Control, Box<Addresses>),
+    Remote(Box<Remote>, Box<Addresses>),
     Containers(Compose),
     /// Containers, seen from one of their network.
     Network(Box<NetworkSystem>),
+}
+
+/// Two connections, so that a question does not wait until an action is done.
+struct Remote {
+    acting: Control,
+    asking: Control,
 }
 
 impl RunningSystem {
@@ -58,10 +64,12 @@ impl RunningSystem {
         }
         if home != Some(Home::Docker)
             && let Some(State { addresses, control, token }) = State::read()
-            && let Ok(control) = Control::connect(&control, &token).await
+            && let Ok(acting) = Control::connect(&control, &token).await
+            && let Ok(asking) = Control::connect(&control, &token).await
         {
             let orders_url = addresses.orders_url.clone();
-            return Ok(Some(Self::new(orders_url, Access::Remote(control, Box::new(addresses)), false)));
+            let remote = Box::new(Remote { acting, asking });
+            return Ok(Some(Self::new(orders_url, Access::Remote(remote, Box::new(addresses)), false)));
         }
         if home != Some(Home::Local)
             && let Ok(compose) = Compose::new()
@@ -189,7 +197,9 @@ impl RunningSystem {
         }
         match &self.access {
             Access::Local(system, _) => system.act(action, target).await?,
-            Access::Remote(control, _) => control.request(&format!("{action} {target}")).await.map(drop)?,
+            Access::Remote(remote, _) => {
+                remote.acting.request(&format!("{action} {target}")).await.map(drop)?;
+            }
             Access::Containers(compose) => compose.act(action, target).await?,
             Access::Network(system) => system.act(action, target).await?,
         }
@@ -227,7 +237,9 @@ impl RunningSystem {
     pub(crate) async fn pid(&self, target: &Target) -> Result<Option<u32>> {
         match &self.access {
             Access::Local(system, _) => Ok(system.pid(target).await),
-            Access::Remote(control, _) => Ok(control.request(&format!("pid {target}")).await?.parse().ok()),
+            Access::Remote(remote, _) => {
+                Ok(remote.asking.request(&format!("pid {target}")).await?.parse().ok())
+            }
             Access::Containers(compose) => compose.pid(target).await,
             Access::Network(system) => Ok(system.pid(target).await),
         }
@@ -238,13 +250,28 @@ impl RunningSystem {
         !matches!(self.access, Access::Network(_))
     }
 
+    /// The addresses of its parts. Containers have none outside of their network.
+    pub(crate) fn addresses(&self) -> Result<&Addresses> {
+        match &self.access {
+            Access::Local(_, addresses) | Access::Remote(_, addresses) => Ok(addresses),
+            Access::Network(system) => Ok(&system.addresses),
+            Access::Containers(_) => bail!("the parts of containers have no address on this machine"),
+        }
+    }
+
+    /// Whether its parts are processes of this machine, so that others can be started beside them.
+    pub(crate) fn has_processes(&self) -> bool {
+        matches!(self.access, Access::Local(..) | Access::Remote(..))
+    }
+
     /// Whether the payment provider, the broker or the database answers in time.
     pub(crate) async fn answers(&self, target: &Target, deadline: Duration) -> bool {
         let addresses = match &self.access {
             Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
             Access::Network(system) => return timeout(deadline, system.works(target)).await.unwrap_or(false),
-            // A frozen container looks like one that works from here.
-            Access::Containers(_) => return self.pid(target).await.is_ok_and(|pid| pid.is_some()),
+            Access::Containers(compose) => {
+                return timeout(deadline, compose.runs(target)).await.is_ok_and(Result::unwrap_or_default);
+            }
         };
         let broker = addresses.amqp_url.rsplit('@').next().and_then(|rest| rest.split('/').next());
         timeout(deadline, network_system::works(addresses, broker.unwrap_or_default(), target))

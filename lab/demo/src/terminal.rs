@@ -1,8 +1,7 @@
 //! What a command prints: lines for people, and with `--json` one document for programs.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -20,6 +19,8 @@ pub(crate) struct Terminal {
     live: bool,
     /// Before each line.
     label: String,
+    /// Where each line is kept as well.
+    copy: Option<Arc<Mutex<Vec<String>>>>,
     state: Mutex<State>,
 }
 
@@ -32,12 +33,18 @@ struct State {
 impl Terminal {
     pub(crate) fn new(json: bool) -> Self {
         let live = if json { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
-        Self { json, live, label: String::new(), state: Mutex::default() }
+        Self { json, live, label: String::new(), copy: None, state: Mutex::default() }
     }
 
     /// One for a part of the work that runs beside others: each line begins with its label, and none is drawn over.
     pub(crate) fn labelled(&self, label: &str) -> Self {
-        Self { json: self.json, live: false, label: format!("{label} | "), state: Mutex::default() }
+        let (label, copy) = (format!("{label} | "), self.copy.clone());
+        Self { json: self.json, live: false, label, copy, state: Mutex::default() }
+    }
+
+    /// The same, and each line is also appended to a list. Progress is not.
+    pub(crate) fn copied_to(self, lines: Arc<Mutex<Vec<String>>>) -> Self {
+        Self { copy: Some(lines), ..self }
     }
 
     /// Whether `--json` was given.
@@ -49,7 +56,11 @@ impl Terminal {
     pub(crate) fn print(&self, line: impl AsRef<str>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let clear = if std::mem::take(&mut state.drawn) { "\r\x1b[K" } else { "" };
-        self.write(&format!("{clear}{}{}\n", self.label, line.as_ref()));
+        let line = format!("{}{}", self.label, line.as_ref());
+        self.write(&format!("{clear}{line}\n"));
+        if let Some(copy) = &self.copy {
+            copy.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        }
     }
 
     pub(crate) fn print_all(&self, lines: impl IntoIterator<Item = impl AsRef<str>>) {

@@ -6,7 +6,7 @@
 use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use demo::lab::{CONDITION_DEADLINE, Setup, Stage, Tap};
+use demo::lab::{CONDITION_DEADLINE, Setup, Stage, Tap, is_stopped};
 use futures_util::{StreamExt as _, stream};
 use sabotage::Sabotage;
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ async fn restore(stage: &Stage, once: &Path, action: &str) -> Result<()> {
     let crashed = crashed_process(once).await?;
     if action == "freeze" {
         eventually("the process to be frozen", CONDITION_DEADLINE, async || {
-            Ok(is_frozen(crashed)?.then_some(()))
+            Ok(is_stopped(crashed)?.then_some(()))
         })
         .await?;
         ensure!(Command::new("kill").args(["-CONT", &crashed.to_string()]).status()?.success());
@@ -118,12 +118,6 @@ async fn crashed_process(once: &Path) -> Result<u32> {
         Ok(std::fs::read_to_string(once).ok().and_then(|pid| pid.parse().ok()))
     })
     .await
-}
-
-/// Whether a process is stopped by a signal, from `/proc`.
-fn is_frozen(pid: u32) -> Result<bool> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    Ok(status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
 }
 
 /// Publishes a message that can never be applied into a queue.

@@ -133,8 +133,8 @@ const MAY_USE: [(&str, &[&str]); 26] = [
     // These meet the system over HTTP, SQL and AMQP only, so that a fault in it cannot hide itself in them.
     ("fault-proxy", &["axum"]),
     ("testbed", &["sqlx"]),
-    ("load-tests", &["lapin", "sqlx", "testbed"]),
-    ("demo", &["axum", "fault-proxy", "load-tests", "sqlx", "testbed", "trace-store"]),
+    ("load-tests", &["lapin", "sqlx", "testbed", "trace-store"]),
+    ("demo", &["axum", "crash-points", "fault-proxy", "load-tests", "sqlx", "testbed", "trace-store"]),
 ];
 
 #[test]

@@ -1,17 +1,32 @@
-//! Arms a crash point from environment variables, once per process:
+//! Arms crash points from environment variables, once per process. Either one point:
 //!
 //! - `CRASH_POINT=relay-confirmed:kill` (or `freeze`, or `stop`): what happens when that point is reached;
 //! - `CRASH_ONCE=/some/path`: it happens in the process that creates this file, and in no other.
+//!
+//! Or all of them, for an order that is followed step by step:
+//!
+//! - `CRASH_STEPS=/some/folder`: at each point that the folder's file `points` names, a process writes the point's name into a
+//!   file with its process id as the name, and stops itself. It goes on when it is continued.
 
-use std::{env, fs::OpenOptions, io::Write, time::Duration};
+use std::{
+    env,
+    fs::{self, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rustix::process::{Signal, getpid, kill_process};
 
 /// How long a process may take to stop after it has sent itself SIGSTOP.
 const FREEZE_DEADLINE: Duration = Duration::from_millis(500);
 
-/// Arms the crash point of `CRASH_POINT`. An invalid value ends the process with exit code 78.
+/// Arms the crash point of `CRASH_POINT`, or all of them. An invalid value ends the process with exit code 78.
 pub fn arm_from_env() {
+    if let Some(folder) = env::var_os("CRASH_STEPS").map(PathBuf::from) {
+        crash_points::arm(move |reached| stop_at(&folder, reached));
+        return;
+    }
     let Ok(wanted) = env::var("CRASH_POINT") else { return };
     let (point, action) = wanted.split_once(':').unwrap_or((&wanted, ""));
     let signal = match action {
@@ -38,6 +53,17 @@ fn claim(path: &str) -> bool {
         let _ = write!(file, "{}", getpid());
         true
     })
+}
+
+/// Stops this process if the folder's file `points` names the point that it has reached.
+fn stop_at(folder: &Path, reached: &str) {
+    let wanted = fs::read_to_string(folder.join("points")).unwrap_or_default();
+    if wanted.lines().any(|point| point == reached) {
+        let place = folder.join(getpid().to_string());
+        if fs::write(place, reached).is_ok() {
+            signal_self(Signal::STOP);
+        }
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "blocking this thread of a process that freezes is intended")]

@@ -31,7 +31,7 @@ pub async fn eventually<T>(
 
 /// Like [`eventually`], but its future is `Send`, so that a spawned task can kill and start a server. The compiler
 /// cannot prove that for the future of an `AsyncFnMut`.
-pub(crate) async fn eventually_send<T, Probe>(
+pub async fn eventually_send<T, Probe>(
     what: &str,
     deadline: Duration,
     mut probe: impl FnMut() -> Probe + Send,

@@ -43,7 +43,7 @@ pub use binaries::{build_lab, build_services, cargo, find as find_service, works
 pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
 pub use container::{IMAGES, engine_version, image_is_present};
 pub use database::{TestDatabase, database};
-pub use eventually::eventually;
+pub use eventually::{eventually, eventually_send};
 pub use faketime::find_faketime;
 pub use home::Home;
 pub use install::{can_install, install_missing, install_package, missing_packages};

@@ -6,19 +6,41 @@ use axum::response::{IntoResponse, Response};
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 
-/// A file: its path, its type and its text.
-pub(crate) const FILES: [(&str, &str, &str); 8] = [
-    ("/board.css", CSS, include_str!("../../board/board.css")),
-    ("/board.js", JAVASCRIPT, include_str!("../../board/board.js")),
-    ("/flow.js", JAVASCRIPT, include_str!("../../board/flow.js")),
-    ("/plots.js", JAVASCRIPT, include_str!("../../board/plots.js")),
-    ("/order.js", JAVASCRIPT, include_str!("../../board/order.js")),
-    ("/faults.js", JAVASCRIPT, include_str!("../../board/faults.js")),
-    ("/uplot.js", JAVASCRIPT, include_str!("../../board/vendor/uPlot.iife.min.js")),
-    ("/uplot.css", CSS, include_str!("../../board/vendor/uPlot.min.css")),
+/// A module of the page: its name, and its text. Each comes after those that it imports.
+pub(crate) const MODULES: [(&str, &str); 12] = [
+    ("/page.js", include_str!("../../board/page.js")),
+    ("/reconciliation.js", include_str!("../../board/reconciliation.js")),
+    ("/flow.js", include_str!("../../board/flow.js")),
+    ("/lanes.js", include_str!("../../board/lanes.js")),
+    ("/plots.js", include_str!("../../board/plots.js")),
+    ("/order.js", include_str!("../../board/order.js")),
+    ("/faults.js", include_str!("../../board/faults.js")),
+    ("/twin.js", include_str!("../../board/twin.js")),
+    ("/steps.js", include_str!("../../board/steps.js")),
+    ("/failed.js", include_str!("../../board/failed.js")),
+    ("/sections.js", include_str!("../../board/sections.js")),
+    ("/board.js", include_str!("../../board/board.js")),
 ];
 
-const PAGE: &str = include_str!("../../board/index.html");
+/// The module that a recording starts, in the place of `board.js`.
+pub(crate) const REPLAY: &str = include_str!("../../board/replay.js");
+
+pub(crate) const PLOTTING: &str = include_str!("../../board/vendor/uPlot.iife.min.js");
+
+/// The style sheets.
+pub(crate) const STYLES: [(&str, &str); 2] = [
+    ("/uplot.css", include_str!("../../board/vendor/uPlot.min.css")),
+    ("/board.css", include_str!("../../board/board.css")),
+];
+
+pub(crate) const PAGE: &str = include_str!("../../board/index.html");
+
+/// Every file but the page: its path, its type and its text.
+pub(crate) fn files() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    let modules = MODULES.into_iter().map(|(path, text)| (path, JAVASCRIPT, text));
+    let styles = STYLES.into_iter().map(|(path, text)| (path, CSS, text));
+    modules.chain(styles).chain([("/uplot.js", JAVASCRIPT, PLOTTING)])
+}
 
 /// The page, with the token that its changes need.
 pub(crate) fn page(token: &str) -> Response {

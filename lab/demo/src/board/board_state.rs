@@ -6,6 +6,9 @@ use crate::running_system::RunningSystem;
 
 use super::faults::Faults;
 use super::load::BoardLoad;
+use super::recording::Recorder;
+use super::steps::Steps;
+use super::twin::Twin;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -14,7 +17,10 @@ pub(crate) struct BoardState {
     pub(crate) token: Arc<str>,
     pub(crate) system: Arc<RunningSystem>,
     pub(crate) faults: Arc<Faults>,
+    pub(crate) twin: Arc<Twin>,
+    pub(crate) steps: Arc<Steps>,
     pub(crate) load: Arc<BoardLoad>,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) snapshots: watch::Receiver<Arc<str>>,
     pub(crate) streams: Arc<Semaphore>,
 }

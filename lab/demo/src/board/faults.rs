@@ -1,14 +1,14 @@
 //! Faults that the page can cause: one at a time, each ends by itself. Before it strikes, the person predicts.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::reconciliation::{Kind, Reconciliation, Wait, settle};
+use crate::reconciliation::{Ending, Kind, Reconciliation, Wait, settle};
 use crate::running_system::RunningSystem;
 use crate::target::{Action, Target};
 
@@ -23,6 +23,9 @@ const RATE: u32 = 20;
 
 /// How long the load goes on after the repair.
 const RECOVERY: Duration = Duration::from_secs(4);
+
+/// How long everything may stay as it is, after the repair, until what is missing counts as lost.
+const UNCHANGED_FOR: Duration = Duration::from_secs(30);
 
 /// How long everything may take to come to rest.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(120);
@@ -96,7 +99,8 @@ struct FaultVerdict {
     answers: Answers,
     lost: u64,
     doubled: u64,
-    phantom: u64,
+    /// Of any kind: also effects without a cause, wrong sums, and events out of order.
+    findings: u64,
     acknowledged: u64,
     /// Seconds from the repair until everything was at rest.
     recovered_after: f64,
@@ -119,10 +123,10 @@ pub(crate) struct Begun {
     predicted: Prediction,
 }
 
-/// A fault is active already.
+/// Something else has to end first.
 #[derive(Debug, thiserror::Error)]
-#[error("one fault at a time: {0}")]
-pub(crate) struct Busy(String);
+#[error("one at a time: {0}")]
+pub(crate) struct Busy(pub(crate) String);
 
 impl Faults {
     /// The receiver is for [`carry_out`](Self::carry_out).
@@ -185,16 +189,30 @@ impl Faults {
     }
 
     async fn inject(&self, fault: &Begun, system: &RunningSystem, load: &BoardLoad) -> Result<FaultVerdict> {
-        let rate_before = load.rate();
-        if rate_before == 0 {
+        let started_load = load.rate() == 0;
+        if started_load {
             load.set_rate(RATE).await?;
         }
-        let before = load.answers();
+        let verdict = self.inject_under_load(fault, system, load).await;
+        // A rate that was chosen meanwhile stays.
+        if started_load && load.rate() == RATE {
+            load.set_rate(0).await?;
+        }
+        verdict
+    }
+
+    async fn inject_under_load(
+        &self,
+        fault: &Begun,
+        system: &RunningSystem,
+        load: &BoardLoad,
+    ) -> Result<FaultVerdict> {
+        let from = SystemTime::now();
         let injected = system.act(fault.action, &fault.target).await;
         if injected.is_ok() {
             sleep(fault.lasts).await;
         }
-        let during = difference(load.answers(), before);
+        let to = SystemTime::now();
         // Also if the injection failed half-way.
         let repaired = system.act(fault.repair, &fault.target).await;
         injected?;
@@ -202,11 +220,14 @@ impl Faults {
         self.change(|state| state.phase = Phase::Recovering);
         let repaired = std::time::Instant::now();
         sleep(RECOVERY).await;
-        load.set_rate(rate_before).await?;
-        // A load that goes on never comes to rest: then the judge waits for a moment in which nothing is in progress.
-        let read = async || system.reconcile(&load.ledger().acknowledged()?).await;
-        let settled = settle(Wait::until_decided(SETTLE_DEADLINE), read).await?;
-        Ok(judge(&settled.reconciliation, during, fault.predicted, repaired.elapsed()))
+        // While orders are placed, there is always one in progress.
+        let rate = load.rate();
+        load.set_rate(0).await?;
+        let judged = judge(fault, load.answers_between(from, to), system, load).await;
+        if load.rate() == 0 {
+            load.set_rate(rate).await?;
+        }
+        Ok(FaultVerdict { recovered_after: repaired.elapsed().as_secs_f64(), ..judged? })
     }
 
     fn change(&self, change: impl FnOnce(&mut FaultState)) {
@@ -216,36 +237,40 @@ impl Faults {
     }
 }
 
-fn difference(now: Answers, before: Answers) -> Answers {
-    Answers {
-        accepted: now.accepted - before.accepted,
-        refused: now.refused - before.refused,
-        failed: now.failed - before.failed,
-    }
-}
-
-fn judge(read: &Reconciliation, answers: Answers, predicted: Prediction, took: Duration) -> FaultVerdict {
+/// Waits until everything is at rest, and compares what was found with the prediction.
+async fn judge(
+    fault: &Begun,
+    answers: Answers,
+    system: &RunningSystem,
+    load: &BoardLoad,
+) -> Result<FaultVerdict> {
+    let read = async || system.reconcile(&load.ledger().acknowledged()?).await;
+    let wait = Wait::until_decided(SETTLE_DEADLINE).or_unchanged_for(UNCHANGED_FOR);
+    let settled = settle(wait, read).await?;
+    ensure!(settled.ending != Ending::DeadlinePassed, "not everything was at rest after {SETTLE_DEADLINE:?}");
+    let read: &Reconciliation = &settled.reconciliation;
     let (lost, doubled) = (read.count_everywhere(Kind::Missing), read.count_everywhere(Kind::Doubled));
-    let Answers { accepted, refused, failed } = answers;
+    let Answers { accepted, refused, hanging } = answers;
+    ensure!(accepted + refused + hanging > 0, "no order was placed meanwhile");
     // What happened to most of them.
-    let orders = if accepted >= refused.max(failed) {
+    let orders = if accepted >= refused.max(hanging) {
         NewOrders::Accepted
-    } else if refused >= failed {
+    } else if refused >= hanging {
         NewOrders::Refused
     } else {
         NewOrders::Hanging
     };
-    let found = Prediction { orders, lost: lost > 0, doubled: doubled > 0 };
+    let (found, predicted) = (Prediction { orders, lost: lost > 0, doubled: doubled > 0 }, fault.predicted);
     let right =
         [found.orders == predicted.orders, found.lost == predicted.lost, found.doubled == predicted.doubled];
-    FaultVerdict {
+    Ok(FaultVerdict {
         found,
         right: right.map(u8::from).iter().sum(),
         answers,
         lost,
         doubled,
-        phantom: read.count_everywhere(Kind::Phantom),
+        findings: read.findings.iter().map(|found| found.count).sum(),
         acknowledged: read.acknowledged,
-        recovered_after: took.as_secs_f64(),
-    }
+        recovered_after: 0.0,
+    })
 }

@@ -1,26 +1,40 @@
 //! The orders that the board places: one by a click, or a constant rate.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use load_tests::{Answer, Load, Outcome};
 use serde::Serialize;
-use std::time::Duration;
 
 use crate::ledger::Ledger;
 use crate::load::StoppableLoad;
 
 /// The most orders a second that a click can ask for.
-pub(crate) const MAX_RATE: u32 = 200;
+const MAX_RATE: u32 = 200;
+
+/// An order that is not answered so soon is left hanging, in the eyes of a client.
+const PROMPT: Duration = Duration::from_secs(2);
+
+/// How many answers are remembered: those of more than the longest fault.
+const REMEMBERED: usize = 30_000;
 
 /// How requests were answered.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Answers {
     pub(crate) accepted: u64,
+    /// By an answer, or because no connection was accepted.
     pub(crate) refused: u64,
-    /// No answer in time, or none at all.
-    pub(crate) failed: u64,
+    /// No answer within two seconds.
+    pub(crate) hanging: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Accepted,
+    Refused,
+    Hanging,
 }
 
 /// At most one load at a time.
@@ -29,7 +43,8 @@ pub(crate) struct BoardLoad {
     url: String,
     ledger: Arc<Ledger>,
     running: Mutex<Option<(u32, StoppableLoad)>>,
-    answers: Arc<Mutex<Answers>>,
+    /// When each order was due, and how it was answered.
+    answers: Arc<Mutex<VecDeque<(SystemTime, Kind)>>>,
 }
 
 impl BoardLoad {
@@ -42,26 +57,10 @@ impl BoardLoad {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |(rate, _)| *rate)
     }
 
-    /// Places so many orders a second from now on.
+    /// Places so many orders a second from now on. Returns when all earlier ones are answered, or past their deadline.
     pub(crate) async fn set_rate(&self, rate: u32) -> Result<()> {
         let rate = rate.min(MAX_RATE);
-        let next = (rate > 0).then(|| {
-            let load = Load::new(self.url.clone(), rate, Duration::MAX);
-            let (record, answers) = (self.ledger.recorder(), self.answers.clone());
-            (
-                rate,
-                StoppableLoad::run(load, move |outcome: Outcome| {
-                    let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
-                    match &outcome.answer {
-                        Answer::Accepted(_) => answers.accepted += 1,
-                        Answer::Refused(..) => answers.refused += 1,
-                        _ => answers.failed += 1,
-                    }
-                    drop(answers);
-                    record(outcome);
-                }),
-            )
-        });
+        let next = (rate > 0).then(|| (rate, self.start(rate)));
         let before =
             std::mem::replace(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner), next);
         if let Some((_, load)) = before {
@@ -70,9 +69,33 @@ impl BoardLoad {
         Ok(())
     }
 
-    /// How requests were answered since the board began.
-    pub(crate) fn answers(&self) -> Answers {
-        *self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn start(&self, rate: u32) -> StoppableLoad {
+        let load = Load::new(self.url.clone(), rate, Duration::MAX);
+        let (record, answers) = (self.ledger.recorder(), self.answers.clone());
+        StoppableLoad::run(load, move |outcome: Outcome| {
+            if let Some(kind) = kind(&outcome) {
+                let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+                answers.push_back((outcome.due, kind));
+                if answers.len() > REMEMBERED {
+                    answers.pop_front();
+                }
+            }
+            record(outcome);
+        })
+    }
+
+    /// How the orders were answered that were due between two moments, as far as it is known.
+    pub(crate) fn answers_between(&self, from: SystemTime, to: SystemTime) -> Answers {
+        let mut found = Answers::default();
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, kind) in answers.iter().filter(|(due, _)| (from..to).contains(due)) {
+            match kind {
+                Kind::Accepted => found.accepted += 1,
+                Kind::Refused => found.refused += 1,
+                Kind::Hanging => found.hanging += 1,
+            }
+        }
+        found
     }
 
     pub(crate) fn record(&self, id: uuid::Uuid) {
@@ -81,5 +104,41 @@ impl BoardLoad {
 
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+}
+
+/// What a client has seen. `None`: the order was never sent.
+fn kind(outcome: &Outcome) -> Option<Kind> {
+    let late = outcome.finished.duration_since(outcome.due).is_ok_and(|took| took > PROMPT);
+    Some(match &outcome.answer {
+        Answer::Shed => return None,
+        _ if late => Kind::Hanging,
+        Answer::Accepted(_) => Kind::Accepted,
+        Answer::Refused(_) => Kind::Refused,
+        // At once: the connection was refused, or it was cut.
+        Answer::Failed(_) => Kind::Refused,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_comes_late_leaves_the_client_hanging() {
+        let due = SystemTime::now();
+        let outcome = |answer: Answer, after: u64| Outcome {
+            number: 0,
+            due,
+            finished: due + Duration::from_secs(after),
+            answer,
+        };
+        let id = uuid::Uuid::nil();
+        assert!(matches!(kind(&outcome(Answer::Accepted(id), 1)), Some(Kind::Accepted)));
+        assert!(matches!(kind(&outcome(Answer::Accepted(id), 4)), Some(Kind::Hanging)));
+        assert!(matches!(kind(&outcome(Answer::Failed("time-out".into()), 5)), Some(Kind::Hanging)));
+        assert!(matches!(kind(&outcome(Answer::Failed("no connection".into()), 0)), Some(Kind::Refused)));
+        assert!(matches!(kind(&outcome(Answer::Refused(503), 0)), Some(Kind::Refused)));
+        assert!(kind(&outcome(Answer::Shed, 0)).is_none());
     }
 }

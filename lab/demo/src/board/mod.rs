@@ -6,11 +6,17 @@
 mod assets;
 mod board_state;
 mod collector;
+mod failed;
 mod faults;
 mod guard;
 mod load;
 mod orders;
+mod recording;
 mod server;
 mod snapshot;
+mod source_lines;
+mod step_system;
+mod steps;
+mod twin;
 
 pub(crate) use server::serve;

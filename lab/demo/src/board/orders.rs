@@ -1,6 +1,6 @@
 //! One order, as its rows tell it.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -24,12 +24,7 @@ pub(crate) async fn place(system: &RunningSystem, load: &BoardLoad) -> Result<Pl
         "lines": [{ "sku": "TEA-001", "quantity": 2 }, { "sku": "MUG-001", "quantity": 1 }],
     });
     let sent = std::time::Instant::now();
-    let url = format!("{}/orders", system.orders_url());
-    let response = http::client()?.post(&url).json(&body).send().await?;
-    let (status, answer) = (response.status(), response.text().await?);
-    ensure!(status == 201, "the order was answered with {status}: {answer}");
-    let answer: Value = serde_json::from_str(&answer)?;
-    let id = answer["id"].as_str().context("201 without an id")?.parse()?;
+    let id = http::place(http::order_request(system.orders_url(), &body)?).await?;
     load.record(id);
     Ok(Placed { id, milliseconds: sent.elapsed().as_secs_f64() * 1e3 })
 }
@@ -41,7 +36,7 @@ pub(crate) async fn story(system: &RunningSystem, id: Uuid) -> Result<Value> {
              select 'orders', 'wrote the order and OrderCreated, in one commit', 'OrderCreated', created_at
              from orders.outbox where aggregate_id = '{id}' and event_type = 'OrderCreated'
              union all
-             select 'relay of orders', 'published ' || event_type, event_type, published_at
+             select 'relay of orders', 'marked ' || event_type || ' as published', event_type, published_at
              from orders.outbox where aggregate_id = '{id}' and published_at is not null
              union all
              select 'inventory', case state when 'rejected' then 'rejected the order: out of stock'
@@ -51,7 +46,7 @@ pub(crate) async fn story(system: &RunningSystem, id: Uuid) -> Result<Value> {
              select 'inventory', 'released the stock', 'OrderCancelled', released_at
              from inventory.reservations where order_id = '{id}' and released_at is not null
              union all
-             select 'relay of inventory', 'published ' || e.event_type, e.event_type, e.published_at
+             select 'relay of inventory', 'marked ' || e.event_type || ' as published', e.event_type, e.published_at
              from inventory.outbox e join inventory.reservations r on r.id = e.aggregate_id
              where r.order_id = '{id}' and e.published_at is not null
              union all
@@ -65,7 +60,7 @@ pub(crate) async fn story(system: &RunningSystem, id: Uuid) -> Result<Value> {
              select 'payment provider', 'refunded the charge', 'OrderCancelled', refunded_at
              from billing.payments where order_id = '{id}' and refunded_at is not null
              union all
-             select 'relay of billing', 'published ' || e.event_type, e.event_type, e.published_at
+             select 'relay of billing', 'marked ' || e.event_type || ' as published', e.event_type, e.published_at
              from billing.outbox e join billing.payments p on p.id = e.aggregate_id
              where p.order_id = '{id}' and e.published_at is not null
              union all

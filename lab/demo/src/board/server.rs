@@ -19,13 +19,17 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use uuid::Uuid;
 
+use crate::choice::Choice;
 use crate::ledger::Ledger;
 use crate::running_system::RunningSystem;
 
 use super::board_state::BoardState;
+use super::collector::{Sources, collect};
 use super::faults::{Busy, Faults, Strike};
 use super::load::BoardLoad;
-use super::{assets, collector, guard, orders};
+use super::steps::{StepRequest, Steps};
+use super::twin::{Compare, Twin};
+use super::{assets, failed, guard, orders};
 
 /// Pages that are told at the same time.
 const STREAMS: usize = 16;
@@ -33,41 +37,67 @@ const STREAMS: usize = 16;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Serves the page over a running system until the future is dropped.
-pub(crate) async fn serve(listener: TcpListener, system: RunningSystem) -> Result<()> {
+pub(crate) async fn serve(listener: TcpListener, system: RunningSystem, choice: Choice) -> Result<()> {
     let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
-    let system = Arc::new(system);
-    let (faults, begun) = Faults::new();
-    let faults = Arc::new(faults);
-    let load = Arc::new(BoardLoad::new(system.orders_url(), ledger));
+    let (faults, strikes) = Faults::new();
+    let (twin, comparisons) = Twin::new();
+    let (steps, requests) = Steps::new();
     let (pages, snapshots) = watch::channel(Arc::from("null"));
     let state = BoardState {
         port: listener.local_addr()?.port(),
         token: Uuid::new_v4().simple().to_string().into(),
-        system: system.clone(),
-        faults: faults.clone(),
-        load: load.clone(),
+        load: Arc::new(BoardLoad::new(system.orders_url(), ledger)),
+        system: Arc::new(system),
+        faults: Arc::new(faults),
+        twin: Arc::new(twin),
+        steps: Arc::new(steps),
+        recorder: Arc::default(),
         snapshots,
         streams: Arc::new(Semaphore::new(STREAMS)),
     };
+    let BoardState { system, faults, twin, steps, load, recorder, .. } = state.clone();
+    let sources = Sources {
+        faults: faults.clone(),
+        twin: twin.clone(),
+        steps: steps.clone(),
+        load: load.clone(),
+        recorder,
+    };
+    tokio::select! {
+        ended = axum::serve(listener, routes(state)) => ended.context("the board's server ended"),
+        () = collect(&system, &sources, pages) => Ok(()),
+        () = faults.carry_out(strikes, &system, &load) => Ok(()),
+        () = twin.carry_out(comparisons, choice) => Ok(()),
+        () = steps.carry_out(requests, choice) => Ok(()),
+    }
+}
+
+fn routes(state: BoardState) -> Router {
     let mut routes = Router::new()
         .route("/", get(|State(state): State<BoardState>| async move { assets::page(&state.token) }))
         // Browsers ask for it.
         .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .route("/stream", get(follow))
+        .route("/recording", get(|State(state): State<BoardState>| async move { state.recorder.download() }))
         .route("/orders/{id}", get(story))
         .route("/orders", post(place))
         .route("/load", post(set_load))
-        .route("/fault", post(strike));
-    for (path, content_type, text) in assets::FILES {
+        .route("/fault", post(strike))
+        .route("/twin", post(compare))
+        .route("/steps", post(step))
+        .route("/failed", get(list_failed))
+        .route("/failed/{service}/{key}", get(show_failed))
+        .route("/failed/replay", post(replay_failed))
+        .route("/failed/discard", post(discard_failed))
+        .route("/failed/send", post(send_bad_message));
+    for (path, content_type, text) in assets::files() {
         routes = routes.route(path, get(move || async move { assets::file(content_type, text) }));
     }
-    let routes = routes.layer(middleware::from_fn_with_state(state.clone(), guard::guard)).with_state(state);
-    tokio::select! {
-        ended = axum::serve(listener, routes) => ended.context("the board's server ended"),
-        () = collector::collect(&system, &faults, &load, pages) => Ok(()),
-        () = faults.carry_out(begun, &system, &load) => Ok(()),
-    }
+    routes.layer(middleware::from_fn_with_state(state.clone(), guard::guard)).with_state(state)
 }
+
+/// A request's body; one that cannot be read is refused in axum's words.
+type Body<T> = Result<Json<T>, JsonRejection>;
 
 /// Sends a snapshot whenever there is a new one. A page that does not keep up misses some.
 async fn follow(State(state): State<BoardState>) -> Response {
@@ -84,11 +114,15 @@ async fn follow(State(state): State<BoardState>) -> Response {
 }
 
 async fn story(State(state): State<BoardState>, Path(id): Path<Uuid>) -> Response {
-    answer(orders::story(&state.system, id).await.map(Json))
+    let story = orders::story(&state.system, id).await;
+    if let Ok(story) = &story {
+        state.recorder.keep_story(story);
+    }
+    answer(story)
 }
 
 async fn place(State(state): State<BoardState>) -> Response {
-    answer(orders::place(&state.system, &state.load).await.map(Json))
+    answer(orders::place(&state.system, &state.load).await)
 }
 
 #[derive(Deserialize)]
@@ -97,31 +131,88 @@ struct Rate {
     rate: u32,
 }
 
-async fn set_load(State(state): State<BoardState>, body: Result<Json<Rate>, JsonRejection>) -> Response {
+async fn set_load(State(state): State<BoardState>, body: Body<Rate>) -> Response {
     match body {
-        Ok(Json(Rate { rate })) => answer(state.load.set_rate(rate).await.map(|()| Json(json!({})))),
+        Ok(Json(Rate { rate })) => answer(state.load.set_rate(rate).await.map(|()| json!({}))),
         Err(invalid) => invalid.into_response(),
     }
 }
 
-async fn strike(State(state): State<BoardState>, body: Result<Json<Strike>, JsonRejection>) -> Response {
+async fn strike(State(state): State<BoardState>, body: Body<Strike>) -> Response {
     let strike = match body {
         Ok(Json(strike)) => strike,
         Err(invalid) => return invalid.into_response(),
     };
     if !state.system.can_act() {
-        return (StatusCode::FORBIDDEN, "this board has no access to the container engine").into_response();
+        return forbidden("this board has no access to the container engine");
     }
-    match state.faults.begin(&strike) {
+    begun(state.faults.begin(&strike))
+}
+
+async fn compare(State(state): State<BoardState>, body: Body<Compare>) -> Response {
+    match body {
+        Ok(_) if !state.system.has_processes() => forbidden(NEEDS_PROCESSES),
+        Ok(Json(compare)) => begun(state.twin.begin(&compare)),
+        Err(invalid) => invalid.into_response(),
+    }
+}
+
+async fn step(State(state): State<BoardState>, body: Body<StepRequest>) -> Response {
+    match body {
+        Ok(_) if !state.system.has_processes() => forbidden(NEEDS_PROCESSES),
+        Ok(Json(request)) => begun(state.steps.request(request)),
+        Err(invalid) => invalid.into_response(),
+    }
+}
+
+async fn list_failed(State(state): State<BoardState>) -> Response {
+    answer(failed::list(&state.system).await)
+}
+
+async fn show_failed(
+    State(state): State<BoardState>,
+    Path((service, key)): Path<(String, String)>,
+) -> Response {
+    answer(failed::show(&state.system, &format!("{service}/{key}")).await)
+}
+
+async fn replay_failed(State(state): State<BoardState>, body: Body<failed::Replay>) -> Response {
+    match body {
+        Ok(Json(replay)) => answer(failed::replay(&state.system, replay).await),
+        Err(invalid) => invalid.into_response(),
+    }
+}
+
+async fn discard_failed(State(state): State<BoardState>, body: Body<failed::Discard>) -> Response {
+    match body {
+        Ok(Json(discard)) => answer(failed::discard(&state.system, discard).await),
+        Err(invalid) => invalid.into_response(),
+    }
+}
+
+async fn send_bad_message(State(state): State<BoardState>) -> Response {
+    answer(failed::send_bad_message(&state.system).await.map(|()| json!({})))
+}
+
+const NEEDS_PROCESSES: &str =
+    "the lab programs and variants are in no image: `cargo demo --with local up` has them";
+
+fn forbidden(reason: &'static str) -> Response {
+    (StatusCode::FORBIDDEN, reason).into_response()
+}
+
+/// The answer to a request that begins something.
+fn begun(result: Result<()>) -> Response {
+    match result {
         Ok(()) => Json(json!({})).into_response(),
         Err(error) if error.is::<Busy>() => (StatusCode::CONFLICT, error.to_string()).into_response(),
         Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}")).into_response(),
     }
 }
 
-fn answer<T: IntoResponse>(result: Result<T>) -> Response {
+fn answer<T: serde::Serialize>(result: Result<T>) -> Response {
     match result {
-        Ok(body) => body.into_response(),
+        Ok(body) => Json(body).into_response(),
         Err(error) => (StatusCode::BAD_GATEWAY, format!("{error:#}")).into_response(),
     }
 }

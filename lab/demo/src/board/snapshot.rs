@@ -17,13 +17,18 @@ pub(crate) struct Snapshot {
     /// Each service's metrics, summed over labels that the page does not show.
     pub(crate) metrics: BTreeMap<&'static str, Option<BTreeMap<String, f64>>>,
     pub(crate) reconciliation: Option<Summary>,
-    /// Since when the reconciliation could not be read, in milliseconds since 1970.
+    /// Since when the reconciliation could not be read, in milliseconds since 1970, and why.
     pub(crate) unreadable_since: Option<u64>,
+    pub(crate) unreadable_because: Option<String>,
     /// Orders per second that the board places.
     pub(crate) load: u32,
     /// Whether the board can kill and freeze. Otherwise it shows the line to copy.
     pub(crate) can_act: bool,
+    /// Whether it can start other systems, for the twin and for step mode.
+    pub(crate) has_processes: bool,
     pub(crate) fault: Option<super::faults::FaultState>,
+    pub(crate) twin: Option<super::twin::TwinState>,
+    pub(crate) steps: super::steps::StepsState,
 }
 
 /// Whether a part works.
@@ -58,8 +63,6 @@ pub(crate) struct Summary {
     pub(crate) phantom: u64,
     pub(crate) wrong_sums: u64,
     pub(crate) out_of_order: u64,
-    /// Effects that may still arrive.
-    pub(crate) on_the_way: u64,
     /// The first finding in words.
     pub(crate) first_finding: Option<String>,
     pub(crate) charged: i64,
@@ -70,15 +73,15 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn new(read: &Reconciliation, at: u64, milliseconds: u64) -> Self {
-        // Until the system is quiescent an effect may be on its way, and the sums may differ by it.
-        let done = read.in_progress() == 0;
+    /// `idle`: no message is on its way to a consumer, and none is being applied. Until then, or while the system is not
+    /// quiescent, an effect that is missing may still arrive.
+    pub(crate) fn new(read: &Reconciliation, idle: bool, at: u64, milliseconds: u64) -> Self {
+        let done = idle && read.in_progress() == 0;
         let certain = |kind| {
             let found =
                 read.findings.iter().filter(|found| found.kind == kind && (done || !found.may_arrive()));
             found.map(|found| found.count).sum()
         };
-        let on_the_way = read.findings.iter().filter(|found| !done && found.may_arrive());
         let first = read.findings.iter().find(|found| done || !found.may_arrive());
         Self {
             at,
@@ -95,7 +98,6 @@ impl Summary {
             phantom: certain(Kind::Phantom),
             wrong_sums: certain(Kind::WrongSum),
             out_of_order: certain(Kind::OutOfOrder),
-            on_the_way: on_the_way.map(|found| found.count).sum(),
             first_finding: first.map(|found| {
                 format!(
                     "{}: {} ({})",

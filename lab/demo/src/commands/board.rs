@@ -17,6 +17,6 @@ pub(crate) async fn run(choice: Choice, address: SocketAddr, terminal: &Terminal
     let listener =
         TcpListener::bind(address).await.with_context(|| format!("failed to listen on {address}"))?;
     terminal.print(format!("The board: http://localhost:{}", listener.local_addr()?.port()));
-    board::serve(listener, system).await?;
+    board::serve(listener, system, choice).await?;
     Ok(Verdict::Held)
 }

@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 
 use crate::alteration::Alteration;
 use crate::choice::Choice;
-use crate::drills::{self, Drill, DrillOptions, Group, Subject};
+use crate::drills::{self, Drill, DrillOptions, Group, SERVICE, Subject, own_system, run_both, run_on_own};
 use crate::network_system::NetworkSystem;
-use crate::own_system::OwnSystem;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 use crate::variant::Variant;
@@ -69,16 +68,8 @@ pub(crate) async fn run_twin(
     terminal: &Terminal,
 ) -> Result<Verdict> {
     let [name] = names else { bail!("a twin runs one drill at a time") };
-    let drill = drills::find(name)?;
+    let [service, variant] = run_both(choice, drills::find(name)?, options, twin, terminal).await?;
     let width = twin.name().len().max(SERVICE.len());
-    let run_one = async |name: &str, alteration| {
-        let own = own_system(drill).altered(&alteration);
-        run_on_own(choice, drill, own, options, &terminal.labelled(&format!("{name:<width$}"))).await
-    };
-    let (service, variant) = tokio::try_join!(
-        run_one(SERVICE, Alteration::None),
-        run_one(twin.name(), Alteration::Variant(twin))
-    )?;
     terminal.print("");
     for (name, (verdict, _)) in [(SERVICE, &service), (twin.name(), &variant)] {
         terminal.print(format!("{name:<width$}  {}", verdict.word()));
@@ -86,9 +77,6 @@ pub(crate) async fn run_twin(
     terminal.document(&[service.1, variant.1])?;
     Ok(service.0)
 }
-
-/// What a twin is compared with.
-const SERVICE: &str = "order service";
 
 /// How one drill ended.
 struct DrillResult {
@@ -144,37 +132,6 @@ async fn run_each(
         }
     }
     Ok(results)
-}
-
-/// The system that a drill needs, where the running one cannot be used.
-fn own_system(drill: &Drill) -> OwnSystem {
-    match drill.system {
-        Subject::Own(own) => own(),
-        Subject::Running | Subject::Proxied => OwnSystem::default(),
-    }
-}
-
-async fn run_on_own(
-    choice: Choice,
-    drill: &Drill,
-    own: OwnSystem,
-    options: DrillOptions,
-    terminal: &Terminal,
-) -> Result<(Verdict, Value)> {
-    if !own.clocks.is_empty() {
-        choice.prepare_faketime(terminal).await?;
-    }
-    terminal.print("");
-    terminal.print(format!("The drill {} has a system of its own.", drill.name));
-    let logs = drills::folder(drill, &own.alteration).join("logs");
-    let Some(system) = RunningSystem::start_own(choice, own, logs, terminal).await? else {
-        return Ok((Verdict::Interrupted, Value::Null));
-    };
-    let ended = drills::run(drill, options, &system, terminal).await;
-    let stopped = system.stop(terminal).await;
-    let ended = ended?;
-    stopped?;
-    Ok(ended)
 }
 
 fn list(terminal: &Terminal) -> Result<Verdict> {

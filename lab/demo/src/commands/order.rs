@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use testbed::eventually;
 use uuid::Uuid;
@@ -16,11 +16,6 @@ use crate::verdict::Verdict;
 
 /// How long an order is followed. Milliseconds are usual; while the broker is unavailable it takes as long as that.
 const END_DEADLINE: Duration = Duration::from_secs(30);
-
-#[derive(Deserialize)]
-struct Placed {
-    id: Uuid,
-}
 
 /// One step of the order, in milliseconds after it was placed, by the databases' clocks.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -76,15 +71,10 @@ pub(crate) async fn follow(
         }),
     };
     let sent = Instant::now();
-    let url = format!("{}/orders", system.orders_url());
-    let response = http::client()?.post(&url).json(&order).send().await;
-    let response = response.with_context(|| format!("failed to request {url}"))?;
-    let (status, body) = (response.status().as_u16(), response.text().await?);
+    let id = http::place(http::order_request(system.orders_url(), &order)?).await?;
     let took = sent.elapsed();
-    ensure!(status == 201, "the order was refused with {status}: {body}");
-    let Placed { id } = serde_json::from_str(&body).with_context(|| format!("201 without an id: {body}"))?;
     ledger.record(id, SystemTime::now());
-    terminal.print(format!("  {url}/{id}"));
+    terminal.print(format!("  {}/orders/{id}", system.orders_url()));
     let mut line = format!("  accepted (201 after {:.1} ms)", milliseconds(took));
 
     let mut seen: Vec<Step> = vec![];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use testbed::eventually;
 use trace_store::{ReceivedSpan, TraceStore, waterfall};
@@ -110,12 +110,8 @@ async fn follow(system: &RunningSystem, store: &TraceStore, terminal: &Terminal)
 /// Places an order in a trace that this process begins, and returns its id.
 async fn place(system: &RunningSystem, trace_id: &str) -> Result<Uuid> {
     let body = json!({ "customerId": Uuid::new_v4(), "lines": [{ "sku": "TEA-001", "quantity": 2 }] });
-    let url = format!("{}/orders", system.orders_url());
-    let request = http::client()?.post(&url).json(&body);
-    let response = request.header("traceparent", format!("00-{trace_id}-b7ad6b7169203331-01")).send().await?;
-    ensure!(response.status() == 201, "the order was answered with {}", response.status());
-    let order: Value = response.json().await?;
-    Ok(order["id"].as_str().context("201 without an id")?.parse()?)
+    let request = http::order_request(system.orders_url(), &body)?;
+    http::place(request.header("traceparent", format!("00-{trace_id}-b7ad6b7169203331-01"))).await
 }
 
 /// What a trace should show and does not, or shows and should not.

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use testbed::Home;
 use testbed::guard::GuardedProcess;
 use tokio::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Duration, interval};
 use uuid::Uuid;
 
-use crate::choice::Choice;
+use crate::choice::{Choice, With};
 use crate::compose::Compose;
 use crate::control;
 use crate::interrupt::{interrupted, or_interrupted};
@@ -50,15 +50,18 @@ async fn local(terminal: &Terminal) -> Result<Verdict> {
     state.write()?;
     let (system, stop) = (Arc::new(system), Arc::new(Notify::new()));
     // From now on other commands find the system, and the board is one of them.
-    let serving = tokio::spawn(control::serve(listener, state.token.clone(), system.clone(), stop.clone()));
-    let board = start_board().await;
+    let mut serving =
+        tokio::spawn(control::serve(listener, state.token.clone(), system.clone(), stop.clone()));
+    let board = tokio::select! {
+        board = start_board(With::Local) => board,
+        stop = interrupted() => {
+            State::remove();
+            return stop.map(|()| Verdict::Interrupted);
+        }
+    };
     let addresses = &state.addresses;
     print_first_steps(terminal, &addresses.orders_url);
-    match &board {
-        Ok((url, _)) => terminal.print(format!("  board       {url}  (see it, break it, read the verdict)")),
-        // Everything else works without it.
-        Err(error) => terminal.print(format!("  board       {error:#}")),
-    }
+    print_board(terminal, &board);
     terminal.print(format!("  inventory   {}/metrics", addresses.inventory_url));
     terminal.print(format!("  billing     {}/metrics", addresses.billing_url));
     terminal.print(format!("  provider    {}/faults", addresses.provider_url));
@@ -73,12 +76,16 @@ async fn local(terminal: &Terminal) -> Result<Verdict> {
     tokio::select! {
         interrupted = interrupted() => interrupted?,
         () = stop.notified() => {}
+        // It serves for ever: an end is a panic.
+        _ = &mut serving => terminal.print("The commands of other terminals are no longer served."),
         () = print_failures(&system, terminal) => {}
     }
     terminal.print("Stopping …");
     drop(board);
-    serving.abort();
-    let _ = serving.await;
+    if !serving.is_finished() {
+        serving.abort();
+        let _ = serving.await;
+    }
     // If a client's connection still uses the system, the processes are killed with this one.
     let stopped = match Arc::try_unwrap(system) {
         Ok(system) => system.stop().await,
@@ -111,7 +118,16 @@ async fn containers(terminal: &Terminal) -> Result<Verdict> {
     let up = or_interrupted(async { compose.up(terminal).await.map(|()| Verdict::Held) }).await;
     if let Ok(Verdict::Held) = up {
         let url = compose.orders_url().await?.unwrap_or_default();
+        let board = tokio::select! {
+            board = start_board(With::Docker) => board,
+            stop = interrupted() => {
+                stop?;
+                compose.down(false).await?;
+                return Ok(Verdict::Interrupted);
+            }
+        };
         print_first_steps(terminal, &url);
+        print_board(terminal, &board);
         terminal.print("  Nothing else is published: `docker compose logs`, `docker compose exec postgres psql -U auditor shop`");
         terminal.print("");
         terminal.print("Ctrl-C stops everything and keeps the data; `cargo demo down` erases it.");
@@ -130,16 +146,33 @@ const BOARD_PORT: u16 = 8090;
 const BOARD_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Starts the board as a process of its own: whatever happens to it, the system goes on. It ends with the returned value.
-async fn start_board() -> Result<(String, GuardedProcess)> {
+async fn start_board(with: With) -> Result<(String, GuardedProcess)> {
     let port = if testbed::is_free(BOARD_PORT) { BOARD_PORT } else { testbed::free_port()? };
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--with", "local", "board", "--address", &format!("127.0.0.1:{port}")]);
-    let process = GuardedProcess::spawn(&command, &paths::home().join("board.log"))?;
+    let with = if with == With::Local { "local" } else { "docker" };
+    command.args(["--with", with, "board", "--address", &format!("127.0.0.1:{port}")]);
+    let mut process = GuardedProcess::spawn(&command, &paths::home().join("board.log"))?;
     let listening = testbed::eventually("the board", BOARD_DEADLINE, async || {
-        Ok(Some(TcpStream::connect(("127.0.0.1", port)).await.map(drop)?))
+        // One that has ended will never listen.
+        if process.exit_status()?.is_some() {
+            return Ok(Some(false));
+        }
+        Ok(Some(TcpStream::connect(("127.0.0.1", port)).await.map(|_| true)?))
     });
-    listening.await.with_context(|| process.log_tail())?;
+    ensure!(
+        listening.await.with_context(|| process.log_tail())?,
+        "the board has ended; {}",
+        process.log_tail()
+    );
     Ok((format!("http://localhost:{port}"), process))
+}
+
+fn print_board(terminal: &Terminal, board: &Result<(String, GuardedProcess)>) {
+    match board {
+        Ok((url, _)) => terminal.print(format!("  board       {url}  (see it, break it, read the verdict)")),
+        // Everything else works without it.
+        Err(error) => terminal.print(format!("  board       {error:#}")),
+    }
 }
 
 fn print_first_steps(terminal: &Terminal, url: &str) {

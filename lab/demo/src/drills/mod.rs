@@ -8,6 +8,7 @@ mod database;
 mod drill;
 mod drill_run;
 mod network;
+mod on_own;
 mod progress;
 mod report;
 mod restart;
@@ -26,7 +27,7 @@ use crate::verdict::Verdict;
 
 pub(crate) use drill::{Drill, Group, Subject};
 pub(crate) use drill_run::DrillOptions;
-pub(crate) use written_report::folder;
+pub(crate) use on_own::{SERVICE, own_system, run_both, run_on_own};
 
 use drill_run::DrillRun;
 

@@ -51,6 +51,16 @@ impl Drop for CrashFile {
     }
 }
 
+/// Whether a process is stopped by a signal, from `/proc`.
+///
+/// # Errors
+/// When there is no such process.
+pub fn is_stopped(pid: u32) -> Result<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .with_context(|| format!("failed to read the state of process {pid}"))?;
+    Ok(status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
+}
+
 /// Continues a process that has frozen itself.
 pub fn resume_process(pid: u32) -> Result<()> {
     let done =

@@ -11,7 +11,7 @@ mod stage;
 mod tap;
 
 pub use broker_api::BrokerApi;
-pub use crash_file::{CrashFile, resume_process};
+pub use crash_file::{CrashFile, is_stopped, resume_process};
 pub use proxied::{PROXY_ROUTE, proxied};
 pub(crate) use proxied::{route, through};
 pub use stage::{CONDITION_DEADLINE, Setup, Stage};

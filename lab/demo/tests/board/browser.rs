@@ -4,11 +4,8 @@ use std::{path::Path, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use testbed::eventually;
-use tokio::{
-    io::AsyncWriteExt as _,
-    process::{Child, Command},
-};
+use testbed::{eventually, guard::GuardedProcess};
+use tokio::{io::AsyncWriteExt as _, process::Command};
 
 const DEADLINE: Duration = Duration::from_secs(90);
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
@@ -20,19 +17,17 @@ pub(crate) struct Browser {
     client: reqwest::Client,
     /// With the session.
     url: String,
-    _driver: Child,
+    /// With the browser, which is in its process group.
+    _driver: GuardedProcess,
 }
 
 impl Browser {
     /// Starts one with a window of this size.
     pub(crate) async fn start(width: u32, height: u32) -> Result<Self> {
         let port = testbed::free_port()?;
-        let driver = Command::new("chromedriver")
-            .arg(format!("--port={port}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
+        let mut command = std::process::Command::new("chromedriver");
+        command.arg(format!("--port={port}"));
+        let driver = GuardedProcess::spawn(&command, Path::new("/dev/null"))
             .context("failed to start chromedriver: `apt-get install -y chromium-driver`")?;
         let client = reqwest::Client::builder().no_proxy().timeout(REQUEST_DEADLINE).build()?;
         let capabilities = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": { "args": [
@@ -78,7 +73,7 @@ impl Browser {
         .await
     }
 
-    pub(crate) async fn resize(&self, width: u32, height: u32) -> Result<()> {
+    async fn resize(&self, width: u32, height: u32) -> Result<()> {
         self.command("window/rect", json!({ "width": width, "height": height })).await.map(drop)
     }
 
@@ -103,15 +98,34 @@ impl Browser {
         self.command("actions", actions).await.map(drop)
     }
 
-    /// Shows the page as on a machine whose user prefers dark pages.
-    pub(crate) async fn prefer_dark(&self) -> Result<()> {
-        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": "dark" }] });
+    /// With `BOARD_SCREENSHOTS=docs/pictures`, renews the pictures of the docs, light and dark. `top` is the element that they
+    /// begin with.
+    pub(crate) async fn take_pictures(&self, name: &str, height: u32, top: &str) -> Result<()> {
+        let Some(folder) = std::env::var_os("BOARD_SCREENSHOTS") else { return Ok(()) };
+        let folder = testbed::workspace_root().context("no checkout")?.join(folder);
+        self.resize(1280, height).await?;
+        self.run(&format!("document.querySelector('{top}').scrollIntoView()")).await?;
+        for scheme in ["light", "dark"] {
+            self.prefer(scheme).await?;
+            // Two snapshots later all that has colours of its own is drawn again.
+            let count = "window.snapshots = 0; new EventSource('/stream').onmessage = () => { window.snapshots += 1; }";
+            self.run(count).await?;
+            self.until("two snapshots", "window.snapshots > 2").await?;
+            self.screenshot(&folder.join(format!("{name}-{scheme}.png"))).await?;
+        }
+        self.prefer("light").await?;
+        self.resize(1280, 720).await
+    }
+
+    /// Shows the page as on a machine whose user prefers `light` or `dark` pages.
+    async fn prefer(&self, scheme: &str) -> Result<()> {
+        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         let command = json!({ "cmd": "Emulation.setEmulatedMedia", "params": media });
         self.command("goog/cdp/execute", command).await.map(drop)
     }
 
     /// Writes what the window shows as a PNG file.
-    pub(crate) async fn screenshot(&self, file: &Path) -> Result<()> {
+    async fn screenshot(&self, file: &Path) -> Result<()> {
         let answer = self.client.get(format!("{}/screenshot", self.url)).send().await?;
         let answer: Value = answer.json().await?;
         let picture = answer["value"].as_str().context("no picture")?;

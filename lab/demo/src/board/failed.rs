@@ -1,0 +1,140 @@
+//! What the services have set aside: shown, tried in a dry run, replayed, discarded.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use testbed::eventually_send;
+
+use crate::lab::BrokerApi;
+use crate::operator_client::{self, Id, Selection, Which, explain, text};
+use crate::running_system::RunningSystem;
+
+/// The most items that the page lists. There may be more; their number is in the metrics.
+const MOST: usize = 200;
+
+/// How long RabbitMQ's HTTP API may take to accept a message.
+const SEND_DEADLINE: Duration = Duration::from_secs(20);
+
+/// A parked event or a dead letter.
+#[derive(Debug, Serialize)]
+pub(crate) struct Item {
+    id: String,
+    service: &'static str,
+    kind: &'static str,
+    /// What the items are grouped by.
+    cause: String,
+    detail: String,
+    /// The type of the event, or the id of the message.
+    what: String,
+    since: String,
+    behind: i64,
+}
+
+/// Parked events and dead letters by their ids, such as `inventory/3`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Replay {
+    ids: Vec<String>,
+    /// Only say what a replay would do.
+    dry_run: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Discard {
+    ids: Vec<String>,
+    note: String,
+    /// Required for a parked event: consumers will see a gap in its order's sequence.
+    accept_gap: bool,
+}
+
+/// What a replay has done with an item, or would do.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    id: String,
+    outcome: String,
+    meaning: String,
+}
+
+pub(crate) async fn list(system: &RunningSystem) -> Result<Vec<Item>> {
+    let mut items = vec![];
+    operator_client::list(system, None, false, |id, item| {
+        if items.len() < MOST {
+            items.push(Item::new(&id, item));
+        }
+    })
+    .await?;
+    Ok(items)
+}
+
+impl Item {
+    fn new(id: &Id, item: &Value) -> Self {
+        let letter = id.is_dead_letter();
+        let field = |name: &str| text(&item[name]);
+        Self {
+            id: id.to_string(),
+            service: id.service().name(),
+            kind: if letter { "dead letter" } else { "parked event" },
+            cause: if letter { field("reason") } else { "refused by the broker".to_owned() },
+            detail: field(if letter { "detail" } else { "lastError" }),
+            what: if item["eventType"].is_null() { field("messageId") } else { field("eventType") },
+            since: field(if letter { "arrivedAt" } else { "parkedAt" }),
+            behind: item["waitingBehind"].as_i64().unwrap_or_default(),
+        }
+    }
+}
+
+pub(crate) async fn show(system: &RunningSystem, id: &str) -> Result<Value> {
+    operator_client::show(system, &parse(id)?).await
+}
+
+pub(crate) async fn replay(system: &RunningSystem, replay: Replay) -> Result<Vec<Outcome>> {
+    let ids = replay.ids.iter().map(|id| parse(id)).collect::<Result<_>>()?;
+    let selection = Selection {
+        which: Which::Ids(ids),
+        at: None,
+        published: false,
+        force: false,
+        dry_run: replay.dry_run,
+    };
+    let mut outcomes = vec![];
+    operator_client::replay(system, &selection, |id, item| {
+        outcomes.push(Outcome {
+            id: id.to_string(),
+            outcome: text(&item["outcome"]),
+            meaning: explain(item),
+        });
+    })
+    .await?;
+    Ok(outcomes)
+}
+
+pub(crate) async fn discard(system: &RunningSystem, discard: Discard) -> Result<Vec<Outcome>> {
+    let mut outcomes = vec![];
+    for id in &discard.ids {
+        let id = parse(id)?;
+        let answer = operator_client::discard(system, &id, &discard.note, discard.accept_gap).await?;
+        let meaning = match answer["gap"].as_i64() {
+            Some(gap) => format!("version {gap} of {} is never published", text(&answer["aggregateId"])),
+            None => "its bytes are kept, and it is never applied".to_owned(),
+        };
+        outcomes.push(Outcome { id: id.to_string(), outcome: "discarded".to_owned(), meaning });
+    }
+    Ok(outcomes)
+}
+
+/// Sends a message that no consumer can ever apply, so that there is something to look at.
+pub(crate) async fn send_bad_message(system: &RunningSystem) -> Result<()> {
+    let api = BrokerApi::new(&system.addresses()?.rabbitmq_api, "shop")?;
+    // After a restart the broker's HTTP API is there later than the broker.
+    eventually_send("RabbitMQ's HTTP API", SEND_DEADLINE, || async {
+        api.publish("inventory.events", "this is no event <b>at all</b>", "sent-by-the-board").await.map(Some)
+    })
+    .await
+}
+
+fn parse(id: &str) -> Result<Id> {
+    id.parse().map_err(anyhow::Error::msg)
+}

@@ -1,0 +1,204 @@
+//! Step mode: on a system of its own one order stops at crash points. There a person continues the process, freezes it or
+//! kills it, with the line of code beside it, and reads the verdict.
+//!
+//! The lab programs stop themselves (SIGSTOP) at the points that a file names: see `lab/sabotage/src/crash.rs`.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::choice::Choice;
+
+use super::faults::Busy;
+use super::source_lines::SourceLine;
+use super::step_system::StepSystem;
+
+/// What a person asks for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
+pub(crate) enum StepRequest {
+    /// Start the system.
+    Start,
+    /// Stop it.
+    Stop,
+    /// Place an order that stops at these crash points.
+    Place { points: Vec<String> },
+    /// Do something to a process that has stopped.
+    Act { pid: u32, action: StepAction },
+}
+
+/// What can be done to a process that has stopped at a crash point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StepAction {
+    Continue,
+    /// Leave it stopped for longer than the database lets a transaction idle, and then continue it.
+    Freeze,
+    /// SIGKILL; a new process is started.
+    Kill,
+}
+
+/// What the page shows.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StepsState {
+    pub(crate) phase: StepPhase,
+    /// The crash points, in the order in which an event passes them.
+    pub(crate) points: Vec<&'static str>,
+    pub(crate) stopped: Vec<Stopped>,
+    /// What has happened to this order so far, in words.
+    pub(crate) lines: Vec<String>,
+    pub(crate) verdict: Option<StepVerdict>,
+    /// Why the system could not be started, or why there is no verdict.
+    pub(crate) error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StepPhase {
+    #[default]
+    Off,
+    Starting,
+    /// An order can be placed.
+    Ready,
+    /// An order is on its way.
+    Running,
+}
+
+/// A process that has stopped itself.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Stopped {
+    pub(crate) pid: u32,
+    /// The name of the process, such as `orders`.
+    pub(crate) service: String,
+    pub(crate) point: String,
+    /// When it is continued at the latest, in milliseconds since 1970.
+    pub(crate) ends: u64,
+    /// It was frozen by a person: nothing else can be done until it ends.
+    pub(crate) frozen: bool,
+    pub(crate) source: Option<SourceLine>,
+}
+
+/// What became of the order.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StepVerdict {
+    pub(crate) held: bool,
+    pub(crate) sentence: String,
+}
+
+/// The state of step mode, and the way to the task that carries requests out.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    state: Mutex<StepsState>,
+    requests: mpsc::UnboundedSender<StepRequest>,
+}
+
+/// How often the stopped processes are looked for.
+const TICK: Duration = Duration::from_millis(100);
+
+impl Steps {
+    /// The receiver is for [`carry_out`](Self::carry_out).
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<StepRequest>) {
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let points = crash_points::ALL.to_vec();
+        (Self { state: Mutex::new(StepsState { points, ..StepsState::default() }), requests }, receiver)
+    }
+
+    pub(crate) fn state(&self) -> StepsState {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Hands a request to the task, if it fits what is going on.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(crate) fn request(&self, request: StepRequest) -> Result<()> {
+        let state = self.state();
+        match (&request, state.phase) {
+            (StepRequest::Start, StepPhase::Off) => {}
+            (StepRequest::Start, _) => return Err(Busy("the step system runs".to_owned()).into()),
+            (_, StepPhase::Off | StepPhase::Starting) => bail!("the step system does not run yet"),
+            (StepRequest::Place { .. }, StepPhase::Running) => {
+                return Err(Busy("an order is on its way".to_owned()).into());
+            }
+            (StepRequest::Place { points }, _) => {
+                for point in points {
+                    ensure!(state.points.contains(&point.as_str()), "unknown crash point `{point}`");
+                }
+            }
+            (StepRequest::Act { pid, .. }, _) => {
+                let stopped = state.stopped.iter().find(|stopped| stopped.pid == *pid && !stopped.frozen);
+                stopped.with_context(|| format!("process {pid} does not wait at a crash point"))?;
+            }
+            (StepRequest::Stop, _) => {}
+        }
+        if matches!(request, StepRequest::Start) {
+            self.change(|state| state.phase = StepPhase::Starting);
+        }
+        Ok(self.requests.send(request)?)
+    }
+
+    /// Carries requests out, until it is dropped. Then the step system ends too.
+    pub(crate) async fn carry_out(&self, mut requests: mpsc::UnboundedReceiver<StepRequest>, choice: Choice) {
+        while let Some(request) = requests.recv().await {
+            if !matches!(request, StepRequest::Start) {
+                continue;
+            }
+            self.change(|state| {
+                *state = StepsState {
+                    phase: StepPhase::Starting,
+                    points: crash_points::ALL.to_vec(),
+                    ..StepsState::default()
+                }
+            });
+            let ended = self.run(&mut requests, choice).await;
+            self.change(|state| {
+                state.phase = StepPhase::Off;
+                state.stopped.clear();
+                state.error = ended.err().map(|error| format!("{error:#}"));
+            });
+        }
+    }
+
+    /// Runs a step system until a request stops it.
+    async fn run(&self, requests: &mut mpsc::UnboundedReceiver<StepRequest>, choice: Choice) -> Result<()> {
+        let mut system = StepSystem::start(choice).await?;
+        self.change(|state| state.phase = StepPhase::Ready);
+        loop {
+            let request = tokio::time::timeout(TICK, requests.recv()).await;
+            match request {
+                Ok(None | Some(StepRequest::Stop)) => return system.stop().await,
+                Ok(Some(StepRequest::Start)) => {}
+                Ok(Some(StepRequest::Place { points })) => {
+                    system.place(&points)?;
+                    self.change(|state| {
+                        state.phase = StepPhase::Running;
+                        (state.lines, state.verdict, state.error) = (vec![], None, None);
+                    });
+                }
+                Ok(Some(StepRequest::Act { pid, action })) => system.act(pid, action).await?,
+                // Nothing was asked for.
+                Err(_) => {}
+            }
+            let verdict = system.tick().await?;
+            self.change(|state| {
+                state.stopped = system.stopped();
+                state.lines.clone_from(system.lines());
+                if let Some(verdict) = verdict {
+                    state.phase = StepPhase::Ready;
+                    match verdict {
+                        Ok(verdict) => state.verdict = Some(verdict),
+                        Err(error) => state.error = Some(format!("{error:#}")),
+                    }
+                }
+            });
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut StepsState)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}

@@ -1,0 +1,91 @@
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{browser::Browser, shop::Shop};
+
+const ACTIONS: [&str; 3] = ["continue", "freeze", "kill"];
+
+/// What is tried where `BOARD_STEPS=all` does not ask for every crash point: one of each action.
+const FEW: [(&str, &str); 3] =
+    [("relay-confirmed", "kill"), ("effect-written", "freeze"), ("order-written", "continue")];
+
+/// The limits of the verdict, from the click on.
+const VERDICT: Duration = Duration::from_secs(15);
+const VERDICT_AFTER_FREEZE: Duration = Duration::from_secs(60);
+
+/// Both have systems of their own and mostly wait, so one runs beside the other.
+#[tokio::test]
+#[ignore = "needs Chromium: .ci/board"]
+async fn twin_shows_what_is_lost_and_an_order_stops_at_crash_points() -> Result<()> {
+    let shop = Shop::start().await?;
+    let browser = Browser::start(1280, 720).await?;
+    browser.open(&shop.board).await?;
+    browser.until("the page to be live", "document.querySelector('#reconciliation.holds')").await?;
+    browser.until("the button", "!document.querySelector('#twin button').disabled").await?;
+    browser.click("#twin button").await?;
+
+    browser.until("the button", "!document.querySelector('#steps-start').disabled").await?;
+    browser.click("#steps-start").await?;
+    browser.until("the step system", "document.querySelector('#steps-line[data-phase=ready]')").await?;
+    let all = crash_points::ALL.into_iter().flat_map(|point| ACTIONS.map(|action| (point, action)));
+    let chosen = match std::env::var("BOARD_STEPS").as_deref() {
+        Ok("all") => all.collect(),
+        _ => FEW.to_vec(),
+    };
+    let mut failures = vec![];
+    for (number, (point, action)) in chosen.into_iter().enumerate() {
+        let result = step(&browser, point, action, number == 0).await;
+        let verdict = browser.text("#steps-verdict").await?;
+        println!(
+            "{point:<20} {action:<8} {}",
+            result.as_ref().map_or_else(|error| format!("{error:#}"), |()| verdict)
+        );
+        failures.extend(result.err().map(|error| format!("{point} {action}: {error:#}")));
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    browser.click("#steps-stop").await?;
+    browser.until("the step system to end", "document.querySelector('#steps-line[data-phase=off]')").await?;
+
+    // Two verdicts: the service holds, and the dual write has lost orders, which are named.
+    let verdicts = "document.querySelectorAll('#twin-verdicts .twin').length === 2";
+    browser.until_within("both verdicts", verdicts, Duration::from_secs(240)).await?;
+    let (ours, other) = (browser.text(".twin.held").await?, browser.text(".twin.broken li").await?);
+    ensure!(ours.starts_with("order service: HELD"), "{ours}");
+    ensure!(other.len() == 36, "not the id of an order: {other}");
+    ensure!(browser.text(".twin.broken h3").await? == "dual-write: BROKEN");
+    browser.take_pictures("board-twin", 720, "#twin-title").await
+}
+
+/// Places an order that stops at a crash point, acts on the first process that stops there, and continues all others.
+async fn step(browser: &Browser, point: &str, action: &str, picture: bool) -> Result<()> {
+    browser.run(&format!("document.querySelector('#steps [name=point]').value = '{point}'")).await?;
+    browser
+        .until("the last order to be judged", "document.querySelector('#steps-line[data-phase=ready]')")
+        .await?;
+    browser.click("#steps button[type=submit]").await?;
+    let stopped = format!("document.querySelector('.stopped[data-point={point}] button')");
+    browser.until("a process to stop", &stopped).await?;
+    let shown = browser.text(".stopped pre").await?;
+    ensure!(shown.contains(point), "the line of code is not shown: {shown}");
+    if picture {
+        browser.take_pictures("board-steps", 720, "#steps-title").await?;
+    }
+    let began = tokio::time::Instant::now();
+    browser.click(&format!(".stopped[data-point={point}] [data-action={action}]")).await?;
+    let limit = if action == "freeze" { VERDICT_AFTER_FREEZE } else { VERDICT };
+    // The same point is passed by every service, and again by what the action causes.
+    let go_on =
+        "const other = document.querySelector('.stopped [data-action=continue]'); if (other) other.click();
+                 return document.querySelector('#steps-line').dataset.phase === 'ready'
+                     && document.querySelector('#steps-verdict').textContent !== ''";
+    testbed::eventually("the verdict", limit * 4, async || {
+        Ok((browser.run(go_on).await? == serde_json::json!(true)).then_some(()))
+    })
+    .await?;
+    let verdict = browser.text("#steps-verdict").await?;
+    ensure!(verdict.starts_with("HELD"), "{verdict}");
+    let took = began.elapsed();
+    println!("{point} {action}: the verdict after {:.1} s", took.as_secs_f64());
+    took.checked_sub(limit).map_or(Some(()), |_| None).with_context(|| format!("the verdict took {took:?}"))
+}
