@@ -32,7 +32,8 @@ function stoppedBox({ pid, service, point, frozen, source }) {
   return box;
 }
 
-let drawnStops = '';
+/** The boxes on the page. One that is there already stays the same: a person may be about to press its button. */
+let boxes = new Map();
 
 function fillPoints(points) {
   const select = document.querySelector('#steps select');
@@ -54,16 +55,16 @@ export function showSteps({ steps, hasProcesses, at }) {
   document.querySelector('#steps button[type=submit]').disabled = steps.phase !== 'ready';
   by('steps-line').textContent = hasProcesses ? PHASES[steps.phase] : 'Only beside processes: cargo demo --with local up';
   by('steps-line').dataset.phase = steps.phase;
-  const key = JSON.stringify(steps.stopped.map(({ pid, point, frozen }) => [pid, point, frozen]));
-  const stops = by('steps-stopped');
-  if (key !== drawnStops) {
-    drawnStops = key;
-    stops.replaceChildren(...steps.stopped.map(stoppedBox));
+  const key = ({ pid, point, frozen }) => `${pid} ${point} ${frozen}`;
+  const before = boxes;
+  boxes = new Map(steps.stopped.map(stop => [key(stop), before.get(key(stop)) ?? stoppedBox(stop)]));
+  for (const [name, box] of before) if (!boxes.has(name)) box.remove();
+  for (const [name, box] of boxes) if (!before.has(name)) by('steps-stopped').append(box);
+  for (const stop of steps.stopped) {
+    const left = shown(Math.max(0, (stop.ends - at) / 1000));
+    boxes.get(key(stop)).querySelector('.ends').textContent =
+      stop.frozen ? `frozen for ${left} s more` : `continued by itself in ${left} s`;
   }
-  steps.stopped.forEach(({ ends, frozen }, index) => {
-    const left = shown(Math.max(0, (ends - at) / 1000));
-    stops.children[index].querySelector('.ends').textContent = frozen ? `frozen for ${left} s more` : `continued by itself in ${left} s`;
-  });
   by('steps-lines').textContent = steps.lines.join('\n');
   const verdict = by('steps-verdict');
   verdict.textContent = steps.verdict?.sentence ?? (steps.error ? `no verdict: ${steps.error}` : '');

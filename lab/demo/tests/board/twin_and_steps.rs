@@ -72,7 +72,12 @@ async fn step(browser: &Browser, point: &str, action: &str, picture: bool) -> Re
         browser.take_pictures("board-steps", 720, "#steps-title").await?;
     }
     let began = tokio::time::Instant::now();
-    browser.click(&format!(".stopped[data-point={point}] [data-action={action}]")).await?;
+    // In one step: the page may draw the boxes anew between finding one and clicking it.
+    browser
+        .run(&format!(
+            "document.querySelector('.stopped[data-point={point}] [data-action={action}]').click()"
+        ))
+        .await?;
     let limit = if action == "freeze" { VERDICT_AFTER_FREEZE } else { VERDICT };
     // The same point is passed by every service, and again by what the action causes.
     let go_on =
