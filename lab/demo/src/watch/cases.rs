@@ -11,7 +11,7 @@ use testbed::eventually;
 use tokio::sync::Mutex;
 
 use crate::lab::{BrokerApi, CONDITION_DEADLINE};
-use crate::own_system::{broker_route, database_route};
+use crate::own_system::database_route;
 use crate::running_system::RunningSystem;
 use crate::set_aside::{count_waiting, discard_all};
 use crate::target::{Action, Target};
@@ -78,12 +78,13 @@ pub(crate) const CASES: [Case; 11] = [
         inject: |faults| Box::pin(faults.slow(database_route("orders"), Duration::from_millis(350))),
         repair: |faults| Box::pin(faults.clear(database_route("orders"))),
     },
-    // Not between orders and PostgreSQL: hardly an order is accepted then, and a relay without events makes no steps.
+    // Not by a slow network: with a slow database hardly an order is accepted, and a relay without events makes no steps;
+    // with a slow broker a relay that has lost its connection does not get another one in time, and makes none either.
     Case {
-        what: "each byte between orders and RabbitMQ takes 1.2 s each way",
+        what: "each time that the relay of orders marks events, PostgreSQL takes 2.5 s",
         alerts: &[fires("RelayStepsSlow", 60)],
-        inject: |faults| Box::pin(faults.slow(broker_route("orders"), Duration::from_millis(1200))),
-        repair: |faults| Box::pin(faults.clear(broker_route("orders"))),
+        inject: |faults| Box::pin(faults.slow_marks()),
+        repair: |faults| Box::pin(faults.fast_marks()),
     },
     Case {
         what: "a session locks the table orders.orders",
@@ -221,6 +222,21 @@ impl<'a> Faults<'a> {
 
     async fn slow(&self, route: String, delay: Duration) -> Result<()> {
         self.system.proxies()?.set(&route, Effect::Delay(delay), Direction::Both).await
+    }
+
+    async fn slow_marks(&self) -> Result<()> {
+        let slow = "create function public.slow_mark() returns trigger language plpgsql as $$
+                    begin
+                        perform pg_sleep(2.5);
+                        return null;
+                    end $$;
+                    create trigger slow_mark before update on orders.outbox
+                        for each statement execute function public.slow_mark()";
+        self.system.administer(slow).await
+    }
+
+    async fn fast_marks(&self) -> Result<()> {
+        self.system.administer("drop trigger slow_mark on orders.outbox").await
     }
 
     async fn hide_database(&self, service: &str) -> Result<()> {
