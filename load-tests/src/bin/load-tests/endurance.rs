@@ -136,7 +136,7 @@ async fn read(rig: &Rig, auditor: &mut PgConnection) -> anyhow::Result<Sample> {
                + (select count(*) from inventory.outbox where published_at is null)
                + (select count(*) from billing.outbox where published_at is null))::float8,
                 sum(pg_table_size(name::regclass))::float8 / 1048576, sum(pg_indexes_size(name::regclass))::float8 / 1048576,
-                (select count(*) from pg_stat_activity where backend_type = 'client backend')::float8
+                (select count(*) from pg_stat_activity where datname = current_database())::float8
          from unnest(array['orders.outbox', 'inventory.outbox', 'billing.outbox']) as name",
     )
     .fetch_one(auditor)

@@ -14,7 +14,7 @@ pub(crate) async fn write(database: &mut PgConnection, events: i64, age: &str) -
         let fill = sqlx::query(
             "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
                                  schema_version, payload, lane, created_at, published_at)
-             select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', number % 16,
+             select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderConfirmed', 1, '{}', number % 16,
                     clock_timestamp() - $2::text::interval, clock_timestamp() - $2::text::interval
              from generate_series(1, $1) as number",
         );
