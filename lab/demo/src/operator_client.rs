@@ -1,6 +1,7 @@
 //! What the services have set aside, through their admin APIs: list it, show it, replay it, discard it.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use anyhow::{Result, ensure};
@@ -138,13 +139,13 @@ pub(crate) struct Selection {
     pub(crate) dry_run: bool,
 }
 
-/// Calls `each` with all that waits for an operator, oldest first within a service; with `resolved_too`, also with the dead
-/// letters that are resolved.
+/// Calls `each` with what waits for an operator, oldest first within a service; with `resolved_too`, also with the dead letters
+/// that are resolved. Ends when `each` has enough.
 pub(crate) async fn list(
     system: &RunningSystem,
     at: Option<Service>,
     resolved_too: bool,
-    mut each: impl FnMut(Id, &Value),
+    mut each: impl FnMut(Id, &Value) -> ControlFlow<()>,
 ) -> Result<()> {
     let services = Service::ALL.into_iter().filter(|service| at.is_none_or(|at| at == *service));
     for (service, collection) in
@@ -157,7 +158,10 @@ pub(crate) async fn list(
             let path = format!("{}?limit=100&after={after}{resolved}", collection.path());
             let page = system.admin(service.name(), &path, None).await?;
             for item in page["items"].as_array().into_iter().flatten() {
-                each(Id { service, key: item[collection.id_field()].clone() }, item);
+                let id = Id { service, key: item[collection.id_field()].clone() };
+                if each(id, item).is_break() {
+                    return Ok(());
+                }
             }
             after = page["next"].clone();
             if after.is_null() {

@@ -28,3 +28,25 @@ impl Drop for HeldLanes<'_> {
         self.set(0.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn lanes_are_held_until_the_value_is_dropped() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let page = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            let held = HeldLanes::new(&[3, 15]);
+            let shown = page.render();
+            assert!(shown.contains("outbox_lane_held{lane=\"3\"} 1"), "{shown}");
+            assert!(shown.contains("outbox_lane_held{lane=\"15\"} 1"), "{shown}");
+            drop(held);
+            let shown = page.render();
+            assert!(shown.contains("outbox_lane_held{lane=\"3\"} 0") && !shown.contains("} 1"), "{shown}");
+        });
+    }
+}

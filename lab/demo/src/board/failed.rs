@@ -1,5 +1,6 @@
 //! What the services have set aside: shown, tried in a dry run, replayed, discarded.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -61,9 +62,8 @@ pub(crate) struct Outcome {
 pub(crate) async fn list(system: &RunningSystem) -> Result<Vec<Item>> {
     let mut items = vec![];
     operator_client::list(system, None, false, |id, item| {
-        if items.len() < MOST {
-            items.push(Item::new(&id, item));
-        }
+        items.push(Item::new(&id, item));
+        if items.len() < MOST { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })
     .await?;
     Ok(items)

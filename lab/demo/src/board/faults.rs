@@ -1,7 +1,7 @@
 //! Faults that the page can cause: one at a time, each ends by itself. Before it strikes, the person predicts.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,7 @@ use crate::reconciliation::{Ending, Kind, Reconciliation, Wait, settle};
 use crate::running_system::RunningSystem;
 use crate::target::{Action, Target};
 
+use super::busy::Busy;
 use super::collector::now;
 use super::load::{Answers, BoardLoad};
 
@@ -123,11 +124,6 @@ pub(crate) struct Begun {
     predicted: Prediction,
 }
 
-/// Something else has to end first.
-#[derive(Debug, thiserror::Error)]
-#[error("one at a time: {0}")]
-pub(crate) struct Busy(pub(crate) String);
-
 impl Faults {
     /// The receiver is for [`carry_out`](Self::carry_out).
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Begun>) {
@@ -218,16 +214,16 @@ impl Faults {
         injected?;
         repaired?;
         self.change(|state| state.phase = Phase::Recovering);
-        let repaired = std::time::Instant::now();
+        let repaired = Instant::now();
         sleep(RECOVERY).await;
         // While orders are placed, there is always one in progress.
         let rate = load.rate();
         load.set_rate(0).await?;
-        let judged = judge(fault, load.answers_between(from, to), system, load).await;
+        let judged = judge(fault, load.answers_between(from, to), repaired, system, load).await;
         if load.rate() == 0 {
             load.set_rate(rate).await?;
         }
-        Ok(FaultVerdict { recovered_after: repaired.elapsed().as_secs_f64(), ..judged? })
+        judged
     }
 
     fn change(&self, change: impl FnOnce(&mut FaultState)) {
@@ -241,6 +237,7 @@ impl Faults {
 async fn judge(
     fault: &Begun,
     answers: Answers,
+    repaired: Instant,
     system: &RunningSystem,
     load: &BoardLoad,
 ) -> Result<FaultVerdict> {
@@ -271,6 +268,6 @@ async fn judge(
         doubled,
         findings: read.findings.iter().map(|found| found.count).sum(),
         acknowledged: read.acknowledged,
-        recovered_after: 0.0,
+        recovered_after: repaired.elapsed().as_secs_f64(),
     })
 }

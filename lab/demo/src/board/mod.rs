@@ -5,6 +5,7 @@
 
 mod assets;
 mod board_state;
+mod busy;
 mod collector;
 mod failed;
 mod faults;

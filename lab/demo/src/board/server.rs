@@ -24,8 +24,9 @@ use crate::ledger::Ledger;
 use crate::running_system::RunningSystem;
 
 use super::board_state::BoardState;
+use super::busy::Busy;
 use super::collector::{Sources, collect};
-use super::faults::{Busy, Faults, Strike};
+use super::faults::{Faults, Strike};
 use super::load::BoardLoad;
 use super::steps::{StepRequest, Steps};
 use super::twin::{Compare, Twin};

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::choice::Choice;
 
-use super::faults::Busy;
+use super::busy::Busy;
 use super::source_lines::SourceLine;
 use super::step_system::StepSystem;
 
@@ -99,24 +99,31 @@ pub(crate) struct Steps {
 /// How often the stopped processes are looked for.
 const TICK: Duration = Duration::from_millis(100);
 
+impl StepsState {
+    /// With nothing else known yet.
+    fn in_phase(phase: StepPhase) -> Self {
+        Self { phase, points: crash_points::ALL.to_vec(), ..Self::default() }
+    }
+}
+
 impl Steps {
     /// The receiver is for [`carry_out`](Self::carry_out).
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<StepRequest>) {
         let (requests, receiver) = mpsc::unbounded_channel();
-        let points = crash_points::ALL.to_vec();
-        (Self { state: Mutex::new(StepsState { points, ..StepsState::default() }), requests }, receiver)
+        (Self { state: Mutex::new(StepsState::in_phase(StepPhase::Off)), requests }, receiver)
     }
 
     pub(crate) fn state(&self) -> StepsState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Hands a request to the task, if it fits what is going on.
+    /// Hands a request to the task, if it fits what is going on. The phase changes with it, so that of two requests at the
+    /// same moment one is refused.
     ///
     /// # Errors
-    /// When it does not.
+    /// [`Busy`], or when it does not fit otherwise.
     pub(crate) fn request(&self, request: StepRequest) -> Result<()> {
-        let state = self.state();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match (&request, state.phase) {
             (StepRequest::Start, StepPhase::Off) => {}
             (StepRequest::Start, _) => return Err(Busy("the step system runs".to_owned()).into()),
@@ -135,8 +142,10 @@ impl Steps {
             }
             (StepRequest::Stop, _) => {}
         }
-        if matches!(request, StepRequest::Start) {
-            self.change(|state| state.phase = StepPhase::Starting);
+        match &request {
+            StepRequest::Start => *state = StepsState::in_phase(StepPhase::Starting),
+            StepRequest::Place { .. } => *state = StepsState::in_phase(StepPhase::Running),
+            StepRequest::Stop | StepRequest::Act { .. } => {}
         }
         Ok(self.requests.send(request)?)
     }
@@ -147,17 +156,9 @@ impl Steps {
             if !matches!(request, StepRequest::Start) {
                 continue;
             }
-            self.change(|state| {
-                *state = StepsState {
-                    phase: StepPhase::Starting,
-                    points: crash_points::ALL.to_vec(),
-                    ..StepsState::default()
-                }
-            });
             let ended = self.run(&mut requests, choice).await;
             self.change(|state| {
-                state.phase = StepPhase::Off;
-                state.stopped.clear();
+                *state = StepsState::in_phase(StepPhase::Off);
                 state.error = ended.err().map(|error| format!("{error:#}"));
             });
         }
@@ -172,13 +173,7 @@ impl Steps {
             match request {
                 Ok(None | Some(StepRequest::Stop)) => return system.stop().await,
                 Ok(Some(StepRequest::Start)) => {}
-                Ok(Some(StepRequest::Place { points })) => {
-                    system.place(&points)?;
-                    self.change(|state| {
-                        state.phase = StepPhase::Running;
-                        (state.lines, state.verdict, state.error) = (vec![], None, None);
-                    });
-                }
+                Ok(Some(StepRequest::Place { points })) => system.place(&points)?,
                 Ok(Some(StepRequest::Act { pid, action })) => system.act(pid, action).await?,
                 // Nothing was asked for.
                 Err(_) => {}

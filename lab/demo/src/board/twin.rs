@@ -16,8 +16,8 @@ use crate::drills::{self, DrillOptions, SERVICE, run_both};
 use crate::terminal::Terminal;
 use crate::variant::Variant;
 
+use super::busy::Busy;
 use super::collector::now;
-use super::faults::Busy;
 
 /// The drill of the twin. Its fault is felt by every way to publish.
 const DRILL: &str = "broker-kill";

@@ -1,6 +1,8 @@
 //! `cargo demo failed`: what the three services have set aside. The outbox parks events, consumers set dead letters
 //! aside.
 
+use std::ops::ControlFlow;
+
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -99,6 +101,7 @@ async fn list(
     operator_client::list(system, at, resolved_too, |id, item| {
         terminal.print(line(&id, item));
         found.push(json!({ "id": id.to_string(), "at": id.service().name(), "item": item }));
+        ControlFlow::Continue(())
     })
     .await?;
     if found.is_empty() {

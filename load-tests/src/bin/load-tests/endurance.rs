@@ -1,24 +1,19 @@
 //! Endurance: a constant rate for a long time, with retention shortened to minutes. What should stay flat is sampled: the
 //! outbox's table and indexes, the services' memory, the connections, and the time to answer.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use load_tests::{Answer, Load, Outcome, run as run_load};
+use load_tests::Load;
 use sqlx::{PgConnection, Row as _};
-use tokio::{
-    task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval},
-};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{
     memory,
     report::{Curve, Figure, Report},
     rig::{Login, Rig},
-    setup::Setup,
+    sampled_load::SampledLoad,
+    setup::{SERVICES, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -40,7 +35,6 @@ impl Options {
     }
 }
 
-const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 const SAMPLES: u32 = 100;
 const APPLIED_DEADLINE: Duration = Duration::from_secs(300);
 
@@ -59,9 +53,7 @@ struct Sample {
 }
 
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
-    let kept = SERVICES.into_iter().fold(setup.clone(), |setup, service| {
-        setup.with_setting(&format!("{}_KEEP_PUBLISHED", service.to_uppercase()), &options.keep)
-    });
+    let kept = setup.with_setting_of_each("KEEP_PUBLISHED", &options.keep);
     let rig = Rig::start(&kept).await?;
     let samples = load_and_sample(&rig, options).await?;
     // The benchmarks' usual question counts events, of which the oldest are erased by now.
@@ -90,43 +82,21 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
 
 async fn load_and_sample(rig: &Rig, options: &Options) -> anyhow::Result<Vec<Sample>> {
     let mut auditor = rig.connect(Login::Auditor).await?;
-    let answered: Arc<Mutex<Vec<Duration>>> = Arc::default();
-    let record = {
-        let answered = answered.clone();
-        move |outcome: Outcome| {
-            if let (Answer::Accepted(_), Ok(took)) =
-                (&outcome.answer, outcome.finished.duration_since(outcome.due))
-            {
-                answered.lock().unwrap_or_else(PoisonError::into_inner).push(took);
-            }
-        }
-    };
-    let load = Load::new(rig.orders_url(), options.rate, Duration::MAX);
-    let enough = load.enough.clone();
-    // Ends with this function, also when it fails.
-    let mut running = JoinSet::from_iter([run_load(load, record)]);
+    let load = SampledLoad::start(Load::new(rig.orders_url(), options.rate, Duration::MAX));
     let start = Instant::now();
     let mut tick = interval(Duration::from_secs(options.seconds) / SAMPLES);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut samples = vec![];
     while start.elapsed() < Duration::from_secs(options.seconds) {
         tick.tick().await;
-        let mut took = std::mem::take(&mut *answered.lock().unwrap_or_else(PoisonError::into_inner));
-        took.sort();
-        let post_p99 = took.get(took.len() * 99 / 100).map(|took| took.as_secs_f64() * 1e3);
+        let (_, post_p99) = load.sample();
         samples.push(Sample {
             second: start.elapsed().as_secs_f64(),
             post_p99,
             ..read(rig, &mut auditor).await?
         });
     }
-    enough.store(true, Ordering::Relaxed);
-    let summary = running.join_next().await.context("no load ran")???;
-    ensure!(
-        summary.accepted == summary.sent && summary.shed == 0,
-        "failed to place orders: {summary} {:?}",
-        summary.failures
-    );
+    load.stop().await?;
     Ok(samples)
 }
 

@@ -34,6 +34,7 @@ mod retention_sql;
 mod rig;
 mod rig_database;
 mod saga;
+mod sampled_load;
 mod setup;
 mod table;
 mod tap;

@@ -1,23 +1,17 @@
 //! Recovery: how an outage's backlog drains while orders keep coming, second by second.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use load_tests::{Answer, Load, Outcome, run as run_load};
+use anyhow::{Context as _, bail};
+use load_tests::Load;
 use sqlx::{PgConnection, Row as _};
-use tokio::{
-    task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval},
-};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{
     orders_sql,
     report::{Curve, Figure, Report},
     rig::{Login, Rig},
+    sampled_load::SampledLoad,
     setup::Setup,
 };
 
@@ -94,33 +88,15 @@ async fn drain(rig: &Rig, rate: u32, deadline: Duration) -> anyhow::Result<Vec<S
     let mut auditor = rig.connect(Login::Auditor).await?;
     let start = Instant::now();
     rig.start_service("orders").await?;
-    let answered: Arc<Mutex<VecDeque<Duration>>> = Arc::default();
-    let record = {
-        let answered = answered.clone();
-        move |outcome: Outcome| {
-            if let (Answer::Accepted(_), Ok(took)) =
-                (&outcome.answer, outcome.finished.duration_since(outcome.due))
-            {
-                answered.lock().unwrap_or_else(PoisonError::into_inner).push_back(took);
-            }
-        }
-    };
-    let load = Load::new(rig.orders_url(), rate, deadline);
-    let enough = load.enough.clone();
-    // Ends with this function, also when it fails.
-    let mut running = JoinSet::from_iter([run_load(load, record)]);
-
+    let load = SampledLoad::start(Load::new(rig.orders_url(), rate, deadline));
     let (mut samples, mut accepted) = (Vec::<Sample>::new(), 0);
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         second.tick().await;
         let (unpublished, open) = read(&mut auditor).await?;
-        let mut took: Vec<Duration> =
-            std::mem::take(&mut *answered.lock().unwrap_or_else(PoisonError::into_inner)).into();
-        took.sort();
-        accepted += took.len();
-        let post_p99 = took.get(took.len() * 99 / 100).map(|took| took.as_secs_f64() * 1e3);
+        let (answered, post_p99) = load.sample();
+        accepted += answered;
         samples.push(Sample { second: start.elapsed().as_secs_f64(), unpublished, open, accepted, post_p99 });
         // Not before the load has run for a while: the first second knows nothing.
         if samples.len() > 3 && samples.last().is_some_and(|sample| sample.is_at_rest(rate)) {
@@ -130,13 +106,7 @@ async fn drain(rig: &Rig, rate: u32, deadline: Duration) -> anyhow::Result<Vec<S
             bail!("{open} orders are open after {deadline:?}: the load is more than this machine can do");
         }
     }
-    enough.store(true, Ordering::Relaxed);
-    let summary = running.join_next().await.context("no load ran")???;
-    ensure!(
-        summary.accepted == summary.sent && summary.shed == 0,
-        "failed to place orders: {summary} {:?}",
-        summary.failures
-    );
+    load.stop().await?;
     Ok(samples)
 }
 

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The product's processes, by their names.
+pub(crate) const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+
 /// The global flags of the command line.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Setup {
@@ -17,6 +20,13 @@ impl Setup {
         let mut settings = vec![(name.to_owned(), value.to_owned())];
         settings.extend(self.settings.iter().cloned());
         Self { settings, ..self.clone() }
+    }
+
+    /// Adds a setting of every service: `name` follows the service's own prefix, such as `ORDERS_`.
+    pub(crate) fn with_setting_of_each(&self, name: &str, value: &str) -> Self {
+        SERVICES.into_iter().fold(self.clone(), |setup, service| {
+            setup.with_setting(&format!("{}_{name}", service.to_uppercase()), value)
+        })
     }
 
     /// Returns how long to wait where only the accuracy of a figure needs the wait.

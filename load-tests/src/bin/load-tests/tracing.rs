@@ -9,7 +9,7 @@ use crate::{
     report::{Figure, Report},
     rig::Rig,
     saga,
-    setup::Setup,
+    setup::{SERVICES, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -30,8 +30,6 @@ impl Options {
         Self { seconds: 1, connections: self.connections.min(4), rounds: 1 }
     }
 }
-
-const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 /// The orders that pay for caches, connections and prepared statements.
 const WARM_UP: Duration = Duration::from_secs(2);
@@ -59,10 +57,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         rig.stop().await;
 
         let store = TraceStore::start().await?;
-        let endpoint = store.endpoint();
-        let traced = SERVICES.into_iter().fold(setup.clone(), |setup, service| {
-            setup.with_setting(&format!("{}_OTLP_ENDPOINT", service.to_uppercase()), &endpoint)
-        });
+        let traced = setup.with_setting_of_each("OTLP_ENDPOINT", &store.endpoint());
         let rig = Rig::start(&traced).await?;
         let orders = with.add(&rig, options, setup).await?;
         tokio::time::sleep(SENT_AFTER).await;
