@@ -16,6 +16,41 @@ use crate::{
 /// two minutes, and below 5 s a busy machine gives false alarms.
 const HEARTBEAT: u16 = 5;
 
+/// What a connection is for: the name that the broker's pages show, and the largest frame.
+///
+/// The client keeps room for thirty-two frames in each direction. With RabbitMQ's default of 128 KiB that is 8 MiB for a
+/// connection, and a service has four.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Role {
+    /// A body that is larger than a frame is sent in several frames. Our headers are small.
+    Publisher,
+    Consumer,
+    Collector,
+    /// Asks once whether the broker accepts this client.
+    Check,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Publisher => "publisher",
+            Self::Consumer => "consumer",
+            Self::Collector => "collector",
+            Self::Check => "check",
+        }
+    }
+
+    /// In bytes.
+    fn frame_max(self) -> u32 {
+        match self {
+            Self::Publisher | Self::Check => 16 * 1024,
+            // A header is never divided, and a message of another sender may have a large one, so this is RabbitMQ's default.
+            // Without it the client would enlarge its buffers after the handshake, and by that touch all of their pages.
+            Self::Consumer | Self::Collector => 128 * 1024,
+        }
+    }
+}
+
 /// How long closing a connection may take.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -64,10 +99,12 @@ impl Endpoint {
 
     /// Opens a connection and a channel on it. Declares the topology first, so that nothing is published before every
     /// queue that should receive it exists, whichever service starts first.
-    pub(crate) async fn open(&self, role: &str) -> Result<(Connection, Channel), Error> {
-        let properties =
-            ConnectionProperties::default().with_connection_name(format!("{} {role}", self.name).into());
-        let connecting = Connection::connect_uri(self.uri.clone(), properties);
+    pub(crate) async fn open(&self, role: Role) -> Result<(Connection, Channel), Error> {
+        let properties = ConnectionProperties::default()
+            .with_connection_name(format!("{} {}", self.name, role.name()).into());
+        let mut uri = self.uri.clone();
+        uri.query.frame_max.get_or_insert(role.frame_max());
+        let connecting = Connection::connect_uri(uri, properties);
         let connection = within(REQUEST_DEADLINE, "connect", connecting).await?;
         let channel = within(REQUEST_DEADLINE, "channel.open", connection.create_channel()).await?;
         self.declare(&channel).await?;
@@ -83,7 +120,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Refused`]: a setting is wrong, and waiting will not help.
     pub async fn check(&self) -> Result<(), Error> {
-        match self.open("check").await {
+        match self.open(Role::Check).await {
             Ok((connection, _)) => close(connection).await,
             Err(error @ (Error::Refused(_) | Error::Url(_))) => return Err(error),
             Err(_) => {}

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{close, message_count, subscribe},
+    connect::{Role, close, message_count, subscribe},
     delivery_channel::AmqpDeliveryChannel,
     group::{Availability, Pace, Settling},
     topology::{self, Queue},
@@ -115,7 +115,7 @@ impl Consumer {
         letters: &'run L,
         stop: &'run CancellationToken,
     ) -> Result<Session<'run, H, L>, Error> {
-        let (connection, channel) = self.endpoint.open("consumer").await?;
+        let (connection, channel) = self.endpoint.open(Role::Consumer).await?;
         let deliveries = match subscribe(&channel, self.queue, self.options.prefetch).await {
             Ok(deliveries) => deliveries,
             Err(error) => {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{close, message_count, subscribe},
+    connect::{Role, close, message_count, subscribe},
     dead_letter,
     error::{REQUEST_DEADLINE, within},
     topology::dead_letter_queue,
@@ -51,7 +51,7 @@ impl DeadLetterCollector {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         let mut unsaved = 0;
         while !stop.is_cancelled() {
-            let ended = match self.endpoint.open("collector").await {
+            let ended = match self.endpoint.open(Role::Collector).await {
                 Ok((connection, channel)) => {
                     let open = (&connection, &channel);
                     let ended = self.collect(open, &mut unsaved, &store, &stop, &mut backoff).await;

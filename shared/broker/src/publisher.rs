@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     ConnectionStatus, Endpoint, Error,
     confirms::{self, Confirm},
-    connect::close,
+    connect::{Role, close},
     error::{REQUEST_DEADLINE, within},
     publish_span,
     topology::EVENTS,
@@ -85,7 +85,7 @@ impl Publisher {
     }
 
     async fn connect(&self) -> Result<Open, Error> {
-        let (connection, channel) = self.endpoint.open("publisher").await?;
+        let (connection, channel) = self.endpoint.open(Role::Publisher).await?;
         // Without this every publish would be "confirmed" at once, as `NotRequested`.
         let select = channel.confirm_select(ConfirmSelectOptions::default());
         within(REQUEST_DEADLINE, "confirm.select", select).await?;
