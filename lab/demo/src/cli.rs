@@ -29,7 +29,7 @@ use crate::watch::{Watch, WhichFaults};
 #[command(name = "demo", version)]
 pub struct Cli {
     /// Where the servers run. Without it: in containers if an engine answers, else from this machine's binaries.
-    #[arg(long, global = true, value_enum)]
+    #[arg(long, global = true, value_enum, env = "DEMO_WITH")]
     with: Option<With>,
     /// Do not install packages. Otherwise missing servers are installed as root on Debian and Ubuntu.
     #[arg(long, global = true)]

@@ -26,6 +26,10 @@ pub fn find() -> Result<PathBuf> {
         candidates.extend(versions.into_iter().rev().map(|version| version.join("bin")));
     }
     candidates.extend(["/usr/pgsql-17/bin", "/opt/homebrew/bin", "/usr/local/bin"].map(PathBuf::from));
+    // Homebrew links no formula whose name has a version.
+    for prefix in ["/opt/homebrew", "/usr/local"] {
+        candidates.extend((15..=18).rev().map(|n| PathBuf::from(format!("{prefix}/opt/postgresql@{n}/bin"))));
+    }
     candidates.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths));
     candidates.into_iter().find(|dir| dir.join("initdb").exists() && dir.join("postgres").exists()).context(
         "PostgreSQL's server is not installed: run `apt-get install -y postgresql` (Debian, Ubuntu), \

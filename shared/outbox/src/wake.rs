@@ -65,8 +65,8 @@ impl Wake {
 /// Sends `NOTIFY` to other instances after commits, at most once every 100 ms, until `stop`.
 ///
 /// In a transaction of its own: a `NOTIFY` inside the order's transaction takes a server-wide lock that is held until
-/// after that commit's flush to disk. Commits then queue behind each other, and throughput falls to a third or a ninth,
-/// even when no connection listens.
+/// after that commit's flush to disk. Commits then queue behind each other, and throughput falls to less than half,
+/// even when no connection listens (docs/variants.md).
 pub async fn notify_other_instances(pool: PgPool, wake: Wake, instance: Uuid, stop: CancellationToken) {
     let notify = async {
         loop {

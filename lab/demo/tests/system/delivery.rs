@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
 use serde_json::{Value, json};
 use testbed::{Instances, TestVhost, eventually};
@@ -20,21 +20,26 @@ async fn order_reaches_both_services_in_one_trace() -> anyhow::Result<()> {
     let order = stage.read(id).await?;
     assert!(order["history"][0]["publishedAt"].is_string(), "{order}");
 
-    // The logs of the three services have one trace id.
-    let trace = |service: &str| {
+    // The logs of the three services have one trace id, and those of consumers name the event.
+    let line_of = |service: &str| {
         let log = stage.system.log(service)?;
-        let line = log.lines().find(|line| line.contains(&id.to_string())).map(str::to_owned);
-        anyhow::Ok(line.and_then(|line| {
-            let line: Value = serde_json::from_str(&line).ok()?;
-            line["span"]["trace_id"].as_str().map(String::from)
-        }))
+        let line = log.lines().find(|line| line.contains(&id.to_string()));
+        anyhow::Ok(line.and_then(|line| serde_json::from_str::<Value>(line).ok()))
+    };
+    let trace = |service: &str| {
+        anyhow::Ok(line_of(service)?.and_then(|line| Some(line["span"]["trace_id"].as_str()?.to_owned())))
     };
     eventually("the order to be in all three logs", CONDITION_DEADLINE, async || {
         let (placed, reserved, paid) = (trace("orders")?, trace("inventory")?, trace("billing")?);
         ensure!(placed.is_some() && reserved == placed && paid == placed, "{placed:?} {reserved:?} {paid:?}");
         Ok(Some(()))
     })
-    .await
+    .await?;
+    let line = line_of("inventory")?.context("inventory's line is gone")?;
+    let span = &line["span"];
+    assert_eq!((&span["event_type"], &span["aggregate_id"]), (&json!("OrderCreated"), &json!(id)), "{line}");
+    assert!(span["event_id"].as_str().is_some_and(|event| event.parse::<Uuid>().is_ok()), "{line}");
+    Ok(())
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ impl Admin {
         Ok((answer.status().as_u16(), answer.json().await?))
     }
 
-    /// Places an order and parks its event, as ten refusals of the broker would. Returns the order and the event.
+    /// Places an order and parks its event, as thirteen refusals of the broker would. Returns the order and the event.
     async fn parked(&self, days_old: i32) -> anyhow::Result<(Uuid, Uuid)> {
         let (status, placed) = self.orders.post(&order()).await?;
         assert_eq!(status, 201);

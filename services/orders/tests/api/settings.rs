@@ -33,6 +33,10 @@ fn invalid_settings_end_the_start_with_one_line() {
         ("ORDERS_CONFIRM_DEADLINE", vec![database, broker, ("ORDERS_CONFIRM_DEADLINE", "60s")]),
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "0days")]),
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "for ever")]),
+        // The inequalities of docs/retention.md, over the defaults: 7 days, 14 and 30.
+        ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "15days")]),
+        ("ORDERS_KEEP_PROCESSED", vec![database, broker, ("ORDERS_KEEP_PROCESSED", "14days")]),
+        ("ORDERS_KEEP_PROCESSED", vec![database, broker, ("ORDERS_REPLAY_WITHIN", "30days")]),
         ("ORDERS_RELAY_FULL_SCAN", vec![database, broker, ("ORDERS_RELAY_FULL_SCAN", "1day")]),
         ("ORDERS_LOG", vec![database, broker, ("ORDERS_LOG", "loud=very")]),
         ("ORDERS_LOG_FORMAT", vec![database, broker, ("ORDERS_LOG_FORMAT", "xml")]),

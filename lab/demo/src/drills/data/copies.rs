@@ -26,7 +26,7 @@ pub(in crate::drills) const REORDERED: Drill = Drill {
 pub(in crate::drills) const OTHER_BODY: Drill = Drill {
     name: "same-id-other-body",
     group: Group::Data,
-    teaches: "The id decides. An event is a fact: a second one with the same id and another content is a forgery or a bug.",
+    teaches: "The id decides. An event is a fact: a second one with the same id and another content is a defect or an attack.",
     question: "An event comes again under the same id, with ten times the amount. What is charged?",
     claim: "A message with the id of an event that was applied changes nothing, whatever its body says.",
     outage: Duration::from_secs(4),

@@ -17,7 +17,7 @@ use crate::own_system::database_route;
 pub(in crate::drills) const TERMINATED: Drill = Drill {
     name: "sessions-terminated",
     group: Group::Database,
-    teaches: "A connection pool is a cache of things that die. Each use has to expect it.",
+    teaches: "Connections of a pool end at any time. Each use has to expect it.",
     question: "Every session of every service is terminated, again and again. Who needs a restart?",
     claim: "Terminated sessions are opened again by themselves. What was acknowledged is there, once.",
     outage: Duration::from_secs(2),

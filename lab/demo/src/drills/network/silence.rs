@@ -35,7 +35,7 @@ pub(in crate::drills) const BROKER_AWAY: Drill = Drill {
 pub(in crate::drills) const DATABASE_AWAY: Drill = Drill {
     name: "database-unreachable-for-one",
     group: Group::Database,
-    teaches: "A consumer without its database must not burn its messages: a temporary failure sets nothing aside.",
+    teaches: "A consumer without its database must not use up the attempts of its messages: a temporary failure sets nothing aside.",
     question: "Inventory's database is away for ten seconds, and its messages keep coming. Which of them are lost?",
     claim: "While inventory's database is away, nothing is set aside and no attempt is used up. Inventory catches up by itself.",
     outage: Duration::from_secs(10),

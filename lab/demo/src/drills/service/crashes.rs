@@ -25,7 +25,7 @@ pub(in crate::drills) const ORDER_BEFORE_COMMIT: Drill = Drill {
 
 pub(in crate::drills) const ORDER_AFTER_COMMIT: Drill = Drill {
     name: "order-killed-after-commit",
-    teaches: "The row in the outbox is the promise. No wake-up, no answer and no process is needed to keep it.",
+    teaches: "The row in the outbox is enough: no wake-up, no answer and no process has to survive.",
     question: "The order service dies after the commit, before its relay is woken and before the client is answered. \
                Does the order go on?",
     claim: "An order whose process dies right after the commit is published and ends like any other, also without a 201.",
