@@ -65,6 +65,11 @@ pub(crate) fn draw(measured: &[Measured], directory: &Path) -> Result<Vec<PathBu
                     to(&name, &|path| recovery(curve, path))?;
                 }
             }
+            "endurance" => {
+                for curve in &report.curves {
+                    to("endurance", &|path| endurance(curve, path))?;
+                }
+            }
             _ => {}
         }
     }
@@ -111,7 +116,8 @@ fn cost(report: &Measured, path: &Path) -> Result<()> {
             below += value;
         }
     }
-    finish_columns(&root, &mut chart, &names)
+    // Orders are dearest at the lowest rate, which is on the left.
+    finish_columns(&root, &mut chart, &names, SeriesLabelPosition::UpperRight)
 }
 
 /// Milliseconds from the commit, one group of columns for each rate.
@@ -140,18 +146,31 @@ fn latency(report: &Measured, path: &Path) -> Result<()> {
         });
         chart.draw_series(bars)?.label(what).legend(move |(x, y)| swatch(x, y, colour));
     }
-    finish_columns(&root, &mut chart, &names)
+    // The longest times are those of the highest rate, on the right.
+    finish_columns(&root, &mut chart, &names, SeriesLabelPosition::UpperLeft)
 }
 
 /// Above: what waits. Below: what is done each second.
 fn recovery(curve: &MeasuredCurve, path: &Path) -> Result<()> {
+    let above = ("What waits", ["unpublished", "open"].as_slice());
+    let below = ("What is done each second", ["published/s", "ended/s"].as_slice());
+    over_time(curve, path, [above, below])
+}
+
+/// Above: what could grow. Below: how long an order takes to be answered.
+fn endurance(curve: &MeasuredCurve, path: &Path) -> Result<()> {
+    let above = ("MiB", ["tables MiB", "indexes MiB", "memory MiB"].as_slice());
+    let below = ("POST /orders, p99 in ms", ["POST p99 ms"].as_slice());
+    over_time(curve, path, [above, below])
+}
+
+/// Two charts, one below the other, with the same seconds: each a title and the columns of its lines.
+fn over_time(curve: &MeasuredCurve, path: &Path, charts: [(&str, &[&str]); 2]) -> Result<()> {
     let root = SVGBackend::new(path, (SIZE.0, 2 * SIZE.1 - 80)).into_drawing_area();
     let (above, below) = root.split_vertically(SIZE.1 - 40);
-    for (area, title, drawn) in [
-        (&above, "What waits", ["unpublished", "open"]),
-        (&below, "What is done each second", ["published/s", "ended/s"]),
-    ] {
-        let lines: Vec<(&str, Vec<(f64, f64)>)> = drawn.map(|name| (name, points(curve, name))).into();
+    for (area, (title, drawn)) in [&above, &below].into_iter().zip(charts) {
+        let lines: Vec<(&str, Vec<(f64, f64)>)> =
+            drawn.iter().map(|name| (*name, points(curve, name))).collect();
         let all = || lines.iter().flat_map(|(_, points)| points);
         let right = all().map(|(second, _)| *second).fold(1.0, f64::max);
         let top = all().map(|(_, value)| *value).fold(1.0, f64::max);
@@ -177,7 +196,7 @@ fn recovery(curve: &MeasuredCurve, path: &Path) -> Result<()> {
                 .label(name)
                 .legend(move |(x, y)| swatch(x, y, colour));
         }
-        legend(&mut chart)?;
+        legend(&mut chart, SeriesLabelPosition::UpperRight)?;
     }
     Ok(root.present()?)
 }
@@ -217,21 +236,26 @@ fn columns<'a>(root: &Area<'a>, title: &str, count: usize, from: f64, to: f64) -
 }
 
 /// Writes the names below the columns, and what their colours mean.
-fn finish_columns<'a>(root: &Area<'a>, chart: &mut Chart<'a>, names: &[&str]) -> Result<()> {
+fn finish_columns<'a>(
+    root: &Area<'a>,
+    chart: &mut Chart<'a>,
+    names: &[&str],
+    legend_at: SeriesLabelPosition,
+) -> Result<()> {
     use plotters::style::text_anchor::{HPos, Pos, VPos};
     let style = ("sans-serif", 12, &TEXT).into_text_style(root).pos(Pos::new(HPos::Center, VPos::Top));
     for (index, name) in names.iter().enumerate() {
         let (x, y) = chart.backend_coord(&(index as f64 + 0.5, 0.0));
         root.draw(&Text::new((*name).to_owned(), (x, y + 8), style.clone()))?;
     }
-    legend(chart)?;
+    legend(chart, legend_at)?;
     Ok(root.present()?)
 }
 
-fn legend<'a>(chart: &mut Chart<'a>) -> Result<()> {
+fn legend<'a>(chart: &mut Chart<'a>, position: SeriesLabelPosition) -> Result<()> {
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(position)
         .label_font(("sans-serif", 12, &TEXT))
         .border_style(TRANSPARENT)
         .draw()?;
