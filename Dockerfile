@@ -1,5 +1,7 @@
-# One small image with all binaries: the three services, the payment provider, and `demo`, which sets up the database and
-# calls the admin APIs inside the containers.
+# An image for each service, and one for `demo`, from one build. Each has its own program and `demo`, in a layer that all of
+# them share: `demo` sets up the database, and calls the admin API of a service inside its container.
+#
+#   docker build --target orders .      # or inventory, billing, payment-provider, lab; demo without a target
 
 FROM rust:1-slim-trixie AS build
 WORKDIR /src
@@ -29,10 +31,24 @@ COPY --from=build-lab /out/ /usr/local/bin/
 COPY --from=build --chown=65532:65532 /demo/ /var/lib/demo/
 USER 65532:65532
 
-# The last one is what is built without a target.
-FROM debian:trixie-slim
-COPY --from=build /out/ /usr/local/bin/
+FROM debian:trixie-slim AS base
+COPY --from=build /out/demo /usr/local/bin/
 # `demo` keeps its notes here. A volume that is mounted here belongs to the same user.
 COPY --from=build --chown=65532:65532 /demo/ /var/lib/demo/
 # A number, so that "not root" can be checked without reading the image's user table.
 USER 65532:65532
+
+FROM base AS orders
+COPY --from=build /out/orders /usr/local/bin/
+
+FROM base AS inventory
+COPY --from=build /out/inventory /usr/local/bin/
+
+FROM base AS billing
+COPY --from=build /out/billing /usr/local/bin/
+
+FROM base AS payment-provider
+COPY --from=build /out/payment-provider /usr/local/bin/
+
+# The last one is what is built without a target.
+FROM base AS demo
