@@ -10,7 +10,7 @@ use serde_json::Value;
 const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
 
 /// Each crate of this workspace, and those of the workspace and of [`WATCHED`] that its code may use.
-const MAY_USE: [(&str, &[&str]); 26] = [
+const MAY_USE: [(&str, &[&str]); 27] = [
     // Contracts: no I/O, no HTTP.
     ("events", &[]),
     // What is recorded of an order's way: no I/O.
@@ -87,6 +87,8 @@ const MAY_USE: [(&str, &[&str]); 26] = [
     // An external consumer: the consuming half of a service. No crate uses it.
     ("mailer", &["broker", "events", "inbox", "messaging", "runtime", "service", "sqlx"]),
     // The lab. No service uses any of these.
+    // It knows the commands of the documentation only: no crate of this workspace.
+    ("docs-runner", &[]),
     ("payment-provider", &["axum", "database", "runtime", "sqlx"]),
     // Compositions of the product's parts, with one part replaced.
     (
