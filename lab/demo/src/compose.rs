@@ -40,13 +40,13 @@ impl Compose {
         Ok(Self { root, guards: Mutex::default(), ids: Mutex::default() })
     }
 
-    /// Builds the image if that is needed, starts everything, and waits until it is healthy.
+    /// Builds the images if that is needed, starts everything, and waits until it is healthy.
     pub(crate) async fn up(&self, terminal: &Terminal) -> Result<()> {
         if testbed::image_is_present("outbox-shop").await {
-            terminal.print("Updating the image and starting the containers …");
+            terminal.print("Updating the images and starting the containers …");
         } else {
             terminal.print(
-                "Building the image (the first time takes some minutes), then starting the containers …",
+                "Building the images (the first time takes some minutes), then starting the containers …",
             );
         }
         let mut up = self.compose(&["up", "--build", "--wait", "--wait-timeout", "180"]);

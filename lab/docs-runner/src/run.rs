@@ -148,7 +148,7 @@ fn run_script(
         }
     });
     let running = follow(&lines, Instant::now() + limit, outputs, page, outcomes);
-    end(&mut child)?;
+    end(&mut child, running.is_some())?;
     if let Some(index) = running {
         let why = format!("it ran when the page's {} were over", humantime::format_duration(limit));
         outcomes[index] = Outcome::Failed { why };
@@ -202,10 +202,10 @@ fn expected_code(block: &Block) -> String {
 
 /// Ends the script with all that it started, in the foreground or behind an `&`, frozen processes too. Blocks that stay
 /// running have groups of their own, which the script itself ends.
-fn end(child: &mut Child) -> Result<()> {
+fn end(child: &mut Child, time_is_over: bool) -> Result<()> {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process without an id")?;
-    // Its output is at its end, so it ends by itself, unless the time is over.
-    let mut deadline = Instant::now() + END_LIMIT;
+    // If its output is at its end, it ends by itself.
+    let mut deadline = Instant::now() + if time_is_over { Duration::ZERO } else { END_LIMIT };
     let mut signals = [Signal::TERM, Signal::KILL].into_iter();
     while child.try_wait().context("failed to wait for bash")?.is_none() {
         if Instant::now() > deadline {

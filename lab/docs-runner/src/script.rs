@@ -4,17 +4,20 @@ use std::fmt::Write as _;
 
 use crate::page::{Content, How, Page};
 
-/// How long a block that stays running may take until its output has the text that is waited for.
-const START_LIMIT_SECONDS: u32 = 300;
+/// How long a block that stays running may take until its output has the text that is waited for. The first one builds.
+const START_LIMIT_SECONDS: u32 = 900;
 
 /// What runs before the blocks. Each block is a file that is sourced, so that variables live until the end of the page, as
 /// in the terminal of a reader. `$1` is the directory for the blocks' outputs.
 const HEAD: &str = r#"outputs=$1
 background=()
-# As Ctrl-C in a terminal: the signal reaches every process of the block.
+# As Ctrl-C in a terminal: the signal reaches every process of the block. After half a minute, SIGKILL does.
 stop_background() {
-  for process in "${background[@]}"; do kill -INT -- "-$process" 2>/dev/null; done
-  for process in "${background[@]}"; do wait "$process" 2>/dev/null; done
+  for process in "${background[@]}"; do
+    kill -INT -- "-$process" 2>/dev/null
+    for _ in $(seq 60); do kill -0 "$process" 2>/dev/null || break; sleep 0.5; done
+    kill -KILL -- "-$process" 2>/dev/null
+  done
 }
 trap stop_background EXIT
 "#;
@@ -31,8 +34,9 @@ pub(crate) fn script(page: &Page) -> String {
                 // The block ends at the first command that fails, unless a failure is what it shows.
                 flag = if *exit_code == 0 { '-' } else { '+' },
             ),
+            // Bash lets what it starts in the background ignore SIGINT, unless a terminal is there.
             Content::Commands { how: How::StaysRunning { .. }, .. } => format!(
-                "setsid bash \"$outputs/{index}.sh\" >\"$outputs/{index}.out\" 2>&1 &\nbackground+=($!)\n\
+                "setsid env --default-signal=INT bash \"$outputs/{index}.sh\" >\"$outputs/{index}.out\" 2>&1 &\nbackground+=($!)\n\
                  for _ in $(seq {START_LIMIT_SECONDS}); do\n  grep -qFf \"$outputs/{index}.until\" \
                  \"$outputs/{index}.out\" && break\n  kill -0 $! 2>/dev/null || break\n  sleep 1\ndone\n\
                  grep -qFf \"$outputs/{index}.until\" \"$outputs/{index}.out\"\ncode=$?\necho \"end {index} $code\"\n\
