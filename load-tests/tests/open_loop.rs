@@ -11,7 +11,7 @@ use std::{
 use axum::{Json, Router, http::StatusCode, routing::post};
 use load_tests::{Answer, Load, Outcome, Saturation, run, saturate};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch};
 use uuid::Uuid;
 
 async fn serve<F, Fut>(answer: F) -> std::io::Result<String>
@@ -93,18 +93,31 @@ async fn a_second_in_which_the_service_stalls_counts_for_every_request_that_was_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_beyond_the_limit_in_flight_is_counted_as_shed() {
-    let url = serve(|| async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        accepted()
+    // The server answers nothing until a request was shed. The deadline of each request bounds that.
+    let gate = Arc::new(watch::Sender::new(false));
+    let of_server = gate.clone();
+    let url = serve(move || {
+        let mut gate = of_server.subscribe();
+        async move {
+            let _ = gate.wait_for(|open| *open).await;
+            accepted()
+        }
     })
     .await
     .unwrap();
     let (outcomes, on_outcome) = collect();
     let load = Load { max_in_flight: 10, ..Load::new(url, 100, Duration::from_secs(1)) };
-    let summary = run(load, on_outcome).await.unwrap();
+    let summary = run(load, move |outcome| {
+        if outcome.answer == Answer::Shed {
+            gate.send_replace(true);
+        }
+        on_outcome(outcome);
+    })
+    .await
+    .unwrap();
     assert_eq!(summary.sent + summary.shed, 100, "every request that was due is accounted for");
     assert_eq!(summary.sent, summary.accepted);
-    assert!(summary.accepted >= 10 && summary.shed > 0, "ten at a time, half a second each: {summary}");
+    assert!(summary.accepted >= 10 && summary.shed > 0, "ten at a time, and no answer to them: {summary}");
     let reported = outcomes.lock().unwrap().iter().filter(|outcome| outcome.answer == Answer::Shed).count();
     assert_eq!(reported as u64, summary.shed);
 }
@@ -129,11 +142,17 @@ async fn refusals_are_counted_by_status_and_failures_by_their_reason() {
 async fn saturation_keeps_every_connection_busy_and_no_busier() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = most.clone();
+    // The server answers nothing until eight requests were there at once. The deadline of each request bounds that.
+    let gate = Arc::new(watch::Sender::new(false));
     let url = serve(move || {
-        let (now, most) = (now.clone(), most.clone());
+        let (now, most, gate) = (now.clone(), most.clone(), gate.clone());
         async move {
-            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            let there = now.fetch_add(1, Ordering::SeqCst) + 1;
+            most.fetch_max(there, Ordering::SeqCst);
+            if there == 8 {
+                gate.send_replace(true);
+            }
+            let _ = gate.subscribe().wait_for(|open| *open).await;
             now.fetch_sub(1, Ordering::SeqCst);
             accepted()
         }

@@ -226,7 +226,14 @@ fn end(child: &mut Child, time_is_over: bool) -> Result<()> {
 fn stop_what_is_left(clone: &Path) -> Result<()> {
     let demo: PathBuf = clone.join("target/release/demo");
     if clone.join("target/demo/state.json").exists() && demo.exists() {
-        let down = Command::new(demo).arg("down").current_dir(clone).stdout(Stdio::null()).status();
+        // The system's processes may be frozen.
+        let down = Command::new("timeout")
+            .arg("120")
+            .arg(demo)
+            .arg("down")
+            .current_dir(clone)
+            .stdout(Stdio::null())
+            .status();
         down.context("failed to stop what the page has left running")?;
     }
     Ok(())
