@@ -57,10 +57,11 @@ impl Clone {
         let built = self.checkout.join("target/release");
         let own = self.directory.join("target/release");
         fs::create_dir_all(&own)?;
-        for part in ["deps", "build", ".fingerprint"] {
+        // Cargo writes into files of `.fingerprint`, so those are copied.
+        for (part, how) in [("deps", "-al"), ("build", "-al"), (".fingerprint", "-a")] {
             let from = built.join(part);
             if from.exists() {
-                let arguments: [&OsStr; 3] = ["-al".as_ref(), from.as_os_str(), own.as_os_str()];
+                let arguments: [&OsStr; 3] = [how.as_ref(), from.as_os_str(), own.as_os_str()];
                 run(&self.checkout, "cp", arguments)?;
             }
         }

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 
 use crate::{
@@ -100,6 +100,12 @@ fn check(options: &Options) -> Result<bool> {
     }
     // Pages that change the code come last: after each of them cargo builds everything that depends on it again.
     pages.sort_by_key(|(page, _)| page.changes_code());
+    for wanted in &options.pages {
+        ensure!(
+            pages.iter().any(|(page, _)| page.path.starts_with(wanted)),
+            "no page with blocks is {wanted}"
+        );
+    }
     for (page, markdown) in &pages {
         let path = &page.path;
         if options.list {
@@ -115,12 +121,20 @@ fn check(options: &Options) -> Result<bool> {
             print_outcome(block, outcome);
         }
         println!("  {:5.0} s  the page", began.elapsed().as_secs_f64());
+        if !options.paste {
+            for line in page.stale_outputs(markdown) {
+                println!(
+                    "   FAILED  {line:4}  the page shows other lines than `shows` names: --paste writes them"
+                );
+                counts.failed += 1;
+            }
+        }
         if options.paste {
             paste(&checkout.join(path), markdown, page, &run.shown)?;
         }
     }
     println!("{checked} links in {} pages, {} broken", all.len(), broken.len());
-    println!("{looked_for} names of tests and metrics, {} unknown", unknown.len());
+    println!("{looked_for} long names of tests and metrics, {} unknown", unknown.len());
     if !options.list {
         println!(
             "blocks: {} run, {} run by another step of CI, {} not run, {} outputs compared, {} failed",

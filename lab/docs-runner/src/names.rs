@@ -1,4 +1,4 @@
-//! Names of tests, metrics and settings on the pages: each occurs in the sources.
+//! Long names on the pages, such as those of tests and of some metrics: each occurs in the sources.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

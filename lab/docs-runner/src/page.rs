@@ -60,7 +60,7 @@ impl Page {
     pub(crate) fn parse(path: &str, markdown: &str) -> Result<Self> {
         let mut blocks = Vec::new();
         let mut notes = Notes::default();
-        let mut code: Option<(String, usize, Option<Range<usize>>)> = None;
+        let mut code: Option<(String, usize, Range<usize>)> = None;
         for (event, range) in Parser::new_ext(markdown, Options::ENABLE_TABLES).into_offset_iter() {
             let line = markdown[..range.start].lines().count() + 1;
             match event {
@@ -68,11 +68,14 @@ impl Page {
                     .add(&html)
                     .with_context(|| format!("failed to read the comment at {path}:{line}"))?,
                 Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(language))) => {
-                    code = Some((language.to_string(), line, None));
+                    // An empty block has no text: its lines would stand behind the opening fence.
+                    let fence =
+                        markdown[range.start..].find('\n').map_or(range.end, |end| range.start + end + 1);
+                    code = Some((language.to_string(), line, fence..fence));
                 }
                 Event::Text(_) => {
                     if let Some((_, _, lines)) = &mut code {
-                        lines.get_or_insert(range.clone()).end = range.end;
+                        lines.end = range.end;
                     }
                 }
                 Event::End(TagEnd::CodeBlock) => {
@@ -92,6 +95,28 @@ impl Page {
             }
         }
         Ok(Self { path: path.to_owned(), blocks })
+    }
+
+    /// The commands that the page runs, as they are run.
+    pub(crate) fn run_commands(&self) -> Vec<String> {
+        let run = self.blocks.iter().filter_map(|block| match &block.content {
+            Content::Commands { text, how: How::Here { .. } } => Some(commands(text)),
+            _ => None,
+        });
+        run.flatten().collect()
+    }
+
+    /// The lines of the blocks of output that show something else than `shows` says, or not all of it.
+    pub(crate) fn stale_outputs(&self, markdown: &str) -> Vec<usize> {
+        let stale = |block: &&Block| match &block.content {
+            Content::Output { texts, range } => {
+                let shown = &markdown[range.clone()];
+                let foreign = shown.lines().any(|line| !texts.iter().any(|text| line.contains(text)));
+                foreign || texts.iter().any(|text| !shown.contains(text))
+            }
+            _ => false,
+        };
+        self.blocks.iter().filter(stale).map(|block| block.line).collect()
     }
 
     pub(crate) fn changes_code(&self) -> bool {
@@ -140,15 +165,14 @@ impl Notes {
                 self.shows.extend(value.split("; ").map(str::to_owned));
                 return Ok(());
             }
-            _ => return Ok(()),
+            _ => bail!("unknown comment {key:?}"),
         };
         ensure!(self.how.replace(how).is_none(), "two comments say how the block is run");
         Ok(())
     }
 
     /// What the block is, or nothing if it is neither run nor compared.
-    fn content(self, language: &str, markdown: &str, range: Option<Range<usize>>) -> Result<Option<Content>> {
-        let range = range.unwrap_or_default();
+    fn content(self, language: &str, markdown: &str, range: Range<usize>) -> Result<Option<Content>> {
         let mut text = markdown[range.clone()].to_owned();
         if language != "text" {
             ensure!(self.shows.is_empty(), "`shows` belongs to a block of `text`");
@@ -215,6 +239,7 @@ mod tests {
             "<!-- run as: 30s => 5s -->\n```sh\nwait\n```\n",
             "<!-- not run: no reason -->\n<!-- exit code: 1 -->\n```sh\nwait\n```\n",
             "<!-- shows: line -->\n```sh\nwait\n```\n",
+            "<!-- show: line -->\n```text\nline\n```\n",
         ] {
             assert!(Page::parse("page.md", wrong).is_err(), "{wrong}");
         }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::{
@@ -68,15 +68,18 @@ pub(crate) fn run_page(page: &Page, clone: &Clone, checkout: &Path, limit: Durat
     for (index, block) in page.blocks.iter().enumerate() {
         match &block.content {
             Content::Commands { text, how: How::ByCi { file } } => {
+                output = None;
                 run.outcomes[index] = run_by_ci(checkout, file, text)?;
             }
             Content::Commands { text, how: How::PartOfTheSuite } => {
+                output = None;
                 run.outcomes[index] = match suite::unknown_part(checkout, text)? {
                     None => Outcome::RunByCi { file: "a part of the suite".to_owned() },
                     Some(why) => Outcome::Failed { why },
                 };
             }
             Content::Commands { how: How::NotRun { reason }, .. } => {
+                output = None;
                 run.outcomes[index] = Outcome::NotRun { reason: reason.clone() };
             }
             Content::Commands { .. } | Content::Patch { .. } => {
@@ -91,8 +94,10 @@ pub(crate) fn run_page(page: &Page, clone: &Clone, checkout: &Path, limit: Durat
                 } else {
                     Outcome::Failed { why: format!("the output has no line with {absent:?}") }
                 };
-                let lines = output.lines().filter(|line| texts.iter().any(|text| line.contains(text)));
-                run.shown.push((index, lines.map(|line| line.trim_end().to_owned()).collect()));
+                if absent.is_empty() {
+                    let lines = output.lines().filter(|line| texts.iter().any(|text| line.contains(text)));
+                    run.shown.push((index, lines.map(|line| line.trim_end().to_owned()).collect()));
+                }
             }
         }
     }
@@ -234,15 +239,22 @@ fn stop_what_is_left(clone: &Path) -> Result<()> {
             .current_dir(clone)
             .stdout(Stdio::null())
             .status();
-        down.context("failed to stop what the page has left running")?;
+        let down = down.context("failed to stop what the page has left running")?;
+        ensure!(down.success(), "failed to stop what the page has left running: {down}");
     }
     Ok(())
 }
 
 /// Whether each command of the block is in the file, which another step of CI runs.
 fn run_by_ci(checkout: &Path, file: &str, text: &str) -> Result<Outcome> {
-    let script = fs::read_to_string(checkout.join(file)).with_context(|| format!("failed to read {file}"))?;
-    let run = commands(&script);
+    let text_of_file =
+        fs::read_to_string(checkout.join(file)).with_context(|| format!("failed to read {file}"))?;
+    // Of another page only what is run there counts.
+    let run = if file.ends_with(".md") {
+        Page::parse(file, &text_of_file)?.run_commands()
+    } else {
+        commands(&text_of_file)
+    };
     let absent = commands(text).into_iter().find(|command| !run.contains(command));
     Ok(match absent {
         None => Outcome::RunByCi { file: file.to_owned() },

@@ -11,13 +11,15 @@ const START_LIMIT_SECONDS: u32 = 900;
 /// in the terminal of a reader. `$1` is the directory for the blocks' outputs.
 const HEAD: &str = r#"outputs=$1
 background=()
-# As Ctrl-C in a terminal: the signal reaches every process of the block. After half a minute, SIGKILL does.
+# As Ctrl-C in a terminal: the signal reaches every process of the block. After fifteen seconds SIGKILL does, before the
+# runner kills this script.
 stop_background() {
-  for process in "${background[@]}"; do
-    kill -INT -- "-$process" 2>/dev/null
-    for _ in $(seq 60); do kill -0 "$process" 2>/dev/null || break; sleep 0.5; done
-    kill -KILL -- "-$process" 2>/dev/null
+  for process in "${background[@]}"; do kill -INT -- "-$process" 2>/dev/null; done
+  for _ in $(seq 30); do
+    kill -0 "${background[@]}" 2>/dev/null || break
+    sleep 0.5
   done
+  for process in "${background[@]}"; do kill -KILL -- "-$process" 2>/dev/null; done
 }
 trap stop_background EXIT
 "#;

@@ -72,11 +72,21 @@ fn failures_are_found_and_end_the_page() {
     for (name, page, expected) in [
         ("command", "```sh\nfalse\necho reached\n```\n", "a command failed"),
         ("code", "<!-- exit code: 1 -->\n```sh\ntrue\n```\n", "exit code 0"),
+        ("stale", "```sh\necho one\n```\n\n<!-- shows: one -->\n```text\ntwo\n```\n", "shows other lines"),
         ("output", "```sh\necho one\n```\n\n<!-- shows: two -->\n```text\n```\n", "no line with"),
         ("after", "```sh\nfalse\n```\n\n```sh\ntrue\n```\n", "a block before it failed"),
         ("patch", "```diff\n--- a/none\n+++ b/none\n@@ -1 +1 @@\n-a\n+b\n```\n", "FAILED"),
         ("ended", "<!-- stays running until: ready -->\n```sh\ntrue\n```\n", "exit code 1"),
-        ("ci", "<!-- run by CI: page.md -->\n```sh\necho twice \\\n  over\n```\n", ""),
+        (
+            "ci",
+            "<!-- run by CI: page.md -->\n```sh\necho twice \\\n  over\n```\n\n```sh\necho twice over\n```\n",
+            "",
+        ),
+        (
+            "prose",
+            "`echo one`\n\n<!-- run by CI: page.md -->\n```sh\necho one\n```\n",
+            "has no line `echo one`",
+        ),
         ("absent", "<!-- run by CI: .gitignore -->\n```sh\necho one\n```\n", "has no line `echo one`"),
         ("suite", "<!-- part of the suite -->\n```sh\ncargo test --test none\n```\n", "there is no --test"),
         ("link", "[there](none.md#at-all)\n", "there is no none.md"),
@@ -94,10 +104,14 @@ fn failures_are_found_and_end_the_page() {
 
 #[test]
 fn page_that_takes_too_long_is_ended_with_all_its_processes() {
-    let repository = Repository::with("long", "```sh\nsleep 987 & kill -STOP $!; sleep 986\n```\n");
+    let repository = Repository::with(
+        "long",
+        "<!-- stays running until: up -->\n```sh\ntrap '' INT\necho up; sleep 987; sleep 987\n```\n\n\
+         ```sh\nsleep 987 & kill -STOP $!; sleep 986\n```\n",
+    );
     let began = Instant::now();
-    let (holds, printed) = repository.run(&["--limit", "1s"]);
-    assert!(!holds && printed.contains("it ran when the page's 1s were over"), "{printed}");
+    let (holds, printed) = repository.run(&["--limit", "3s"]);
+    assert!(!holds && printed.contains("it ran when the page's 3s were over"), "{printed}");
     assert!(began.elapsed() < Duration::from_secs(300), "{printed}");
     let left = Command::new("pgrep").args(["-f", "^sleep 98[67]$"]).output().unwrap();
     assert!(left.stdout.is_empty(), "{}", String::from_utf8_lossy(&left.stdout));
