@@ -25,6 +25,10 @@ impl Clone {
         if !clone.directory.exists() {
             run(checkout, "git", ["clone", "--quiet", "--shared", ".", "target/docs-runner/clone"])?;
             clone.link_built_dependencies()?;
+        } else if run(checkout, "git", ["rev-parse", "--quiet", "--verify", "HEAD"]).is_ok() {
+            // The commit of today: a page may use `git diff` or `git restore`.
+            run(&clone.directory, "git", ["fetch", "--quiet", "origin", "HEAD"])?;
+            run(&clone.directory, "git", ["reset", "--quiet", "FETCH_HEAD"])?;
         }
         Ok(clone)
     }

@@ -10,6 +10,8 @@ const START_LIMIT_SECONDS: u32 = 900;
 /// What runs before the blocks. Each block is a file that is sourced, so that variables live until the end of the page, as
 /// in the terminal of a reader. `$1` is the directory for the blocks' outputs.
 const HEAD: &str = r#"outputs=$1
+# `curl … | jq …` has failed when curl has.
+set -o pipefail
 background=()
 # As Ctrl-C in a terminal: the signal reaches every process of the block. After fifteen seconds SIGKILL does, before the
 # runner kills this script.

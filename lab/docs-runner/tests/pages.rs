@@ -71,6 +71,7 @@ fn blocks_share_a_shell_and_change_only_the_clone() {
 fn failures_are_found_and_end_the_page() {
     for (name, page, expected) in [
         ("command", "```sh\nfalse\necho reached\n```\n", "a command failed"),
+        ("pipe", "```sh\nfalse | cat\necho reached\n```\n", "a command failed"),
         ("code", "<!-- exit code: 1 -->\n```sh\ntrue\n```\n", "exit code 0"),
         ("stale", "```sh\necho one\n```\n\n<!-- shows: one -->\n```text\ntwo\n```\n", "shows other lines"),
         ("output", "```sh\necho one\n```\n\n<!-- shows: two -->\n```text\n```\n", "no line with"),
