@@ -42,7 +42,7 @@ impl Compose {
 
     /// Builds the images if that is needed, starts everything, and waits until it is healthy.
     pub(crate) async fn up(&self, terminal: &Terminal) -> Result<()> {
-        if testbed::image_is_present("outbox-shop").await {
+        if testbed::image_is_present("outbox-shop-demo").await {
             terminal.print("Updating the images and starting the containers …");
         } else {
             terminal.print(
