@@ -129,6 +129,12 @@ pub async fn engine_version() -> Result<String> {
     Ok(version.trim().to_owned())
 }
 
+/// The architecture for which the container engine runs programs, as Docker names it.
+pub async fn engine_architecture() -> Result<String> {
+    let architecture = docker_within(&["version", "--format", "{{.Server.Arch}}"], QUERY_DEADLINE).await?;
+    Ok(architecture.trim().to_owned())
+}
+
 /// Whether the engine has the image already.
 pub async fn image_is_present(image: &str) -> bool {
     docker_within(&["image", "inspect", "--format", "{{.Id}}", image], QUERY_DEADLINE).await.is_ok()

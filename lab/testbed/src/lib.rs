@@ -41,7 +41,7 @@ mod vhost;
 
 pub use binaries::{build_lab, build_services, cargo, find as find_service, workspace_root};
 pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
-pub use container::{IMAGES, engine_version, image_is_present};
+pub use container::{IMAGES, engine_architecture, engine_version, image_is_present};
 pub use database::{TestDatabase, database};
 pub use eventually::{eventually, eventually_send};
 pub use faketime::find_faketime;

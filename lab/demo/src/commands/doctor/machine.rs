@@ -3,7 +3,10 @@
 
 use std::{env::consts, path::Path, process::Stdio};
 
-use tokio::process::Command;
+use tokio::{
+    process::Command,
+    time::{Duration, timeout},
+};
 
 use super::Check;
 use crate::paths;
@@ -16,6 +19,9 @@ const DISK_NEEDED: u64 = 4 << 30;
 const OPEN_FILES_NEEDED: u64 = 1_024;
 /// The first curl that has `--json`, which the README uses.
 const CURL_NEEDED: (u32, u32) = (7, 82);
+
+/// How long a program may take to say its version. A broken installation can wait for ever.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) async fn checks() -> Vec<Check> {
     let rust = output("rustc", &["--version"]).await;
@@ -37,10 +43,9 @@ pub(super) async fn checks() -> Vec<Check> {
 
 /// An engine for another processor emulates it: everything works, several times slower.
 pub(super) async fn engine_architecture() -> Option<Check> {
-    let engine = output("docker", &["version", "--format", "{{.Server.Arch}}"]).await?;
-    let engine = engine.trim();
+    let engine = testbed::engine_architecture().await.ok()?;
     Some(Check {
-        ok: same_processor(engine, consts::ARCH),
+        ok: same_processor(&engine, consts::ARCH),
         what: format!("containers for {engine} on {}", consts::ARCH),
         fix: "use an engine and images of this machine's own architecture: emulation is several times slower"
             .to_owned(),
@@ -175,7 +180,9 @@ fn amount(what: &str, bytes: Option<u64>, needed: u64, fix: &str) -> Check {
 }
 
 async fn output(program: &str, args: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(args).stdin(Stdio::null()).output().await.ok()?;
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).kill_on_drop(true);
+    let output = timeout(ANSWER_DEADLINE, command.output()).await.ok()?.ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
