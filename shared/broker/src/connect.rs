@@ -22,7 +22,6 @@ const HEARTBEAT: u16 = 5;
 /// connection, and a service has four.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Role {
-    /// A body that is larger than a frame is sent in several frames. Our headers are small.
     Publisher,
     Consumer,
     Collector,
@@ -43,6 +42,7 @@ impl Role {
     /// In bytes.
     fn frame_max(self) -> u32 {
         match self {
+            // A body that is larger than a frame is sent in several frames, and our headers are small.
             Self::Publisher | Self::Check => 16 * 1024,
             // A header is never divided, and a message of another sender may have a large one, so this is RabbitMQ's default.
             // Without it the client would enlarge its buffers after the handshake, and by that touch all of their pages.
