@@ -9,7 +9,7 @@ use crate::{
     memory, orders_sql,
     report::{Figure, Goal, Report},
     rig::Rig,
-    setup::Setup,
+    setup::{SERVICES, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -30,8 +30,6 @@ impl Options {
         Self { starts: 1, seconds: 1, backlog: self.backlog.min(2_000) }
     }
 }
-
-const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 /// Background work after a start or a load (checks, retries, freeing) ends within this time.
 const SETTLE: Duration = Duration::from_secs(3);
