@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use uuid::Uuid;
 
 use crate::alteration::{Alteration, setting};
 use crate::choice::{Choice, With};
@@ -90,6 +91,9 @@ enum Command {
         /// How long to wait until nothing is pending.
         #[arg(long, default_value = "30s", value_parser = duration)]
         wait: Duration,
+        /// An order for which you got a 201, from curl for example: if it does not exist, it was lost. May be repeated.
+        #[arg(long = "order", value_name = "ID")]
+        orders: Vec<Uuid>,
     },
     /// List, show, replay or discard what the running system has set aside.
     Failed {
@@ -196,7 +200,9 @@ impl Cli {
             }
             Some(Command::Board { address }) => or_interrupted(board::run(choice, address, terminal)).await,
             Some(Command::Order { kind }) => or_interrupted(order::run(choice, kind, terminal)).await,
-            Some(Command::Verify { wait }) => or_interrupted(verify::run(choice, wait, terminal)).await,
+            Some(Command::Verify { wait, orders }) => {
+                or_interrupted(verify::run(choice, wait, &orders, terminal)).await
+            }
             Some(Command::Load { rate, for_ }) => {
                 or_interrupted(load::run(choice, rate, for_, terminal)).await
             }

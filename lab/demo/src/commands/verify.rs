@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use uuid::Uuid;
 
 use crate::choice::Choice;
 use crate::ledger;
@@ -11,10 +12,17 @@ use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
-/// Waits up to `wait` until nothing is pending, and reconciles.
-pub(crate) async fn run(choice: Choice, wait: Duration, terminal: &Terminal) -> Result<Verdict> {
+/// Waits up to `wait` until nothing is pending, and reconciles. `orders` were acknowledged to another client than
+/// `cargo demo`: they are looked for as those of the ledger are.
+pub(crate) async fn run(
+    choice: Choice,
+    wait: Duration,
+    orders: &[Uuid],
+    terminal: &Terminal,
+) -> Result<Verdict> {
     let system = RunningSystem::require(choice).await?;
-    let acknowledged = ledger::read(&system.ledger_path().await?)?;
+    let mut acknowledged = ledger::read(&system.ledger_path().await?)?;
+    acknowledged.extend(orders);
     let read = async || {
         let reconciliation = system.reconcile(&acknowledged).await?;
         if reconciliation.in_progress() > 0 {

@@ -57,6 +57,8 @@ pub(crate) struct DrillRun<'a> {
     terminal: &'a Terminal,
     ledger: Arc<Ledger>,
     started: Instant,
+    /// The same moment, in the time of the services' logs.
+    pub(super) started_at: SystemTime,
     phase: RefCell<&'static str>,
     /// What was printed about the phases.
     lines: RefCell<Vec<String>>,
@@ -83,6 +85,7 @@ impl<'a> DrillRun<'a> {
             terminal,
             ledger,
             started: Instant::now(),
+            started_at: SystemTime::now(),
             phase: RefCell::new("steady"),
             lines: RefCell::default(),
             progress_before: None,

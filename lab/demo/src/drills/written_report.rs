@@ -30,7 +30,8 @@ pub(super) async fn write(drill: &Drill, run: &DrillRun<'_>, report: &Report) ->
         .with_context(|| format!("failed to write {}", path.display()))?;
     let document = json!({
         "drill": drill.name, "group": drill.group.to_string(), "claim": drill.claim, "rate": run.rate,
-        "outageSeconds": run.outage.as_secs_f64(), "report": report,
+        "outageSeconds": run.outage.as_secs_f64(),
+        "startedAt": humantime::format_rfc3339_millis(run.started_at).to_string(), "report": report,
     });
     std::fs::write(folder.join("report.json"), serde_json::to_vec_pretty(&document)?)?;
     Ok(path)
@@ -43,7 +44,12 @@ fn markdown(drill: &Drill, run: &DrillRun<'_>, report: &Report, sequence: Option
     writeln!(text, "- **Question**: {}", drill.question)?;
     writeln!(text, "- **Expected**: {}", drill.claim)?;
     writeln!(text, "- **What it teaches**: {}", drill.teaches)?;
-    writeln!(text, "- **Command**: `{}`\n", run.command(drill))?;
+    writeln!(text, "- **Command**: `{}`", run.command(drill))?;
+    writeln!(
+        text,
+        "- **Began**: {}, the 0.0 s of what follows\n",
+        humantime::format_rfc3339_millis(run.started_at)
+    )?;
     writeln!(text, "## What was observed\n")?;
     for fact in &report.facts {
         writeln!(text, "- {}{}", if fact.observed { "" } else { "NOT observed: " }, fact.what)?;
