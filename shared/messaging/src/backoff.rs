@@ -44,4 +44,17 @@ mod tests {
         backoff.reset();
         assert!(backoff.next_wait() <= Duration::from_millis(100));
     }
+
+    #[test]
+    fn waits_are_drawn_evenly_from_zero_to_the_limit() {
+        fastrand::seed(1);
+        let limit = Duration::from_secs(1);
+        let mut backoff = Backoff::new(limit, limit);
+        let mut tenths = [0_u32; 10];
+        for _ in 0..10_000 {
+            let tenth = backoff.next_wait().as_millis() / 100;
+            tenths[usize::try_from(tenth).unwrap_or_default().min(9)] += 1;
+        }
+        assert!(tenths.iter().all(|waits| (900..1_100).contains(waits)), "{tenths:?}");
+    }
 }

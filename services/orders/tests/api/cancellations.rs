@@ -25,6 +25,22 @@ async fn cancelled_order_has_its_status_and_two_events_in_order() -> anyhow::Res
 }
 
 #[tokio::test]
+async fn event_keeps_the_body_of_its_moment_when_its_order_changes() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let (_, placed) = orders.post(&order()).await?;
+    let body = async || {
+        let sql = "select payload::text from orders.outbox where event_type = 'OrderCreated' and published_at is null";
+        sqlx::query_scalar::<_, String>(sql).fetch_one(&orders.auditor).await
+    };
+    let before = body().await?;
+    let data = &serde_json::from_str::<Value>(&before)?["data"];
+    assert_eq!((&data["orderId"], &data["total"]), (&placed["id"], &placed["total"]));
+    assert_eq!(cancel(&orders, placed["id"].as_str().unwrap()).await?.0, 200);
+    assert_eq!(body().await?, before);
+    Ok(())
+}
+
+#[tokio::test]
 async fn twenty_concurrent_cancellations_cancel_once_and_get_the_same_answer() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let (_, placed) = orders.post(&order()).await?;

@@ -159,6 +159,34 @@ async fn event_is_parked_after_its_last_attempt_and_others_go_on() -> anyhow::Re
 }
 
 #[tokio::test]
+async fn waits_of_refused_events_are_spread_from_zero_to_their_limit() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let mut transaction = outbox.pool.begin().await?;
+    let events: Vec<_> = (0..400).map(|_| event(Uuid::now_v7(), 1)).collect();
+    outbox::append(&mut transaction, &events).await?;
+    transaction.commit().await?;
+    // Their next wait is at most five minutes long.
+    sqlx::query("update outbox set attempts = 9").execute(&outbox.pool).await?;
+    let broker = ScriptedBroker::new(|_| PublishOutcome::Refused(Refusal::Unroutable));
+    let mut relay = outbox.relay(&broker);
+    while broker.seen().len() < events.len() {
+        assert_eq!(relay.step().await?, Step::NoneConfirmed);
+    }
+    let waits: Vec<f64> = sqlx::query_scalar(
+        "select extract(epoch from available_at - clock_timestamp())::float8 / 300 from outbox",
+    )
+    .fetch_all(&outbox.pool)
+    .await?;
+    assert!(waits.iter().all(|wait| *wait <= 1.0), "a wait is longer than its limit");
+    for quarter in [0.0, 0.25, 0.5, 0.75] {
+        let within = waits.iter().filter(|wait| (quarter..quarter + 0.25).contains(*wait)).count();
+        // A hundred are expected. Fewer than forty would be seven standard deviations away.
+        assert!(within > 40, "{within} of 400 waits are in the quarter from {quarter}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn event_that_a_full_queue_refuses_is_never_parked_and_keeps_attempts() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let id = outbox.append(Uuid::now_v7(), 1).await?;
