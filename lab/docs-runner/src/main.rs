@@ -26,7 +26,7 @@ use clap::Parser;
 use crate::{
     clone::Clone,
     page::{Block, Content, How, Page, commands},
-    run::{Outcome, run_page},
+    run::{Outcome, outcome_without_run, run_page},
 };
 
 /// Run the command blocks of the documentation, and check its links and names. Exit code 1: something failed.
@@ -106,11 +106,17 @@ fn check(options: &Options) -> Result<bool> {
             "no page with blocks is {wanted}"
         );
     }
+    let wrong = print_wrong(&pages, checkout, options.paste)?;
+    let right = broken.is_empty() && unknown.is_empty() && wrong == 0;
     for (page, markdown) in &pages {
         let path = &page.path;
         if options.list {
             list(page);
             continue;
+        }
+        // The runs take half an hour, so what is wrong without them ends here.
+        if !right {
+            break;
         }
         println!("{path}");
         let began = Instant::now();
@@ -121,27 +127,42 @@ fn check(options: &Options) -> Result<bool> {
             print_outcome(block, outcome);
         }
         println!("  {:5.0} s  the page", began.elapsed().as_secs_f64());
-        if !options.paste {
-            for line in page.stale_outputs(markdown) {
-                println!(
-                    "   FAILED  {line:4}  the page shows other lines than `shows` names: --paste writes them"
-                );
-                counts.failed += 1;
-            }
-        }
         if options.paste {
             paste(&checkout.join(path), markdown, page, &run.shown)?;
         }
     }
     println!("{checked} links in {} pages, {} broken", all.len(), broken.len());
     println!("{looked_for} long names of tests and metrics, {} unknown", unknown.len());
-    if !options.list {
+    if !options.list && right {
         println!(
             "blocks: {} run, {} run by another step of CI, {} not run, {} outputs compared, {} failed",
             counts.run, counts.by_ci, counts.not_run, counts.outputs, counts.failed
         );
     }
-    Ok(broken.is_empty() && unknown.is_empty() && counts.failed == 0)
+    Ok(right && counts.failed == 0)
+}
+
+/// Prints what is wrong with the blocks before any is run, and counts it.
+fn print_wrong(pages: &[(Page, String)], checkout: &Path, paste: bool) -> Result<usize> {
+    let mut wrong = 0;
+    for (page, markdown) in pages {
+        for block in &page.blocks {
+            if let Some(Outcome::Failed { why }) = outcome_without_run(&block.content, checkout)? {
+                println!("WRONG   {}:{}: {why}", page.path, block.line);
+                wrong += 1;
+            }
+        }
+        // `--paste` writes them.
+        let stale = if paste { Vec::new() } else { page.stale_outputs(markdown) };
+        for line in &stale {
+            println!(
+                "WRONG   {}:{line}: the page shows other lines than `shows` names: --paste writes them",
+                page.path
+            );
+        }
+        wrong += stale.len();
+    }
+    Ok(wrong)
 }
 
 impl Counts {

@@ -66,22 +66,12 @@ pub(crate) fn run_page(page: &Page, clone: &Clone, checkout: &Path, limit: Durat
     }
     let mut output: Option<String> = None;
     for (index, block) in page.blocks.iter().enumerate() {
+        if let Some(outcome) = outcome_without_run(&block.content, checkout)? {
+            output = None;
+            run.outcomes[index] = outcome;
+            continue;
+        }
         match &block.content {
-            Content::Commands { text, how: How::ByCi { file } } => {
-                output = None;
-                run.outcomes[index] = run_by_ci(checkout, file, text)?;
-            }
-            Content::Commands { text, how: How::PartOfTheSuite } => {
-                output = None;
-                run.outcomes[index] = match suite::unknown_part(checkout, text)? {
-                    None => Outcome::RunByCi { file: "a part of the suite".to_owned() },
-                    Some(why) => Outcome::Failed { why },
-                };
-            }
-            Content::Commands { how: How::NotRun { reason }, .. } => {
-                output = None;
-                run.outcomes[index] = Outcome::NotRun { reason: reason.clone() };
-            }
             Content::Commands { .. } | Content::Patch { .. } => {
                 let file = outputs.join(format!("{index}.out"));
                 output = fs::read_to_string(&file).ok().map(|text| clean(&text, clone));
@@ -102,6 +92,20 @@ pub(crate) fn run_page(page: &Page, clone: &Clone, checkout: &Path, limit: Durat
         }
     }
     Ok(run)
+}
+
+/// How a block ends that this program does not run. `None`: it is run here, or compared.
+pub(crate) fn outcome_without_run(content: &Content, checkout: &Path) -> Result<Option<Outcome>> {
+    let Content::Commands { text, how } = content else { return Ok(None) };
+    Ok(match how {
+        How::ByCi { file } => Some(run_by_ci(checkout, file, text)?),
+        How::PartOfTheSuite => Some(match suite::unknown_part(checkout, text)? {
+            None => Outcome::RunByCi { file: "a part of the suite".to_owned() },
+            Some(why) => Outcome::Failed { why },
+        }),
+        How::NotRun { reason } => Some(Outcome::NotRun { reason: reason.clone() }),
+        How::Here { .. } | How::StaysRunning { .. } => None,
+    })
 }
 
 fn is_run(content: &Content) -> bool {
