@@ -56,9 +56,10 @@ async fn main() -> anyhow::Result<ExitCode> {
         health,
     );
 
-    if process.prepare().await {
-        state.read_catalogue().await?;
-        variant_state.read_prices().await?;
+    if process.prepare().await
+        && process.read_at_start("the catalogue", || state.read_catalogue()).await?
+        && process.read_at_start("the prices", || variant_state.read_prices()).await?
+    {
         let handler = OrderHandler::new(consumer.pool(), wake);
         process.watch_database(state.pool());
         let admin = consumer.admin_routes(handler.clone()).merge(relays.admin_routes());

@@ -64,9 +64,10 @@ impl VariantState {
     }
 
     /// Reads the prices. Until then no order can be priced.
-    pub(crate) async fn read_prices(&self) -> anyhow::Result<()> {
-        let prices = sqlx::query_as("select sku, unit_price from products").fetch_all(&self.statements).await;
-        let _ = self.prices.set(prices.context("failed to read the prices")?.into_iter().collect());
+    pub(crate) async fn read_prices(&self) -> Result<(), sqlx::Error> {
+        let select = sqlx::query_as("select sku, unit_price from products");
+        let prices: Vec<_> = select.fetch_all(&self.statements).await?;
+        let _ = self.prices.set(prices.into_iter().collect());
         Ok(())
     }
 

@@ -33,7 +33,7 @@ impl AppState {
     ///
     /// # Errors
     /// When the catalogue cannot be read.
-    pub async fn read_catalogue(&self) -> anyhow::Result<()> {
+    pub async fn read_catalogue(&self) -> Result<(), sqlx::Error> {
         let catalogue = Catalogue::read(&self.pool).await?;
         let _ = self.catalogue.set(catalogue);
         Ok(())

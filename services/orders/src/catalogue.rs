@@ -1,6 +1,5 @@
 use std::collections::HashMap;
 
-use anyhow::Context;
 use sqlx::PgPool;
 
 /// The products and their prices: the only source of prices. Read once at start; a price changes by a migration and a
@@ -11,11 +10,8 @@ pub(crate) struct Catalogue(HashMap<String, i64>);
 pub(crate) const CURRENCY: &str = "EUR";
 
 impl Catalogue {
-    pub(crate) async fn read(pool: &PgPool) -> anyhow::Result<Self> {
-        let products = sqlx::query!("select sku, unit_price from products")
-            .fetch_all(pool)
-            .await
-            .context("failed to read the catalogue")?;
+    pub(crate) async fn read(pool: &PgPool) -> Result<Self, sqlx::Error> {
+        let products = sqlx::query!("select sku, unit_price from products").fetch_all(pool).await?;
         Ok(Self(products.into_iter().map(|product| (product.sku, product.unit_price)).collect()))
     }
 

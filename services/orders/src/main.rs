@@ -23,8 +23,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         .with("dead letters", Needed::No, consumer.collector_probe());
     process.serve(api::router(state.clone())?, health);
 
-    if process.prepare().await {
-        state.read_catalogue().await?;
+    if process.prepare().await && process.read_at_start("the catalogue", || state.read_catalogue()).await? {
         let handler = OrderHandler::new(consumer.pool(), relays.wake());
         process.watch_database(state.pool());
         let admin = consumer.admin_routes(handler.clone()).merge(relays.admin_routes());

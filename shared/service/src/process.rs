@@ -1,19 +1,25 @@
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
     process::ExitCode,
+    time::Duration,
 };
 
+use anyhow::Context as _;
 use axum::Router;
 use broker::{Endpoint, topology::Queue};
 use clap::Parser;
-use database::{DatabaseHealth, DatabaseUrl};
+use database::{DatabaseHealth, DatabaseUrl, is_locked, is_unavailable};
 use metrics_exporter_prometheus::PrometheusHandle;
 use operator::AdminServer;
 use runtime::{Health, Supervisor, http, settings, telemetry};
 use sqlx::{PgPool, migrate::Migrator};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::settings::CommonSettings;
+
+/// How long [`Process::read_at_start`] waits before it reads again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a service is called, where it listens by default, and which tables it owns.
 #[derive(Debug, Clone, Copy)]
@@ -143,6 +149,32 @@ impl Process {
             Some(Err(error)) => settings::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")),
             None => false,
         }
+    }
+
+    /// Reads `what` the service needs once, after [`prepare`](Self::prepare). `false`: as there.
+    ///
+    /// The database can go away again after it was prepared. A service that ended for that would make the outage longer.
+    ///
+    /// # Errors
+    /// The error of `read`, unless the same statement may succeed later.
+    pub async fn read_at_start(
+        &mut self,
+        what: &str,
+        read: impl AsyncFn() -> Result<(), sqlx::Error>,
+    ) -> anyhow::Result<bool> {
+        let reading = async {
+            loop {
+                match read().await {
+                    Err(error) if is_unavailable(&error) || is_locked(&error) => {
+                        tracing::warn!(%error, "waiting for the database, to read {what}");
+                    }
+                    ended => return ended,
+                }
+                sleep(RETRY_INTERVAL).await;
+            }
+        };
+        let read = self.tasks.run_until_stop(reading).await.transpose();
+        Ok(read.with_context(|| format!("failed to read {what}"))?.is_some())
     }
 
     /// Reports the database as available, and watches it on `pool` from now on. Call it when the service can work.

@@ -18,8 +18,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let state = AppState::new(&settings, relays.wake());
     let health = Health::new().with("database", Needed::Yes, process.database());
     process.serve(sabotage::api(sabotage, api::router(state.clone())?), health);
-    if process.prepare().await {
-        state.read_catalogue().await?;
+    if process.prepare().await && process.read_at_start("the catalogue", || state.read_catalogue()).await? {
         let handler = OrderHandler::new(consumer.pool(), relays.wake());
         process.watch_database(state.pool());
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));

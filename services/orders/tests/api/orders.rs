@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use crate::support::{DEADLINE, Orders, order};
@@ -29,6 +30,32 @@ async fn order_is_accepted_priced_and_can_be_read() -> anyhow::Result<()> {
     assert_eq!(history.len(), 1);
     assert_eq!((&history[0]["type"], &history[0]["sequence"]), (&json!("OrderCreated"), &json!(1)));
     assert_eq!(history[0]["publishedAt"], Value::Null, "there is no broker");
+    Ok(())
+}
+
+#[tokio::test]
+async fn service_that_loses_the_database_at_its_start_waits_for_it() -> anyhow::Result<()> {
+    let mut orders = Orders::start().await?;
+    let mut admin = PgConnection::connect(&orders.database.admin_url()).await?;
+    let mut watch = PgConnection::connect(&orders.database.admin_url()).await?;
+    // The first statement of the service, after its schema was checked, waits for this lock. Its session is ended twice.
+    sqlx::raw_sql("begin; lock table orders.products in access exclusive mode").execute(&mut admin).await?;
+    let ends_sessions = async {
+        for _ in 0..2 {
+            testbed::eventually("the service to read the prices", DEADLINE, async || {
+                let sql = "select pg_terminate_backend(pid) from pg_stat_activity
+                           where datname = current_database() and usename = 'orders' and wait_event_type = 'Lock'";
+                Ok(sqlx::query(sql).fetch_optional(&mut watch).await?.map(|_| ()))
+            })
+            .await?;
+        }
+        sqlx::raw_sql("rollback").execute(&mut admin).await?;
+        anyhow::Ok(())
+    };
+    let (ended, restarted) = tokio::join!(ends_sessions, orders.restart());
+    ended?;
+    restarted?;
+    assert_eq!(orders.post(&order()).await?.0, 201);
     Ok(())
 }
 
