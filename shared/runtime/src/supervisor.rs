@@ -125,6 +125,8 @@ async fn stop_signal() {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
 
     fn is_success(code: ExitCode) -> bool {
@@ -159,5 +161,17 @@ mod tests {
             tokio::task::yield_now().await;
             assert!(is_success(supervisor.run().await));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn task_that_does_not_stop_is_given_up_at_the_deadline() {
+        let stop = CancellationToken::new();
+        let mut supervisor = Supervisor::new(stop.clone());
+        supervisor.spawn_infallible("endless", std::future::pending());
+        stop.cancel();
+        let asked = Instant::now();
+        assert!(!is_success(supervisor.run().await));
+        // The clock advances only while every task waits, so this is no measurement.
+        assert_eq!(asked.elapsed().as_secs(), STOP_DEADLINE.as_secs());
     }
 }
