@@ -274,5 +274,7 @@ fn command_without_settings(binary: &str, prefix: &str) -> Result<Command> {
             command.env_remove(variable);
         }
     }
+    // A failure shows the end of the log. A backtrace there would leave no room for the chain of causes.
+    command.env("RUST_BACKTRACE", "0");
     Ok(command)
 }
