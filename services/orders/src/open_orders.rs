@@ -96,7 +96,8 @@ async fn count(pool: &PgPool) -> Result<Counted, sqlx::Error> {
 /// once: the second one finds the order changed.
 ///
 /// An order waits from when its event was published: before that no service was asked, and an outage of the broker is not
-/// the other services' silence. Only the oldest are looked at, because events are published in about that order.
+/// the other services' silence. A parked event is given up, so its order ends like one without answers. Only the oldest
+/// orders are looked at, because events are published in about that order.
 async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, String> {
     let late = sqlx::query!(
         r#"with oldest as materialized (
@@ -119,7 +120,7 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, S
     )
     .fetch_all(&state.pool);
     let late = timeout(STATEMENT_DEADLINE, late).await.map_err(|late| late.to_string())?;
-    let mut cancelled = 0;
+    let (mut cancelled, mut first_problem) = (0, None);
     for order in late.map_err(|error| error.to_string())? {
         let status: State = order.status.parse()?;
         if status.after(Trigger::WaitedTooLong).is_none() {
@@ -134,8 +135,14 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, S
         };
         let (trace, began) = (TraceContext::root(), SystemTime::now());
         let written = cancel_order::write(&state.pool, order.id, order.version, &trace, cancellation);
-        let written = timeout(STATEMENT_DEADLINE, written).await.map_err(|late| late.to_string())?;
-        if written.map_err(|problem| problem.to_string())?.is_some() {
+        let written = timeout(STATEMENT_DEADLINE, written).await.map_err(|late| late.to_string());
+        let written = written.and_then(|written| written.map_err(|problem| problem.to_string()));
+        // An order that another session has locked does not keep the younger ones from being cancelled.
+        let written = written.unwrap_or_else(|problem| {
+            first_problem.get_or_insert(problem);
+            None
+        });
+        if written.is_some() {
             cancelled += 1;
             spans::record(|| {
                 let span = Span::ended(trace, Kind::Internal, "time out order", began);
@@ -146,7 +153,7 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, S
             tracing::warn!(order_id = %order.id, trace_id = trace.trace_id(), silent, "order cancelled: no answer in time");
         }
     }
-    Ok(cancelled)
+    first_problem.map_or(Ok(cancelled), Err)
 }
 
 /// `GET /admin/open-orders`: the open orders, oldest first, with the services that have not answered.

@@ -1,8 +1,5 @@
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -10,6 +7,10 @@ use tokio::time::Instant;
 
 /// A consumer that works on one group for longer than this has stalled.
 const STALL_LIMIT: Duration = Duration::from_secs(8);
+
+/// For so long it counts that a consumer found its queue empty. A consumer that works on one group does not look, and what
+/// has arrived since waits behind that group.
+const EMPTY_COUNTS_FOR: Duration = Duration::from_secs(10);
 
 /// Whether the broker answers one user of it (a publisher, a consumer). Cheap to clone; all clones show the same.
 ///
@@ -22,8 +23,8 @@ pub struct ConnectionStatus {
     disconnected_users: Arc<Mutex<u32>>,
     /// `None` while connected; else the reason.
     down: Arc<Mutex<Option<String>>>,
-    /// For a consumer: its queue was empty when it was last checked.
-    caught_up: Arc<AtomicBool>,
+    /// For a consumer: when it last checked its queue, if it was empty then.
+    found_empty: Arc<Mutex<Option<Instant>>>,
     /// For a consumer: when it began with the group that it works on.
     working_since: Arc<Mutex<Option<Instant>>>,
 }
@@ -35,7 +36,7 @@ impl ConnectionStatus {
             role,
             disconnected_users: Arc::default(),
             down: Arc::default(),
-            caught_up: Arc::default(),
+            found_empty: Arc::default(),
             working_since: Arc::default(),
         }
         .register_user()
@@ -48,7 +49,7 @@ impl ConnectionStatus {
             role: self.role,
             disconnected_users: self.disconnected_users.clone(),
             down: Arc::new(Mutex::new(Some("not connected yet".into()))),
-            caught_up: Arc::default(),
+            found_empty: Arc::default(),
             working_since: Arc::default(),
         };
         user.count(|disconnected| disconnected + 1);
@@ -83,14 +84,16 @@ impl ConnectionStatus {
         *self.working_since.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
-    /// Whether a consumer has received everything that waited in its queue, at the last check on this connection. What it
-    /// held at that moment may not be applied yet.
+    /// Whether a consumer had received everything that waited in its queue, at the last check on this connection, and that
+    /// check is at most ten seconds ago. What it held at that moment may not be applied yet.
     pub fn caught_up(&self) -> bool {
-        self.caught_up.load(Ordering::Relaxed)
+        let found_empty = *self.found_empty.lock().unwrap_or_else(PoisonError::into_inner);
+        found_empty.is_some_and(|at| at.elapsed() < EMPTY_COUNTS_FOR)
     }
 
     pub(crate) fn set_waiting(&self, messages: u32) {
-        self.caught_up.store(messages == 0, Ordering::Relaxed);
+        let empty = (messages == 0).then(Instant::now);
+        *self.found_empty.lock().unwrap_or_else(PoisonError::into_inner) = empty;
     }
 
     pub(crate) fn up(&self) {
@@ -102,7 +105,7 @@ impl ConnectionStatus {
     }
 
     pub(crate) fn down(&self, reason: &str) {
-        self.caught_up.store(false, Ordering::Relaxed);
+        *self.found_empty.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let was = self.down.lock().unwrap_or_else(PoisonError::into_inner).replace(reason.to_owned());
         match was {
             None => {

@@ -58,7 +58,7 @@ impl ConsumerTasks {
         move || status.state()
     }
 
-    /// Whether the queue was empty when it was last checked.
+    /// Whether the queue was found empty within the last ten seconds.
     pub fn caught_up(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let status = self.status.clone();
         move || status.caught_up()

@@ -142,6 +142,45 @@ async fn order_whose_event_was_never_published_is_not_cancelled() -> anyhow::Res
     Ok(())
 }
 
+/// The oldest unanswered order is locked by another session, so it cannot be cancelled now.
+#[tokio::test]
+async fn unanswered_order_that_is_locked_does_not_keep_younger_ones_open() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
+    stage.system.pause("inventory")?;
+    let (locked, free) = (stage.order().await?, stage.order().await?);
+    let mut admin = PgConnection::connect(&stage.database_url("orders")?).await?;
+    sqlx::raw_sql("set idle_in_transaction_session_timeout = 0").execute(&mut admin).await?;
+    // The consumer has applied the answers: it would wait for the lock.
+    eventually("billing's answers to be applied", CONDITION_DEADLINE, async || {
+        let paid: i64 = sqlx::query_scalar("select count(*) from orders where status = 'paid'")
+            .fetch_one(&mut admin)
+            .await?;
+        Ok((paid == 2).then_some(()))
+    })
+    .await?;
+    // Both are late only when the time of publishing has changed too.
+    sqlx::query("update orders set placed_at = placed_at - interval '1 hour'").execute(&mut admin).await?;
+    sqlx::raw_sql("begin").execute(&mut admin).await?;
+    sqlx::query("select from orders where id = $1 for update").bind(locked).execute(&mut admin).await?;
+    sqlx::query("update outbox set published_at = published_at - interval '1 hour'")
+        .execute(&mut PgConnection::connect(&stage.database_url("orders")?).await?)
+        .await?;
+    eventually("the younger order to be cancelled", CONDITION_DEADLINE, async || {
+        Ok((stage.read(free).await?["status"] == "cancelled").then_some(()))
+    })
+    .await?;
+    assert_ne!(stage.read(locked).await?["status"], "cancelled");
+    sqlx::raw_sql("commit").execute(&mut admin).await?;
+    eventually("the other order to be cancelled", CONDITION_DEADLINE, async || {
+        Ok((stage.read(locked).await?["status"] == "cancelled").then_some(()))
+    })
+    .await?;
+    stage.system.resume("inventory")?;
+    assert_eq!(stage.held().await?.cancelled, 2);
+    Ok(())
+}
+
 /// The order service is down for longer than `ORDERS_ANSWER_WITHIN`. The answers are in its queue when it starts again.
 #[tokio::test]
 async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> anyhow::Result<()> {
@@ -174,6 +213,10 @@ async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> any
     Ok(())
 }
 
+/// As if the orders had been placed, and their events published, an hour ago.
+const AN_HOUR_AGO: &str = "update orders set placed_at = placed_at - interval '1 hour';
+                           update outbox set published_at = published_at - interval '1 hour'";
+
 /// So many answers wait that applying them takes longer than the order service is patient with its consumer. Before the
 /// queue was looked at, each of these orders was cancelled as unanswered, and its customer refunded.
 #[tokio::test]
@@ -194,7 +237,7 @@ async fn orders_whose_answers_wait_in_the_queue_are_not_cancelled_however_long_t
     })
     .await?;
     stage.system.kill("orders").await?;
-    sqlx::query("update orders set placed_at = placed_at - interval '1 hour'").execute(&mut blocker).await?;
+    sqlx::raw_sql(AN_HOUR_AGO).execute(&mut blocker).await?;
     stage.system.start_again("orders").await?;
     stage.system.wait_ready(CONDITION_DEADLINE).await?;
     // Longer than the ten checks, of a second each, after which an empty queue lets unanswered orders be cancelled.
@@ -205,6 +248,52 @@ async fn orders_whose_answers_wait_in_the_queue_are_not_cancelled_however_long_t
     sqlx::raw_sql("commit").execute(&mut blocker).await?;
     let result = stage.held().await?;
     assert_eq!((result.confirmed, result.cancelled), (30, 0));
+    Ok(())
+}
+
+/// The consumer had caught up and then cannot go on, while the database answers everything else. It does not look at its queue
+/// meanwhile, so what it found there before says nothing of the answers that have arrived since.
+#[tokio::test]
+async fn orders_whose_answers_wait_behind_a_stalled_consumer_are_not_cancelled() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
+    let mut admin = PgConnection::connect(&stage.database_url("orders")?).await?;
+    sqlx::raw_sql("set idle_in_transaction_session_timeout = 0").execute(&mut admin).await?;
+    // An unanswered order is cancelled: the consumer has caught up.
+    stage.system.pause("inventory")?;
+    let unanswered = stage.order().await?;
+    eventually("the order to be published", CONDITION_DEADLINE, async || {
+        Ok((stage.reconcile().await?.pending == 0).then_some(()))
+    })
+    .await?;
+    sqlx::raw_sql(AN_HOUR_AGO).execute(&mut admin).await?;
+    eventually("the order to be cancelled", CONDITION_DEADLINE, async || {
+        Ok((stage.read(unanswered).await?["status"] == "cancelled").then_some(()))
+    })
+    .await?;
+    stage.system.resume("inventory")?;
+    stage.held().await?;
+    // Nothing is applied while this transaction is open: no other session can write into the table.
+    sqlx::raw_sql("begin; lock table processed_events in share mode").execute(&mut admin).await?;
+    for _ in 0..5 {
+        stage.order().await?;
+    }
+    let applying = async |seconds: f64| {
+        eventually("the consumer to have tried one group for so long", CONDITION_DEADLINE, async || {
+            Ok((stage.counter("orders", "inbox_applying_seconds").await? >= seconds).then_some(()))
+        })
+        .await
+    };
+    applying(13.0).await?;
+    let result = stage.reconcile().await?;
+    assert_eq!((result.in_inventory, result.pending), (6, 0), "the orders were not answered");
+    let mut writer = PgConnection::connect(&stage.database_url("orders")?).await?;
+    sqlx::raw_sql(AN_HOUR_AGO).execute(&mut writer).await?;
+    // Five checks of a second each. Before the age of the last look counted, one was enough.
+    applying(18.0).await?;
+    sqlx::raw_sql("commit").execute(&mut admin).await?;
+    let result = stage.held().await?;
+    assert_eq!((result.confirmed, result.cancelled), (5, 1));
     Ok(())
 }
 
