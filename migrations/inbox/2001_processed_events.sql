@@ -6,7 +6,8 @@ create table processed_events (
     -- The event's identity, the same in every delivery.
     event_id uuid not null,
     event_type text not null,
-    -- When the effect was committed, by the database's clock: this row and the effect are written in one transaction.
+    -- When the effect was committed, by the database's clock: this row and the effect are written in one transaction. A
+    -- copy that comes more than an hour later sets it anew: while copies come, the row has to stay.
     processed_at timestamptz not null default clock_timestamp(),
 
     -- This key is what makes consumers idempotent. A duplicate of an event, at the same moment or a week later, waits

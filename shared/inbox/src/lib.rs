@@ -28,6 +28,7 @@ use messaging::{Applied, Failure};
 use spans::{Kind, Span};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 pub use dead_letter_table::{DeadLetterTable, Preview};
 pub use retention::retention;
@@ -113,7 +114,7 @@ impl Inbox {
             self.queue,
             self.keeps_order,
         )
-        .fetch_all(transaction)
+        .fetch_all(&mut *transaction)
         .await
         .map_err(failure)?;
         crash_point("inbox-recorded");
@@ -122,7 +123,27 @@ impl Inbox {
             return Err(Failure::Behind(behind));
         }
         let mut new: HashSet<_> = rows.into_iter().map(|row| row.event_id).collect();
+        let copies: Vec<_> = ids.into_iter().filter(|id| !new.contains(id)).collect();
+        if !copies.is_empty() {
+            self.keep_records(transaction, &copies).await?;
+        }
         Ok(group.iter().filter(|event| new.remove(&event.id)).collect())
+    }
+
+    /// Lets the retention time of these records begin anew. While one of an event's queues is full, its relay publishes it
+    /// again and again, and the other queues get a copy each time, however long that lasts.
+    async fn keep_records(&self, transaction: &mut PgConnection, copies: &[Uuid]) -> Result<(), Failure> {
+        // Once an hour at most, because copies may come every few seconds.
+        sqlx::query!(
+            "update processed_events set processed_at = clock_timestamp()
+             where consumer = $1 and event_id = any($2) and processed_at < clock_timestamp() - interval '1 hour'",
+            self.consumer,
+            copies,
+        )
+        .execute(transaction)
+        .await
+        .map_err(failure)?;
+        Ok(())
     }
 
     /// Counts, logs and records what was applied. Call it after the commit.

@@ -52,6 +52,22 @@ async fn copy_is_dropped_during_the_retention_time_and_applied_again_afterwards(
     Ok(())
 }
 
+/// While one queue of an event is full, the event is published again and again, and each time this consumer gets a copy.
+#[tokio::test]
+async fn record_of_an_event_whose_copies_still_come_is_kept() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let event = event();
+    let mut retention = retention(pool);
+    assert!(is_new(pool, &event).await?);
+    for days in [20, 40, 60] {
+        let older = "update processed_events set processed_at = processed_at - interval '20 days'";
+        sqlx::query(older).execute(pool).await?;
+        assert_eq!(retention.round().await?.erased, 0, "after {days} days");
+        assert!(!is_new(pool, &event).await?, "after {days} days");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn round_erases_window_by_window_and_only_old_records_of_its_consumer() -> anyhow::Result<()> {
     let TestInbox { pool, .. } = &TestInbox::new().await?;
