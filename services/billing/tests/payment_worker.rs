@@ -212,15 +212,21 @@ async fn payment_cancelled_before_any_call_is_void_and_never_charged() -> anyhow
     Ok(())
 }
 
-/// The database's clock was an hour ahead when the payment was recorded, and was set back.
+/// The database's clock was a month ahead when a payment was recorded, and another one tried, and was set back.
 #[tokio::test]
-async fn payment_recorded_by_a_clock_that_was_ahead_is_charged_at_once() -> anyhow::Result<()> {
+async fn payment_dated_by_a_clock_that_was_ahead_is_charged_at_once() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
     let order = Uuid::now_v7();
     billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
-    sqlx::query("update payments set due_at = due_at + interval '1 hour'").execute(&billing.pool).await?;
+    let tried = Uuid::now_v7();
+    billing.handler.apply(&[created(tried, Uuid::new_v4())]).await?;
+    sqlx::query("update payments set due_at = due_at + interval '1 month', attempts = (order_id = $1)::int")
+        .bind(tried)
+        .execute(&billing.pool)
+        .await?;
     billing.start_worker(billing.http_provider()?, LONG_LEASE);
-    billing.until(order, "captured").await
+    billing.until(order, "captured").await?;
+    billing.until(tried, "captured").await
 }
 
 #[tokio::test]
