@@ -97,6 +97,23 @@ impl DeadLetterTable {
         transaction.commit().await
     }
 
+    /// Resolves those of these dead letters that wait, and returns their ids. `note` says why.
+    pub async fn resolve_discarded(&self, ids: &[i64], note: &str) -> Result<Vec<i64>, sqlx::Error> {
+        // In turn with `insert_behind`.
+        let mut transaction = self.inbox.begin(&self.pool).await?;
+        let discarded = sqlx::query_scalar!(
+            "update dead_letters set resolved_at = clock_timestamp(), resolution = 'discarded', note = $2
+             where id = any($1) and resolved_at is null
+             returning id",
+            ids,
+            note,
+        )
+        .fetch_all(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        Ok(discarded)
+    }
+
     /// The next event that waits behind this dead letter, or behind one that waited there itself.
     pub async fn next_behind(&self, id: i64) -> Result<Option<i64>, sqlx::Error> {
         sqlx::query_scalar!(

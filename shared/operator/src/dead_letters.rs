@@ -173,8 +173,7 @@ pub async fn replay<H: Handler>(
     policy: ReplayPolicy,
 ) -> Result<Page<ReplayResult>, sqlx::Error> {
     let chosen = sqlx::query!(
-        "select id, event_id, resolution
-         from dead_letters
+        "select id from dead_letters
          where case when $2::bigint[] is null then id > $1 and resolved_at is null else id = any($2) end
            and ($3::timestamptz is null or arrived_at >= $3) and ($4::timestamptz is null or arrived_at < $4)
          order by id
@@ -191,14 +190,6 @@ pub async fn replay<H: Handler>(
     let replay = Replay { pool, table, handler, policy, dry_run: selection.dry_run };
     let mut items: Vec<ReplayResult> = vec![];
     'chosen: for letter in &chosen {
-        if letter.resolution.as_deref() == Some("discarded") && !policy.force {
-            items.push(ReplayResult {
-                id: letter.id,
-                event_id: letter.event_id,
-                outcome: ReplayOutcome::Discarded,
-            });
-            continue;
-        }
         // With those that wait behind it, as far as the limit allows. The others still wait, in their order.
         let (mut one, mut is_follower) = (Some(letter.id), false);
         while let Some(id) = one.take() {
@@ -245,11 +236,18 @@ impl<H: Handler> Replay<'_, H> {
     /// Replays one dead letter. `is_follower`: what it waited behind was replayed just now, or would have been.
     async fn one(&self, id: i64, is_follower: bool) -> Result<Replayed, sqlx::Error> {
         let row = sqlx::query!(
-            r#"select event_id, message_id, headers::text as "headers!", body from dead_letters where id = $1"#,
+            r#"select event_id, message_id, headers::text as "headers!", body,
+                      coalesce(resolution = 'discarded', false) as "discarded!"
+               from dead_letters where id = $1"#,
             id,
         )
         .fetch_one(self.pool)
         .await?;
+        // Read here and not with the selection: another operator may have discarded it since the replay began.
+        if row.discarded && !self.policy.force {
+            let (event_id, outcome) = (row.event_id, ReplayOutcome::Discarded);
+            return Ok(Replayed { event_id, outcome, unavailable: false });
+        }
         // Not by the database's `->>`, which fails for a header that holds \u0000.
         let headers: Value = serde_json::from_str(&row.headers).unwrap_or_default();
         let traceparent = headers["traceparent"].as_str().map(str::to_owned);
@@ -327,16 +325,8 @@ pub struct Discard {
 }
 
 /// Discards dead letters: they are not applied and do not wait any longer. `note` says why.
-pub async fn discard(pool: &PgPool, ids: &[i64], note: &str) -> Result<Discard, sqlx::Error> {
-    let discarded = sqlx::query_scalar!(
-        "update dead_letters set resolved_at = clock_timestamp(), resolution = 'discarded', note = $2
-         where id = any($1) and resolved_at is null
-         returning id",
-        ids,
-        note,
-    )
-    .fetch_all(pool)
-    .await?;
+pub async fn discard(table: &DeadLetterTable, ids: &[i64], note: &str) -> Result<Discard, sqlx::Error> {
+    let discarded = table.resolve_discarded(ids, note).await?;
     let untouched = ids.iter().copied().filter(|id| !discarded.contains(id)).collect();
     Ok(Discard { discarded, untouched })
 }

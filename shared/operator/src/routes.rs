@@ -216,7 +216,7 @@ async fn discard_letters<H: Handler>(
     Body(body): Body<DiscardLetters>,
 ) -> Result<Json<dead_letters::Discard>, Problem> {
     let note = body.note.as_str();
-    let discard = dead_letters::discard(&state.pool, &body.ids, note).await?;
+    let discard = dead_letters::discard(&state.table, &body.ids, note).await?;
     let dead_letters::Discard { discarded, untouched } = &discard;
     tracing::info!(?discarded, ?untouched, note, "dead letters discarded");
     Ok(Json(discard))

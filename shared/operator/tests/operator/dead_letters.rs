@@ -1,4 +1,7 @@
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use events::{Event, Line, Money, NewEvent, OrderCreated, TraceContext};
 use inbox::DeadLetterTable;
@@ -15,6 +18,8 @@ use crate::support::{Database, TWO_WEEKS, by_id};
 
 const BILLING: inbox::Inbox =
     inbox::Inbox { consumer: "billing", queue: "billing.events", keeps_order: true };
+
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A service's inbox with dead letters, and a table `effects` with one row for each time that an event was applied.
 struct Inbox(Database);
@@ -146,14 +151,14 @@ async fn undecodable_dead_letter_is_shown_with_its_bytes_and_can_only_be_discard
     assert_eq!(reason, "malformed");
     assert_eq!(inbox.unresolved().await?.len(), 1, "it still waits");
 
-    let done = discard(pool, &[id, 999], "sent by a test of another team").await?;
+    let done = discard(&inbox.table(), &[id, 999], "sent by a test of another team").await?;
     assert_eq!(done, Discard { discarded: vec![id], untouched: vec![999] });
     assert!(inbox.unresolved().await?.is_empty());
     let all = list(pool, 0, 10, true).await?.items;
     assert_eq!(all[0].note.as_deref(), Some("sent by a test of another team"));
     assert_eq!(inbox.replay(&handler, id, TWO_WEEKS).await?, ReplayOutcome::Discarded);
     assert_eq!(inbox.replay(&handler, 999, TWO_WEEKS).await?, ReplayOutcome::NotFound);
-    assert_eq!(discard(pool, &[id], "again").await?.discarded, Vec::<i64>::new());
+    assert_eq!(discard(&inbox.table(), &[id], "again").await?.discarded, Vec::<i64>::new());
     Ok(())
 }
 
@@ -221,7 +226,7 @@ async fn replay_of_all_goes_page_by_page_and_skips_resolved_dead_letters() -> an
     for _ in 0..70 {
         last = inbox.save(&letter_with(&envelope())).await?;
     }
-    discard(pool, &[last], "discarded by the test").await?;
+    discard(&inbox.table(), &[last], "discarded by the test").await?;
     let (mut next, mut applied) = (Some(0), 0);
     while let Some(after) = next {
         let selection = Selection { all: true, after, ..Selection::default() };
@@ -230,5 +235,42 @@ async fn replay_of_all_goes_page_by_page_and_skips_resolved_dead_letters() -> an
         next = page.next;
     }
     assert_eq!((applied, inbox.effects().await?), (69, 69));
+    Ok(())
+}
+
+#[tokio::test]
+async fn letter_that_is_discarded_during_a_replay_is_not_applied() -> anyhow::Result<()> {
+    let inbox = Inbox::new().await?;
+    let first = inbox.save(&letter_with(&envelope())).await?;
+    let second = inbox.save(&letter_with(&envelope())).await?;
+    let (pool, table, handler) = (inbox.0.pool.clone(), inbox.table(), OrderHandler::new(&inbox));
+    // The replay of the first one waits for this transaction, then the discarding of the second one does.
+    let turn = BILLING.begin(&pool).await?;
+    let waiting = async |expected: i64| {
+        testbed::eventually("a transaction to wait for its turn", DEADLINE, async || {
+            let waiting: i64 = sqlx::query_scalar(
+                "select count(*) from pg_locks join pg_database on pg_database.oid = pg_locks.database
+                 where locktype = 'advisory' and not granted and datname = current_database()",
+            )
+            .fetch_one(&pool)
+            .await?;
+            Ok((waiting == expected).then_some(()))
+        })
+        .await
+    };
+    let replaying = tokio::spawn({
+        let (pool, table) = (pool.clone(), table.clone());
+        let selection = Selection { all: true, ..Selection::default() };
+        async move { replay(&pool, &table, &handler, &selection, TWO_WEEKS).await }
+    });
+    waiting(1).await?;
+    let discarding = tokio::spawn(async move { discard(&table, &[second], "discarded by the test").await });
+    waiting(2).await?;
+    turn.rollback().await?;
+    assert_eq!(discarding.await??.discarded, [second]);
+    let items = replaying.await??.items;
+    let outcomes: Vec<_> = items.iter().map(|item| (item.id, &item.outcome)).collect();
+    assert_eq!(outcomes, [(first, &ReplayOutcome::Applied), (second, &ReplayOutcome::Discarded)]);
+    assert_eq!(inbox.effects().await?, 1);
     Ok(())
 }
