@@ -52,7 +52,8 @@ impl DeliveryChannel for AmqpDeliveryChannel {
     }
 
     fn is_open(&self) -> bool {
-        self.connection.status().connected()
+        // RabbitMQ can close the channel alone, such as when a delivery is not answered within its consumer time-out.
+        self.connection.status().connected() && self.channel.status().connected()
     }
 }
 

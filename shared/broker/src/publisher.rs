@@ -28,6 +28,13 @@ use crate::{
 /// since 4.0), and the confirms of the whole batch are lost with it; then the same batch would come again.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
+/// The longest routing key and type of AMQP. lapin panics over a longer one.
+const MAX_NAME_BYTES: usize = 255;
+
+/// The longest trace context that is sent; W3C's has 55 bytes. The headers of a message have to fit into one frame, and over
+/// a larger frame RabbitMQ closes the connection.
+const MAX_TRACEPARENT_BYTES: usize = 1024;
+
 /// How often the topology is declared again under load. When one of several queues loses its binding, the broker still
 /// routes the message to the others and reports nothing: this bounds for how long.
 const DECLARE_INTERVAL: Duration = Duration::from_secs(5);
@@ -248,13 +255,14 @@ impl Open {
             if index == batch.len() / 2 {
                 crash_point("batch-half-sent");
             }
-            if message.body.len() > MAX_BODY_BYTES {
+            let routing_key = events::routing_key(&message.event_type);
+            if is_too_large(message, &routing_key) {
                 sent.push(None);
                 continue;
             }
             let publish = self.channel.basic_publish(
                 EVENTS.into(),
-                events::routing_key(&message.event_type).into(),
+                routing_key.into(),
                 mandatory,
                 &message.body,
                 properties(message, app),
@@ -301,6 +309,14 @@ impl Open {
         }
         confirms::decide(batch, &answers)
     }
+}
+
+/// Whether a message has a part that cannot be sent. One row in the outbox, of whatever writer, must not end the process or
+/// the connection: it would be claimed again by the next.
+fn is_too_large(message: &Outgoing, routing_key: &str) -> bool {
+    message.body.len() > MAX_BODY_BYTES
+        || routing_key.len().max(message.event_type.len()) > MAX_NAME_BYTES
+        || message.traceparent.as_ref().is_some_and(|trace| trace.len() > MAX_TRACEPARENT_BYTES)
 }
 
 /// The id of a message that was returned with a confirm.

@@ -39,7 +39,8 @@ pub enum Refusal {
     /// The broker answers, but has not confirmed it before the deadline: a queue is stuck. It may be in other queues.
     #[error("not confirmed in time by a broker that answers")]
     Unconfirmed,
-    /// Larger than the publisher's limit. The broker would close the channel, and the whole batch would be unconfirmed.
+    /// Its body or a header is larger than the publisher's limit. The broker would close the channel or the connection, and
+    /// the whole batch would be unconfirmed.
     #[error("larger than the limit")]
     TooLarge,
 }

@@ -137,17 +137,21 @@ async fn deleted_exchange_makes_the_outcome_unknown_and_is_declared_again() -> a
 }
 
 #[tokio::test]
-async fn message_above_the_size_limit_is_refused_and_others_are_confirmed() -> anyhow::Result<()> {
+async fn message_above_a_size_limit_is_refused_and_others_are_confirmed() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
+    let mut trace = outgoing("OrderCreated");
+    trace.traceparent = Some("0".repeat(20_000));
+    // The type has 200 bytes, and its routing key twice as many.
+    let name = outgoing(&"E".repeat(200));
     let mut large = outgoing("OrderCreated");
     large.body = vec![b' '; 2 * 1024 * 1024];
     // Many frames of the publisher's size, and below the limit.
     let mut frames = outgoing("OrderCreated");
     frames.body = vec![b' '; 512 * 1024];
-    let batch = [outgoing("OrderCreated"), large, frames, outgoing("OrderCreated")];
+    let batch = [outgoing("OrderCreated"), large, frames, trace, name, outgoing("OrderCreated")];
     let outcomes = vhost.publisher().await?.publish(&batch).await;
     let (confirmed, too_large) = (PublishOutcome::Confirmed, PublishOutcome::Refused(Refusal::TooLarge));
-    assert_eq!(outcomes, [confirmed, too_large, confirmed, confirmed]);
+    assert_eq!(outcomes, [confirmed, too_large, confirmed, too_large, too_large, confirmed]);
     Ok(())
 }
 
