@@ -9,10 +9,11 @@ pub fn is_locked(error: &sqlx::Error) -> bool {
 pub fn is_unavailable(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(refusal) => {
-            // Connection lost, wrong login, transaction rolled back (deadlock), out of resources, operator intervention
-            // (shutdown, time-outs), system error; idle in a transaction for too long, or read only after a fail-over.
+            // Connection lost, wrong login, no such database (while it is restored), transaction rolled back (deadlock),
+            // out of resources, operator intervention (shutdown, time-outs), system error; idle in a transaction for too
+            // long, or read only after a fail-over.
             let code = refusal.code().unwrap_or_default();
-            matches!(code.get(..2), Some("08" | "28" | "40" | "53" | "57" | "58" | "25"))
+            matches!(code.get(..2), Some("08" | "28" | "3D" | "40" | "53" | "57" | "58" | "25"))
         }
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)

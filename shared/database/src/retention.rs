@@ -90,13 +90,6 @@ impl<E: Erase> Retention<E> {
     /// # Errors
     /// When the database fails. Rows that were erased by then stay erased.
     pub async fn round(&mut self) -> Result<Round, sqlx::Error> {
-        if !self.clock.is_steady(database_time(&self.pool).await?) {
-            tracing::warn!(
-                table = self.table,
-                "the database's clock was set; nothing is erased until it is steady"
-            );
-            return Ok(Round::default());
-        }
         if self.full_walk_began.elapsed() > FULL_WALK_INTERVAL {
             self.begin_full_walk();
         }
@@ -104,6 +97,14 @@ impl<E: Erase> Retention<E> {
         let (mut after, mut young_since) = (self.full_walk.unwrap_or(self.next), None);
         let mut is_complete = false;
         while round.windows < MAX_WINDOWS {
+            // Before each window: a round may take minutes.
+            if !self.clock.is_steady(database_time(&self.pool).await?) {
+                tracing::warn!(
+                    table = self.table,
+                    "the database's clock was set; nothing is erased until it is steady"
+                );
+                return Ok(round);
+            }
             let window = timeout(WINDOW_DEADLINE, self.erase.erase_window(after)).await;
             let Some(window) = window.map_err(|_| sqlx::Error::PoolTimedOut)?? else { return Ok(round) };
             let erased = u64::try_from(window.erased).unwrap_or(0);

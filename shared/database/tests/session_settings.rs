@@ -79,3 +79,14 @@ async fn health_reports_a_read_only_server_and_the_pool_leaves_it_afterwards() -
     }
     Ok(())
 }
+
+/// As while it is restored from a backup. A consumer that took this for its messages' fault would set all of them aside.
+#[tokio::test]
+async fn database_that_is_absent_is_unavailable() -> anyhow::Result<()> {
+    let database = testbed::database().await?;
+    let url = database.url("orders").replace(database.name(), "absent");
+    let refused = PgConnection::connect(&url).await;
+    let error = refused.err().context("connected to a database that does not exist")?;
+    assert!(database::is_unavailable(&error), "{error}");
+    Ok(())
+}

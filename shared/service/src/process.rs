@@ -13,13 +13,16 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use operator::AdminServer;
 use runtime::{Health, Supervisor, http, settings, telemetry};
 use sqlx::{PgPool, migrate::Migrator};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::settings::CommonSettings;
 
 /// How long [`Process::read_at_start`] waits before it reads again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long one such read may take. sqlx has no time-out for a server that vanished.
+const READ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What a service is called, where it listens by default, and which tables it owns.
 #[derive(Debug, Clone, Copy)]
@@ -164,7 +167,8 @@ impl Process {
     ) -> anyhow::Result<bool> {
         let reading = async {
             loop {
-                match read().await {
+                let read = timeout(READ_DEADLINE, read()).await;
+                match read.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
                     Err(error) if is_unavailable(&error) || is_locked(&error) => {
                         tracing::warn!(%error, "waiting for the database, to read {what}");
                     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use database::{Erase, Retention, Round};
+use database::{Erase, Retention, Round, Window};
 use sqlx::PgPool;
 use testbed::eventually;
 use uuid::Uuid;
@@ -137,12 +137,8 @@ async fn event_that_is_replayed_while_it_is_erased_stays() -> anyhow::Result<()>
     Ok(())
 }
 
-/// A database whose clock is a month ahead for a minute must not lose what it has to keep.
-#[tokio::test]
-async fn nothing_is_erased_while_the_clock_is_wrong() -> anyhow::Result<()> {
-    let outbox = Outbox::new().await?;
-    outbox.insert_published(5, "1 day").await?;
-    // This schema's function hides the server's.
+/// Connections whose clock is ahead by what the table `clock` says: this schema's function hides the server's.
+async fn settable_clock(outbox: &Outbox) -> anyhow::Result<PgPool> {
     sqlx::raw_sql(
         "create table clock (ahead interval); insert into clock values ('0');
          create function clock_timestamp() returns timestamptz language sql volatile
@@ -151,7 +147,15 @@ async fn nothing_is_erased_while_the_clock_is_wrong() -> anyhow::Result<()> {
     .execute(&outbox.pool)
     .await?;
     let options = (*outbox.pool.connect_options()).clone().options([("search_path", "orders,pg_catalog")]);
-    let mut retention = outbox::retention(PgPool::connect_with(options).await?, WEEK);
+    Ok(PgPool::connect_with(options).await?)
+}
+
+/// A database whose clock is a month ahead for a minute must not lose what it has to keep.
+#[tokio::test]
+async fn nothing_is_erased_while_the_clock_is_wrong() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    outbox.insert_published(5, "1 day").await?;
+    let mut retention = outbox::retention(settable_clock(&outbox).await?, WEEK);
     let set = async |ahead: &str| {
         let set = sqlx::query("update clock set ahead = $1::text::interval").bind(ahead);
         set.execute(&outbox.pool).await
@@ -162,5 +166,27 @@ async fn nothing_is_erased_while_the_clock_is_wrong() -> anyhow::Result<()> {
     assert_eq!(outbox.count().await?, 5);
     set("0").await?;
     assert_eq!(retention.round().await?, Round { erased: 0, windows: 1 }, "the clock is right again");
+    Ok(())
+}
+
+/// Sets the clock with its first window, and always has another window.
+struct SetsTheClock(PgPool);
+
+impl Erase for SetsTheClock {
+    type Key = i64;
+    const FIRST_KEY: i64 = 0;
+
+    async fn erase_window(&self, after: i64) -> Result<Option<Window<i64>>, sqlx::Error> {
+        sqlx::query("update clock set ahead = '31 days'").execute(&self.0).await?;
+        Ok(Some(Window { last: Some(after + 1), erased: 1, some_are_young: false, more: true }))
+    }
+}
+
+#[tokio::test]
+async fn round_ends_when_the_clock_is_set_between_two_windows() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let pool = settable_clock(&outbox).await?;
+    let mut retention = Retention::new("test", pool.clone(), SetsTheClock(pool));
+    assert_eq!(retention.round().await?, Round { erased: 1, windows: 1 });
     Ok(())
 }
