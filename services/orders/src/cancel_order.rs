@@ -94,11 +94,11 @@ pub(crate) async fn write(
     version: i32,
     trace: &TraceContext,
     cancellation: Cancellation,
-) -> Result<Option<OffsetDateTime>, Problem> {
+) -> Result<Option<OffsetDateTime>, sqlx::Error> {
     let Cancellation { from, cause, detail } = cancellation;
     let body = OrderCancelled { order_id: id, cause, detail };
-    let event =
-        NewEvent::of("/orders", ("order", id, version + 1), trace, &body).map_err(Problem::internal)?;
+    let event = NewEvent::of("/orders", ("order", id, version + 1), trace, &body)
+        .map_err(|error| sqlx::Error::Encode(error.into()))?;
     sqlx::query_scalar!(
         r#"with moved as (
              update orders set status = 'cancelled', version = version + 1, cancelled_at = clock_timestamp(),
@@ -126,5 +126,4 @@ pub(crate) async fn write(
     )
     .fetch_optional(pool)
     .await
-    .map_err(Problem::from)
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use axum::{Json, Router, extract::State as AxumState, routing::get};
-use database::ClockWatch;
+use database::{ClockWatch, is_locked};
 use events::{Cause, TraceContext};
 use operator::Params;
 use runtime::problem::Problem;
@@ -56,10 +56,10 @@ pub async fn watch(
             let cancelled = if caught_up_checks > CAUGHT_UP_CHECKS && steady {
                 cancel_late(&state, answer_within).await
             } else {
-                Ok(0)
+                Ok(())
             };
             match cancelled {
-                Ok(_) => failing = false,
+                Ok(()) => failing = false,
                 Err(_) if failing => {}
                 Err(problem) => {
                     failing = true;
@@ -93,12 +93,13 @@ async fn count(pool: &PgPool) -> Result<Counted, sqlx::Error> {
 }
 
 /// Cancels orders that have waited too long, oldest first, each in a statement of its own. Several instances may do so at
-/// once: the second one finds the order changed.
+/// once: the second one finds the order changed. An order that another session has locked is left for the next check, and
+/// does not keep the younger ones from being cancelled; any other error ends the check.
 ///
 /// An order waits from when its event was published: before that no service was asked, and an outage of the broker is not
 /// the other services' silence. A parked event is given up, so its order ends like one without answers. Only the oldest
 /// orders are looked at, because events are published in about that order.
-async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, String> {
+async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<(), String> {
     let late = sqlx::query!(
         r#"with oldest as materialized (
                select id, version, status, placed_at from orders
@@ -120,7 +121,7 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, S
     )
     .fetch_all(&state.pool);
     let late = timeout(STATEMENT_DEADLINE, late).await.map_err(|late| late.to_string())?;
-    let (mut cancelled, mut first_problem) = (0, None);
+    let mut first_locked = None;
     for order in late.map_err(|error| error.to_string())? {
         let status: State = order.status.parse()?;
         if status.after(Trigger::WaitedTooLong).is_none() {
@@ -135,15 +136,14 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, S
         };
         let (trace, began) = (TraceContext::root(), SystemTime::now());
         let written = cancel_order::write(&state.pool, order.id, order.version, &trace, cancellation);
-        let written = timeout(STATEMENT_DEADLINE, written).await.map_err(|late| late.to_string());
-        let written = written.and_then(|written| written.map_err(|problem| problem.to_string()));
-        // An order that another session has locked does not keep the younger ones from being cancelled.
-        let written = written.unwrap_or_else(|problem| {
-            first_problem.get_or_insert(problem);
-            None
-        });
+        let written = match timeout(STATEMENT_DEADLINE, written).await.map_err(|late| late.to_string())? {
+            Err(error) if is_locked(&error) => {
+                first_locked.get_or_insert(format!("order {}: {error}", order.id));
+                continue;
+            }
+            written => written.map_err(|error| error.to_string())?,
+        };
         if written.is_some() {
-            cancelled += 1;
             spans::record(|| {
                 let span = Span::ended(trace, Kind::Internal, "time out order", began);
                 span.with("shop.order_id", order.id.to_string())
@@ -153,7 +153,7 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<u64, S
             tracing::warn!(order_id = %order.id, trace_id = trace.trace_id(), silent, "order cancelled: no answer in time");
         }
     }
-    first_problem.map_or(Ok(cancelled), Err)
+    first_locked.map_or(Ok(()), Err)
 }
 
 /// `GET /admin/open-orders`: the open orders, oldest first, with the services that have not answered.

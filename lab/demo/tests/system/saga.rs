@@ -160,6 +160,10 @@ async fn unanswered_order_that_is_locked_does_not_keep_younger_ones_open() -> an
     })
     .await?;
     // Both are late only when the time of publishing has changed too.
+    eventually("the events to be marked as published", CONDITION_DEADLINE, async || {
+        Ok((stage.reconcile().await?.pending == 0).then_some(()))
+    })
+    .await?;
     sqlx::query("update orders set placed_at = placed_at - interval '1 hour'").execute(&mut admin).await?;
     sqlx::raw_sql("begin").execute(&mut admin).await?;
     sqlx::query("select from orders where id = $1 for update").bind(locked).execute(&mut admin).await?;
