@@ -1,5 +1,7 @@
 //! The benchmarks, as subcommands.
 
+use std::time::Duration;
+
 use clap::{Parser, Subcommand};
 
 use crate::{
@@ -60,6 +62,9 @@ pub(crate) const ALL: [&str; 15] = [
     "growth",
     "endurance",
 ];
+
+/// Ends a benchmark that waits for ever although every wait in it has a deadline of its own.
+const DEADLINE: Duration = Duration::from_secs(1800);
 
 /// A benchmark as it is typed, without the options that all benchmarks share.
 #[derive(Debug, Parser)]
@@ -131,6 +136,16 @@ impl Benchmark {
         }
     }
 
+    /// The longest that a run may take: half an hour, and what its options ask for.
+    pub(crate) fn deadline(&self) -> Duration {
+        DEADLINE
+            + match self {
+                Self::Endurance(options) => options.duration(),
+                Self::Recovery(options) => options.longest_duration(),
+                _ => Duration::ZERO,
+            }
+    }
+
     pub(crate) async fn run(&self, setup: &Setup) -> anyhow::Result<Report> {
         match self {
             Self::Write(options) => write::run(options, setup).await,
@@ -164,6 +179,14 @@ mod tests {
         let command = Line::command();
         let subcommands: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
         assert_eq!(names, subcommands);
+    }
+
+    #[test]
+    fn a_long_run_has_the_time_that_its_options_ask_for() {
+        let deadline = |line| Benchmark::parse(line).unwrap().deadline();
+        assert!(deadline("endurance --seconds 7200") > Duration::from_secs(7_200));
+        assert!(deadline("recovery --outage 1800 --outage 60") > Duration::from_secs(10 * 1_860));
+        assert_eq!(deadline("relay"), DEADLINE);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::process::Command;
 
 use crate::{
-    BENCHMARK_DEADLINE,
     benchmark::Benchmark,
     comparison::{Build, Comparison},
     setup::Setup,
@@ -48,8 +47,8 @@ fn line(line: &str) -> Result<String, String> {
     Benchmark::parse(line).map(|_| line.to_owned()).map_err(first_line)
 }
 
-/// A run ends by itself at the benchmark's own deadline. The rest is for starting and stopping.
-const RUN_DEADLINE: Duration = Duration::from_secs(BENCHMARK_DEADLINE.as_secs() + 120);
+/// A run ends by itself at the benchmark's own deadline. This is added for starting and stopping.
+const START_AND_STOP: Duration = Duration::from_secs(120);
 
 /// One build's executables, and the checkout that they belong to.
 struct Executables {
@@ -129,8 +128,9 @@ impl Executables {
         command.env("CARGO_MANIFEST_DIR", &self.source).env("TESTBED_PREBUILT", "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let child = command.spawn().with_context(|| format!("failed to start {}", self.dir.display()))?;
-        let output = tokio::time::timeout(RUN_DEADLINE, child.wait_with_output()).await;
-        let output = output.with_context(|| format!("failed to end within {RUN_DEADLINE:?}"))??;
+        let deadline = Benchmark::parse(line)?.deadline() + START_AND_STOP;
+        let output = tokio::time::timeout(deadline, child.wait_with_output()).await;
+        let output = output.with_context(|| format!("failed to end within {deadline:?}"))??;
         ensure!(output.status.success(), "it ended with {}", output.status);
         Ok(output.stdout)
     }

@@ -33,6 +33,10 @@ impl Options {
     pub(crate) fn smoke(self) -> Self {
         Self { seconds: 2, rate: self.rate.min(20), keep: self.keep }
     }
+
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
 }
 
 const SAMPLES: u32 = 100;

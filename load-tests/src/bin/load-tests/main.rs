@@ -93,8 +93,7 @@ enum Command {
     Compare(compare::Options),
 }
 
-/// Ends a benchmark that waits for ever although every wait in it has a deadline of its own.
-const BENCHMARK_DEADLINE: Duration = Duration::from_secs(1800);
+/// Ends a smoke run that waits for ever although every wait in it has a deadline of its own.
 const SMOKE_DEADLINE: Duration = Duration::from_secs(180);
 
 #[tokio::main]
@@ -166,8 +165,8 @@ async fn run_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> Resul
 }
 
 async fn measure(benchmark: Benchmark, setup: &Setup) -> Result<Report> {
-    let (benchmark, deadline) =
-        if setup.smoke { (benchmark.smoke(), SMOKE_DEADLINE) } else { (benchmark, BENCHMARK_DEADLINE) };
+    let deadline = if setup.smoke { SMOKE_DEADLINE } else { benchmark.deadline() };
+    let benchmark = if setup.smoke { benchmark.smoke() } else { benchmark };
     let measured = tokio::time::timeout(deadline, benchmark.run(setup)).await;
     measured.with_context(|| format!("failed to end within {deadline:?}"))?
 }

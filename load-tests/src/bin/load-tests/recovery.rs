@@ -29,6 +29,10 @@ impl Options {
     pub(crate) fn smoke(self) -> Self {
         Self { outage: vec![5], rate: self.rate.min(20) }
     }
+
+    pub(crate) fn longest_duration(&self) -> Duration {
+        self.outage.iter().map(|outage| deadline(*outage)).sum()
+    }
 }
 
 /// How long a backlog may take. A system that cannot do more than the load brings never gets through it.
