@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use runtime::problem::{Problem, read_json};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -15,6 +15,18 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let params = Query::from_request_parts(parts, state).await;
         params.map(|Query(params)| Self(params)).map_err(|invalid| Problem::bad_request(invalid.body_text()))
+    }
+}
+
+/// `axum::extract::Path` that rejects with a [`Problem`].
+pub(crate) struct PathId<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathId<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let id = Path::from_request_parts(parts, state).await;
+        id.map(|Path(id)| Self(id)).map_err(|invalid| Problem::bad_request(invalid.body_text()))
     }
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::{
     Json, Router,
-    extract::{Path, State},
+    extract::State,
     http::StatusCode,
     routing::{get, post},
 };
@@ -17,7 +17,7 @@ use uuid::{Uuid, fmt::Hyphenated};
 use crate::{
     Note, Page, Params, ReplayPolicy, Selection, dead_letters,
     parked_events::{self, ReplayOutcome, Replayed},
-    request::Body,
+    request::{Body, PathId},
 };
 
 const DEFAULT_LIMIT: u8 = 50;
@@ -67,7 +67,7 @@ async fn list_parked(
 
 async fn show_event(
     State(state): State<OutboxState>,
-    Path(event_id): Path<Hyphenated>,
+    PathId(event_id): PathId<Hyphenated>,
 ) -> Result<Json<parked_events::OutboxEvent>, Problem> {
     let event = parked_events::show(&state.pool, event_id.into_uuid()).await?;
     event.map(Json).ok_or_else(|| Problem::not_found("the outbox has no event with this id"))
@@ -102,7 +102,7 @@ struct DiscardParked {
 
 async fn discard_parked(
     State(state): State<OutboxState>,
-    Path(event_id): Path<Hyphenated>,
+    PathId(event_id): PathId<Hyphenated>,
     Body(body): Body<DiscardParked>,
 ) -> Result<Json<parked_events::Discarded>, Problem> {
     if !body.accept_gap {
@@ -185,7 +185,7 @@ async fn list_letters<H: Handler>(
 
 async fn show_letter<H: Handler>(
     State(state): State<DeadLetterState<H>>,
-    Path(id): Path<i64>,
+    PathId(id): PathId<i64>,
 ) -> Result<Json<dead_letters::DeadLetter>, Problem> {
     let letter = dead_letters::show(&state.pool, id).await?;
     letter.map(Json).ok_or_else(|| Problem::not_found("there is no dead letter with this id"))

@@ -139,6 +139,18 @@ async fn events_set_aside_by_a_defect_are_applied_once_after_its_repair() -> any
         (&set_aside[0]["reason"], &set_aside[0]["eventType"]),
         (&json!("unexpected"), &json!("OrderCreated"))
     );
+    eventually("the log to show every attempt after the first", CONDITION_DEADLINE, async || {
+        let log = stage.system.log("billing")?;
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let of_the_event = lines.filter(|line| {
+            line["event_id"] == set_aside[0]["eventId"]
+                && line["event_type"] == "OrderCreated"
+                && line["aggregate_id"] == set_aside[0]["aggregateId"]
+        });
+        let attempts: Vec<_> = of_the_event.filter_map(|line| line["attempt"].as_u64()).collect();
+        Ok((attempts == [2, 3, 4, 5]).then_some(()))
+    })
+    .await?;
     let replay = async |body: Value| stage.admin("billing", "/admin/dead-letters/replay", Some(body)).await;
     assert_eq!(replay(json!({ "all": true })).await?["items"][2]["outcome"], "still-fails");
 

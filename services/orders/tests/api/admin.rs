@@ -135,7 +135,11 @@ async fn invalid_admin_requests_get_problems() -> anyhow::Result<()> {
     }
     for path in ["/admin/parked?limit=many", "/admin/parked?page=2", "/admin/parked/nonsense"] {
         let (status, problem) = admin.get(path).await?;
-        assert_eq!((status, problem["status"].as_i64()), (400, Some(400)), "{path} {problem}");
+        assert_eq!(
+            (status, problem["type"].as_str()),
+            (400, Some("urn:shop:problem:bad-request")),
+            "{path} {problem}"
+        );
     }
     assert_eq!(admin.get(&format!("/admin/parked/{}", Uuid::new_v4())).await?.0, 404);
     let large = admin.request(Method::POST, "/admin/parked/replay").bearer_auth(TOKEN);
