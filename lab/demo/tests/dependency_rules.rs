@@ -66,7 +66,18 @@ const MAY_USE: [(&str, &[&str]); 27] = [
     ),
     (
         "inventory",
-        &["broker", "crash-points", "events", "inbox", "messaging", "outbox", "runtime", "service", "sqlx"],
+        &[
+            "broker",
+            "crash-points",
+            "database",
+            "events",
+            "inbox",
+            "messaging",
+            "outbox",
+            "runtime",
+            "service",
+            "sqlx",
+        ],
     ),
     (
         "billing",

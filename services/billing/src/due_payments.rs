@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use database::WorkerConnection;
 use events::{Money, TraceContext};
-use sqlx::PgPool;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -40,8 +40,8 @@ pub(crate) struct CalledPayment {
 ///
 /// `materialized`, because a plan may run a plain subquery once for each row that it is compared with, and its limit
 /// would then apply each time anew.
-pub(crate) async fn take(pool: &PgPool, most: i64, lease: Duration) -> Vec<DuePayment> {
-    let taken = sqlx::query!(
+pub(crate) async fn take(connection: &WorkerConnection, most: i64, lease: Duration) -> Vec<DuePayment> {
+    let query = sqlx::query!(
         "with due as materialized (
              select id from payments
              where state in ('asked', 'refunding')
@@ -55,8 +55,13 @@ pub(crate) async fn take(pool: &PgPool, most: i64, lease: Duration) -> Vec<DuePa
                    cancelled_by, charge_id",
         most,
         lease.as_secs_f64(),
-    )
-    .fetch_all(pool);
+    );
+    let taken = async {
+        let mut round = connection.take().await?;
+        let rows = query.fetch_all(&mut *round).await?;
+        connection.keep(round);
+        Ok(rows)
+    };
     let taken = timeout(STATEMENT_DEADLINE, taken).await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
     let rows = taken.unwrap_or_else(|error| {
         tracing::warn!(error = &error as &dyn std::error::Error, "failed to take due payments");

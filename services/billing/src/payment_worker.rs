@@ -11,7 +11,7 @@ use std::{
 };
 
 use crash_points::crash_point;
-use database::PoolKind;
+use database::{PoolKind, WorkerConnection};
 use messaging::RoundLimiter;
 use outbox::Wake;
 use spans::{Kind, Span};
@@ -42,6 +42,7 @@ const CONNECTIONS: u32 = 3;
 #[derive(Clone)]
 pub struct PaymentWorker<P> {
     pool: PgPool,
+    connection: WorkerConnection,
     provider: P,
     wake: Wake,
     payments_due: Arc<Notify>,
@@ -66,7 +67,6 @@ impl<P: PaymentProvider> PaymentWorker<P> {
         Self::on_pool(pool, provider, wake, payments_due, options)
     }
 
-    /// The pool is for single statements.
     pub fn on_pool(
         pool: PgPool,
         provider: P,
@@ -74,7 +74,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
         payments_due: Arc<Notify>,
         options: PaymentWorkerOptions,
     ) -> Self {
-        Self { pool, provider, wake, payments_due, options }
+        Self { connection: WorkerConnection::new(pool.clone()), pool, provider, wake, payments_due, options }
     }
 
     /// Calls the provider whenever the worker is woken, and at least every second, until `stop`. Calls in progress are
@@ -94,7 +94,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
             // Taking payments is a commit, so under load the worker takes several at once: it waits until a quarter of its
             // calls are free.
             if may_be_due && room * 4 >= most {
-                let due = due_payments::take(&self.pool, room, self.options.retry_lease).await;
+                let due = due_payments::take(&self.connection, room, self.options.retry_lease).await;
                 full = i64::try_from(due.len()) == Ok(room);
                 may_be_due = full;
                 for payment in due {
@@ -121,7 +121,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
         if answered.is_empty() {
             return;
         }
-        let written = provider_answers::write(&self.pool, answered).await;
+        let written = provider_answers::write(&self.connection, answered).await;
         if written.events {
             self.wake.after_commit();
         }

@@ -2,10 +2,9 @@
 
 use std::error::Error;
 
-use database::is_unavailable;
+use database::{WorkerConnection, is_unavailable};
 use events::{Data, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded};
 use messaging::lane;
-use sqlx::PgPool;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -34,7 +33,7 @@ struct Answer {
 /// Writes the final answers, and schedules another call where there is none.
 ///
 /// Failures are logged here. Nothing is lost by one: the payment is due again when its lease ends, under the same key.
-pub(crate) async fn write(pool: &PgPool, called: Vec<CalledPayment>) -> Written {
+pub(crate) async fn write(connection: &WorkerConnection, called: Vec<CalledPayment>) -> Written {
     let (mut answers, mut unanswered) = (vec![], vec![]);
     for called in called {
         match final_answer(&called) {
@@ -43,18 +42,18 @@ pub(crate) async fn write(pool: &PgPool, called: Vec<CalledPayment>) -> Written 
             Err(error) => log(&called, Some(&error)),
         }
     }
-    let scheduled = retry_later(pool, &unanswered).await;
+    let scheduled = retry_later(connection, &unanswered).await;
     unanswered.iter().for_each(|called| log(called, scheduled.as_ref().err()));
     // A payment whose lease ended during its call is here twice, with the same answer.
     answers.sort_by_key(|answer| answer.called.payment.id);
     answers.dedup_by_key(|answer| answer.called.payment.id);
-    let together = write_final(pool, &answers).await;
+    let together = write_final(connection, &answers).await;
     match together {
         // One bad answer must not keep the others from being written.
         Err(error) if answers.len() > 1 && !is_unavailable(&error) => {
             let mut written = Written::default();
             for answer in answers.chunks(1) {
-                let alone = write_final(pool, answer).await;
+                let alone = write_final(connection, answer).await;
                 log_all(answer, alone.as_ref().err());
                 let alone = alone.unwrap_or_default();
                 written.events |= alone.events;
@@ -100,7 +99,7 @@ fn new_event<D: Data>(payment: &DuePayment, version: i32, body: &D) -> Result<Ne
 /// content, changes nothing.
 ///
 /// The payments are locked in the order of their ids, as everywhere: otherwise two transactions could deadlock.
-async fn write_final(pool: &PgPool, answers: &[Answer]) -> Result<Written, sqlx::Error> {
+async fn write_final(connection: &WorkerConnection, answers: &[Answer]) -> Result<Written, sqlx::Error> {
     if answers.is_empty() {
         return Ok(Written::default());
     }
@@ -108,7 +107,7 @@ async fn write_final(pool: &PgPool, answers: &[Answer]) -> Result<Written, sqlx:
     let column =
         |text: fn(&NewEvent) -> &str| events().map(|event| text(event).to_owned()).collect::<Vec<_>>();
     let from = |answer: &Answer| if answer.called.payment.refund.is_none() { "asked" } else { "refunding" };
-    let written = sqlx::query!(
+    let query = sqlx::query!(
         r#"with answer as materialized (
                select answer.* from unnest($1::uuid[], $2::uuid[], $3::text[]) as answer (payment_id, provider_id, from_state)
                join payments on payments.id = answer.payment_id
@@ -150,14 +149,19 @@ async fn write_final(pool: &PgPool, answers: &[Answer]) -> Result<Written, sqlx:
         &column(|event| &event.payload),
         &events().map(|event| event.headers.clone()).collect::<Vec<_>>(),
         &answers.iter().map(|answer| lane(answer.called.payment.id)).collect::<Vec<_>>(),
-    )
-    .fetch_one(pool);
+    );
+    let written = async {
+        let mut round = connection.take().await?;
+        let written = query.fetch_one(&mut *round).await?;
+        connection.keep(round);
+        Ok(written)
+    };
     let written = timeout(STATEMENT_DEADLINE, written).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
     Ok(Written { events: written.events, refunds_due: written.refunds_due })
 }
 
 /// Schedules another call for each: after a wait drawn from a range that doubles up to half a minute.
-async fn retry_later(pool: &PgPool, unanswered: &[CalledPayment]) -> Result<(), sqlx::Error> {
+async fn retry_later(connection: &WorkerConnection, unanswered: &[CalledPayment]) -> Result<(), sqlx::Error> {
     if unanswered.is_empty() {
         return Ok(());
     }
@@ -173,7 +177,7 @@ async fn retry_later(pool: &PgPool, unanswered: &[CalledPayment]) -> Result<(), 
         );
         reasons.push(reason.to_owned());
     }
-    let scheduled = sqlx::query!(
+    let query = sqlx::query!(
         "update payments
          set last_error = again.reason,
              due_at = clock_timestamp() + random() * least(30, 0.1 * power(2, least(attempts, 9))) * interval '1 s'
@@ -185,10 +189,14 @@ async fn retry_later(pool: &PgPool, unanswered: &[CalledPayment]) -> Result<(), 
          where payments.id = again.id and state in ('asked', 'refunding')",
         &unanswered.iter().map(|called| called.payment.id).collect::<Vec<_>>(),
         &reasons,
-    )
-    .execute(pool);
-    timeout(STATEMENT_DEADLINE, scheduled).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
-    Ok(())
+    );
+    let scheduled = async {
+        let mut round = connection.take().await?;
+        query.execute(&mut *round).await?;
+        connection.keep(round);
+        Ok(())
+    };
+    timeout(STATEMENT_DEADLINE, scheduled).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
 fn log_all(answers: &[Answer], error: Option<&sqlx::Error>) {

@@ -1,6 +1,7 @@
 //! PostgreSQL as every service uses it.
 //!
 //! - [`pool()`]: a pool that never lends a connection inside a transaction that an earlier borrower left open.
+//! - [`WorkerConnection`]: the connection that a worker keeps between its rounds.
 //! - [`prepare()`]: waits for the server at start, checks it, and migrates the schema.
 //! - [`is_unavailable`], [`is_locked`]: what an error means for the caller.
 //! - [`DatabaseHealth`]: whether the database answers, for `/readyz`.
@@ -14,6 +15,7 @@ mod prepare;
 mod read_only;
 mod retention;
 mod url;
+mod worker_connection;
 
 pub use clock_watch::ClockWatch;
 pub use errors::{is_locked, is_unavailable};
@@ -22,3 +24,4 @@ pub use pool::{PoolKind, pool};
 pub use prepare::{InvalidDatabase, prepare};
 pub use retention::{Erase, Retention, Round, Window};
 pub use url::DatabaseUrl;
+pub use worker_connection::{RoundConnection, WorkerConnection};

@@ -9,14 +9,14 @@ use crate::{
 };
 
 /// How long a request waits for a connection before it is answered that the service is overloaded.
-const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
+pub(crate) const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
 
 /// How long the check of a returned connection may take.
 const CHECK_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A connection that was idle for longer is tested before it is used: the server may have been restarted meanwhile.
 /// Testing at every use would halve the throughput.
-const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
+pub(crate) const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
 
 /// What the connections of a pool are used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use database::is_unavailable;
 use events::Event;
 use messaging::{Applied, Failure};
 use spans::{Kind, Span};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -60,10 +60,24 @@ impl Inbox {
     /// # Errors
     /// When the database does not answer, or when another transaction holds the lock for longer than a statement may take.
     pub async fn begin(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+        pool.begin_with(self.begin_sql()).await
+    }
+
+    /// Like [`begin`](Self::begin), on the connection of a worker.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn begin_on<'connection>(
+        &self,
+        connection: &'connection mut PgConnection,
+    ) -> Result<Transaction<'connection, Postgres>, sqlx::Error> {
+        connection.begin_with(self.begin_sql()).await
+    }
+
+    fn begin_sql(&self) -> AssertSqlSafe<String> {
         let lock = format!("hashtextextended(current_schema || '.{}', 0)", self.consumer);
-        let begin = format!("begin; select pg_advisory_xact_lock({lock})");
         // Safe: a consumer's name is a constant of its service.
-        pool.begin_with(AssertSqlSafe(begin)).await
+        AssertSqlSafe(format!("begin; select pg_advisory_xact_lock({lock})"))
     }
 
     /// Records the events of a group as processed, and returns those that are new: in their order, and each once even if

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use database::{RoundConnection, WorkerConnection};
 use messaging::Refusal;
-use sqlx::{PgPool, Postgres, pool::PoolConnection, raw_sql};
-use tokio::time::{Instant, timeout};
+use sqlx::{PgPool, raw_sql};
+use tokio::time::timeout;
 
 use crate::{
     Error, claim, failed, mark,
@@ -16,10 +17,6 @@ use crate::{
 /// server that has gone silent.
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
 
-/// A step that follows a successful one within this time goes on with its connection. The pool would check it each time that
-/// it comes back: two round trips for a step that has five.
-const KEEP_CONNECTION: Duration = Duration::from_secs(1);
-
 async fn within_deadline<T>(statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let silent = |late| Error::new("the database does not answer", late);
     timeout(STATEMENT_DEADLINE, statement).await.map_err(silent)?
@@ -28,23 +25,15 @@ async fn within_deadline<T>(statement: impl Future<Output = Result<T, Error>>) -
 /// The outbox in the pool's schema.
 #[derive(Debug)]
 pub struct PostgresStore {
-    pool: PgPool,
+    connections: WorkerConnection,
     watermark: ScanWatermark,
-    kept: Option<KeptConnection>,
-}
-
-/// The connection of the last step, outside any transaction.
-#[derive(Debug)]
-struct KeptConnection {
-    connection: PoolConnection<Postgres>,
-    since: Instant,
 }
 
 impl PostgresStore {
     /// `full_scan` is how often each lane is read from its beginning, and not only after its watermark: the longest that
     /// an event which was committed very late has to wait.
     pub fn new(pool: PgPool, full_scan: Duration) -> Self {
-        Self { pool, watermark: ScanWatermark::new(full_scan), kept: None }
+        Self { connections: WorkerConnection::new(pool), watermark: ScanWatermark::new(full_scan) }
     }
 }
 
@@ -57,9 +46,9 @@ impl PostgresStore {
 /// If it is dropped before its commit, its connection goes back to the pool, which closes it: the lanes are free then too.
 #[derive(Debug)]
 pub struct PostgresTransaction<'store> {
-    connection: PoolConnection<Postgres>,
+    connection: RoundConnection,
     scan: Scan<'store>,
-    kept: &'store mut Option<KeptConnection>,
+    connections: &'store WorkerConnection,
 }
 
 impl PostgresTransaction<'_> {
@@ -79,12 +68,10 @@ impl Store for PostgresStore {
         first_lane: i16,
         max_lanes: u8,
     ) -> Result<ClaimResult<PostgresTransaction<'_>>, Error> {
-        let Self { pool, watermark, kept } = self;
-        let connection = match kept.take() {
-            Some(kept) if kept.since.elapsed() < KEEP_CONNECTION => kept.connection,
-            _ => within_deadline(async { pool.acquire().await.map_err(failed("failed to connect")) }).await?,
-        };
-        let mut transaction = PostgresTransaction { connection, scan: watermark.start_scan(), kept };
+        let Self { connections, watermark } = self;
+        let taking = async { connections.take().await.map_err(failed("failed to connect")) };
+        let connection = within_deadline(taking).await?;
+        let mut transaction = PostgresTransaction { connection, scan: watermark.start_scan(), connections };
         transaction.run("begin", "failed to begin a transaction").await?;
         let PostgresTransaction { connection, scan, .. } = &mut transaction;
         let from = scan.from();
@@ -123,8 +110,8 @@ impl OutboxTransaction for PostgresTransaction<'_> {
 
     async fn commit(mut self) -> Result<(), Error> {
         self.run("commit", "failed to commit the marks").await?;
-        let Self { connection, scan, kept } = self;
-        *kept = Some(KeptConnection { connection, since: Instant::now() });
+        let Self { connection, scan, connections } = self;
+        connections.keep(connection);
         scan.committed();
         Ok(())
     }
