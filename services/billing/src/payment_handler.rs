@@ -56,7 +56,10 @@ impl Handler for PaymentHandler {
         transaction.commit().await.map_err(inbox::failure)?;
         crash_point("effect-committed");
         self.connection.keep(connection);
-        self.payments_due.notify_one();
+        // Not after events of other kinds: the worker would look for payments and find none.
+        if !(created.is_empty() && cancelled.is_empty()) {
+            self.payments_due.notify_one();
+        }
         Ok(INBOX.applied(group, &first))
     }
 }
