@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    baselines, claim, consumer, cost, endurance, footprint, growth, latency, recovery, relay, report::Report,
-    retention, saga, setup::Setup, tracing, vacuum, write,
+    baselines, claim, consumer, cost, endurance, footprint, growth, latency, outbox_row, recovery, relay,
+    report::Report, retention, saga, setup::Setup, tracing, vacuum, write,
 };
 
 /// One benchmark with its options.
@@ -14,6 +14,8 @@ use crate::{
 pub(crate) enum Benchmark {
     /// Compare `POST /orders` with its own statement in pgbench, and that statement with and without the outbox row.
     Write(write::Options),
+    /// Compare the order's statement with tables that lack one part of the outbox each: an index, the checks, the types.
+    OutboxRow(outbox_row::Options),
     /// Compare the relay, as it publishes a backlog, with a bare publisher that awaits the same confirms.
     Relay(relay::Options),
     /// Compare the consumers, as they apply waiting messages, with a bare consumer that only acknowledges them.
@@ -45,8 +47,9 @@ pub(crate) enum Benchmark {
 }
 
 /// Every benchmark once, as it would be typed.
-pub(crate) const ALL: [&str; 15] = [
+pub(crate) const ALL: [&str; 16] = [
     "write",
+    "outbox-row",
     "relay",
     "consumer",
     "latency --rate 100 --rate 600",
@@ -88,6 +91,7 @@ impl Benchmark {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Write(_) => "write",
+            Self::OutboxRow(_) => "outbox-row",
             Self::Relay(_) => "relay",
             Self::Consumer(_) => "consumer",
             Self::Latency(_) => "latency",
@@ -119,6 +123,7 @@ impl Benchmark {
     pub(crate) fn smoke(self) -> Self {
         match self {
             Self::Write(options) => Self::Write(options.smoke()),
+            Self::OutboxRow(options) => Self::OutboxRow(options.smoke()),
             Self::Relay(options) => Self::Relay(options.smoke()),
             Self::Consumer(options) => Self::Consumer(options.smoke()),
             Self::Latency(options) => Self::Latency(options.smoke()),
@@ -149,6 +154,7 @@ impl Benchmark {
     pub(crate) async fn run(&self, setup: &Setup) -> anyhow::Result<Report> {
         match self {
             Self::Write(options) => write::run(options, setup).await,
+            Self::OutboxRow(options) => outbox_row::run(options, setup).await,
             Self::Relay(options) => relay::run(options, setup).await,
             Self::Consumer(options) => consumer::run(options, setup).await,
             Self::Latency(options) => latency::run(options, setup).await,

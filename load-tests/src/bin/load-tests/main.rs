@@ -22,6 +22,7 @@ mod latency;
 mod memory;
 mod orders_sql;
 mod other_work;
+mod outbox_row;
 mod pgbench;
 mod plots;
 mod process_tree;
