@@ -67,6 +67,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
         Self::on_pool(pool, provider, wake, payments_due, options)
     }
 
+    /// The pool is for single statements.
     pub fn on_pool(
         pool: PgPool,
         provider: P,

@@ -86,6 +86,7 @@ impl Rig {
         let mut database = self.connect(Login::Auditor).await?;
         let mut progress = Progress::new();
         testbed::eventually("the backlog to be published", deadline, async || {
+            // Not more often, because counting takes time on the cores that do the work.
             tokio::time::sleep(Duration::from_millis(500)).await;
             let pending: i64 = sqlx::query_scalar(
                 "select count(*) from orders.outbox where published_at is null and parked_at is null and seq <= $1",
@@ -111,7 +112,7 @@ impl Rig {
         let mut database = self.connect(Login::Auditor).await?;
         let mut progress = Progress::new();
         testbed::eventually("all orders to be confirmed or cancelled", deadline, async || {
-            // Counting reads all rows, on the cores that do the work. While an order is open it would tell nothing.
+            // While an order is open, counting everything would tell nothing, and it reads all rows.
             let open = sqlx::query_scalar(
                 "select count(*) from orders.orders where status in ('pending', 'reserved', 'paid')",
             );
@@ -143,6 +144,7 @@ impl Rig {
                  inventory has not applied {inventory} orders, billing {billing}"
             );
             progress.print(&state);
+            // Not more often, because counting takes time on the cores that do the work.
             tokio::time::sleep(Duration::from_millis(200)).await;
             anyhow::bail!("{state}")
         })
