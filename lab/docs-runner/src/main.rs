@@ -9,6 +9,7 @@ mod clone;
 mod links;
 mod names;
 mod page;
+mod patches;
 mod run;
 mod script;
 mod suite;
@@ -152,6 +153,11 @@ fn print_wrong(pages: &[(Page, String)], checkout: &Path, paste: bool) -> Result
                 wrong += 1;
             }
         }
+        let unfit = patches::unfit(page, checkout)?;
+        for (line, why) in &unfit {
+            println!("WRONG   {}:{line}: the change does not fit the code: {why}", page.path);
+        }
+        wrong += unfit.len();
         // `--paste` writes them.
         let stale = if paste { Vec::new() } else { page.stale_outputs(markdown) };
         for line in &stale {

@@ -76,7 +76,7 @@ fn failures_are_found_and_end_the_page() {
         ("stale", "```sh\necho one\n```\n\n<!-- shows: one -->\n```text\ntwo\n```\n", "shows other lines"),
         ("output", "```sh\necho one\n```\n\n<!-- shows: two -->\n```text\ntwo\n```\n", "no line with"),
         ("after", "```sh\nfalse\n```\n\n```sh\ntrue\n```\n", "a block before it failed"),
-        ("patch", "```diff\n--- a/none\n+++ b/none\n@@ -1 +1 @@\n-a\n+b\n```\n", "FAILED"),
+        ("patch", "```diff\n--- a/none\n+++ b/none\n@@ -1 +1 @@\n-a\n+b\n```\n", "does not fit"),
         ("ended", "<!-- stays running until: ready -->\n```sh\ntrue\n```\n", "exit code 1"),
         (
             "ci",
