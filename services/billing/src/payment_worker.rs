@@ -83,7 +83,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     pub async fn run(self, stop: CancellationToken) {
         let (mut calls, mut answered) = (JoinSet::new(), vec![]);
         let mut limiter = RoundLimiter::new();
-        let (mut may_be_due, mut full) = (true, false);
+        let mut may_be_due = true;
         while !stop.is_cancelled() {
             let began = Instant::now();
             while let Some(ended) = calls.try_join_next() {
@@ -96,14 +96,12 @@ impl<P: PaymentProvider> PaymentWorker<P> {
             // calls are free.
             if may_be_due && room * 4 >= most {
                 let due = due_payments::take(&self.connection, room, self.options.retry_lease).await;
-                full = i64::try_from(due.len()) == Ok(room);
-                may_be_due = full;
+                may_be_due = i64::try_from(due.len()) == Ok(room);
                 for payment in due {
                     calls.spawn(call(self.provider.clone(), payment));
                 }
             }
-            // Where more payments wait than calls are free, rounds are large as they are.
-            limiter.wait(if full { Duration::ZERO } else { began.elapsed() }).await;
+            limiter.wait(began.elapsed()).await;
             tokio::select! {
                 () = stop.cancelled() => {}
                 Some(ended) = calls.join_next() => answered.extend(called(ended)),

@@ -24,8 +24,9 @@ pub struct Settings {
     #[arg(long, default_value = "3s", value_parser = duration)]
     pub provider_deadline: Duration,
 
-    /// The most calls to the provider at the same time.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// The most calls to the provider at the same time. Divided by the seconds that a call takes, it is the most payments a
+    /// second; a provider that limits its callers says how many it allows.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub provider_calls: u16,
 
     #[command(flatten)]
