@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use messaging::{PublishOutcome, Refusal, lane};
-use outbox::{Relay, RelayOptions, Step};
+use outbox::{Relay, RelayOptions, Step, observe_backlog};
 use sqlx::{Connection as _, PgPool, postgres::PgPoolOptions};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::support::{NEVER, Outbox, ScriptedBroker, aggregate_in_lane, event};
@@ -244,5 +245,36 @@ async fn event_waits_for_an_older_one_that_only_a_full_scan_finds() -> anyhow::R
     let mut full = outbox.relay_with_full_scan(&broker, Duration::ZERO);
     assert_eq!(full.step().await?, Step::PublishedAll(2));
     assert_eq!(broker.seen()[1..], [first, second]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn counting_a_large_backlog_reads_the_index_and_not_the_events() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    outbox.insert_pending(50_000).await?;
+    sqlx::query("vacuum analyze outbox").execute(&outbox.pool).await?;
+    let pool = outbox.one_session().await?;
+    let heap_pages = "select (heap_blks_hit + heap_blks_read)::bigint, idx_scan::bigint
+                      from pg_statio_user_tables join pg_stat_user_tables using (relid)
+                      where relid = 'outbox'::regclass";
+    let (before, scans_before): (i64, i64) = sqlx::query_as(heap_pages).fetch_one(&outbox.pool).await?;
+    let stop = CancellationToken::new();
+    let observing = tokio::spawn(observe_backlog(pool.clone(), stop.clone()));
+    // Its statement scans an index for the count, and one for each lane. The session publishes that when it is asked to.
+    let read = async {
+        loop {
+            sqlx::query("select pg_stat_force_next_flush()").execute(&pool).await?;
+            let (pages, scans): (i64, i64) = sqlx::query_as(heap_pages).fetch_one(&outbox.pool).await?;
+            if scans > scans_before + 16 {
+                return anyhow::Ok(pages - before);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let pages = tokio::time::timeout(Duration::from_secs(60), read).await??;
+    stop.cancel();
+    observing.await?;
+    // The heads of sixteen lanes, and the visibility map. The table has thousands.
+    assert!(pages <= 200, "{pages} pages of the table were read");
     Ok(())
 }
