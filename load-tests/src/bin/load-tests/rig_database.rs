@@ -44,6 +44,14 @@ impl Rig {
         Ok(())
     }
 
+    /// Adds what `orders` further orders like the template take from the stock: without it, a long backlog is cancelled.
+    pub(crate) async fn add_stock(&self, orders: i64) -> anyhow::Result<()> {
+        let mut database = self.connect(Login::Admin).await?;
+        let add = sqlx::query("update inventory.stock set on_hand = on_hand + 2 * $1").bind(orders);
+        add.execute(&mut database).await.context("failed to add stock")?;
+        Ok(())
+    }
+
     /// Returns the highest `seq` in the order service's outbox, 0 if it is empty.
     pub(crate) async fn last_seq(&self) -> anyhow::Result<i64> {
         let mut database = self.connect(Login::Orders).await?;
