@@ -7,15 +7,16 @@ use pulldown_cmark::{Event, Options, Parser};
 
 use crate::clone;
 
-/// PostgreSQL's own, of which nothing here makes use.
-const OF_POSTGRESQL: [&str; 2] = ["max_slot_wal_keep_size", "pg_logical_emit_message"];
+/// PostgreSQL's and RabbitMQ's own, of which nothing here makes use.
+const OF_THE_SERVERS: [&str; 3] =
+    ["max_slot_wal_keep_size", "pg_logical_emit_message", "quorum_commands_soft_limit"];
 
 /// The names on the pages that no source has, as lines to print, and how many were looked for.
 pub(crate) fn unknown(root: &Path, pages: &[String]) -> Result<(Vec<String>, usize)> {
     let listed = clone::run(root, "git", ["ls-files", "--cached", "--others", "--exclude-standard"])?;
     // Files have names too.
     let mut known: BTreeSet<_> = words(&listed).filter(|word| is_name(word)).map(str::to_owned).collect();
-    known.extend(OF_POSTGRESQL.map(str::to_owned));
+    known.extend(OF_THE_SERVERS.map(str::to_owned));
     for file in listed.lines().filter(|file| !file.ends_with(".md") && root.join(file).is_file()) {
         // What is not text, such as a picture, has no names.
         let Ok(text) = fs::read_to_string(root.join(file)) else { continue };
