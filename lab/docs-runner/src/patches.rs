@@ -28,11 +28,13 @@ pub(crate) fn unfit(page: &Page, checkout: &Path) -> Result<Vec<(usize, String)>
     if changes.is_empty() {
         return Ok(Vec::new());
     }
-    let directory = checkout.join("target/docs-runner");
-    fs::create_dir_all(&directory).context("failed to make the directory for an index")?;
+    let directory = checkout.join("target/docs-runner/indexes");
+    // An ended run may have left a lock.
+    if directory.exists() {
+        fs::remove_dir_all(&directory).context("failed to delete the indexes of an earlier run")?;
+    }
+    fs::create_dir_all(&directory).context("failed to make the directory for indexes")?;
     let (plain, changed) = (directory.join("plain.index"), directory.join("changed.index"));
-    // What an ended run left may be locked or old.
-    let _ = fs::remove_file(&plain);
     git(checkout, &plain, &["add", "--all"], "")?.map_err(anyhow::Error::msg)?;
     fs::copy(&plain, &changed).context("failed to copy an index")?;
     let mut unfit = Vec::new();

@@ -86,16 +86,12 @@ pub(crate) const TEMPLATE_ORDER: &str = r#"{"customerId":"0b5f3a54-6a0e-4d0c-9d5
 /// Adds `$2` orders like order `$1`, each with an unpublished event like its first, with ids of their own, over `$3` lanes.
 ///
 /// The orders exist because the answers to the events refer to them. There is one event per order, so every lane is
-/// right and no order among them matters. The ids are UUIDs of version 7, a millisecond apart, as those of orders that
-/// were placed one after the other. With random ones each answer would touch pages of its own all over the indexes.
-pub(crate) const FILL_OUTBOX: &str = "
-    with numbered as (
-        select number, lpad(to_hex((extract(epoch from now()) * 1000)::bigint - $2 + number), 12, '0') || '7' as time,
-               replace(gen_random_uuid()::text, '-', '') as random, replace(gen_random_uuid()::text, '-', '') as other
+/// right and no order among them matters.
+pub(crate) fn fill_outbox() -> String {
+    format!(
+        "with fresh as materialized (
+        select number, {UUID_V7} as event_id, {UUID_V7} as order_id
         from generate_series(1, $2) as number
-    ), fresh as materialized (
-        select number, (time || substr(random, 14))::uuid as event_id, (time || substr(other, 14))::uuid as order_id
-        from numbered
     ), placed as (
         insert into orders (id, customer_id, status, total_amount, currency)
         select fresh.order_id, template.customer_id, 'pending', template.total_amount, template.currency
@@ -113,7 +109,9 @@ pub(crate) const FILL_OUTBOX: &str = "
                    template.aggregate_id::text, fresh.order_id::text)::json,
            template.headers, fresh.number % $3
     from outbox template, fresh
-    where template.aggregate_id = $1 and template.aggregate_version = 1";
+    where template.aggregate_id = $1 and template.aggregate_version = 1"
+    )
+}
 
 #[cfg(test)]
 mod tests {

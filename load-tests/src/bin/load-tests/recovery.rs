@@ -42,9 +42,9 @@ fn deadline(outage: u32) -> Duration {
 
 const APPLIED_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A sample may take a twentieth of the time. It counts what waits, which takes longer the more waits: with half a million
+/// One part of this many of the time may go into samples. A sample counts what waits, which takes longer the more waits: with half a million
 /// open orders, a sample in each second kept one of two cores busy.
-const PAUSE_OF_SAMPLES: u32 = 19;
+const SAMPLES_SHARE: u32 = 20;
 
 /// What is read each second, or less often while a lot waits.
 struct Sample {
@@ -103,7 +103,7 @@ async fn drain(rig: &Rig, rate: u32, deadline: Duration) -> anyhow::Result<Vec<S
     loop {
         let began = Instant::now();
         let (unpublished, open) = read(&mut auditor).await?;
-        let next_sample = began + (began.elapsed() * (PAUSE_OF_SAMPLES + 1)).max(Duration::from_secs(1));
+        let next_sample = began + (began.elapsed() * SAMPLES_SHARE).max(Duration::from_secs(1));
         let (answered, post_p99) = load.sample();
         accepted += answered;
         samples.push(Sample { second: start.elapsed().as_secs_f64(), unpublished, open, accepted, post_p99 });

@@ -33,7 +33,10 @@ impl Rig {
     /// The same, in the first `lanes` lanes only.
     pub(crate) async fn fill_lanes(&self, template: Uuid, events: u32, lanes: i16) -> anyhow::Result<()> {
         let mut database = self.connect(Login::Orders).await?;
-        let fill = sqlx::query(orders_sql::FILL_OUTBOX).bind(template).bind(i64::from(events)).bind(lanes);
+        let fill = sqlx::query(AssertSqlSafe(orders_sql::fill_outbox()))
+            .bind(template)
+            .bind(i64::from(events))
+            .bind(lanes);
         let filled = fill.execute(&mut database).await.context("failed to fill the outbox")?.rows_affected();
         ensure!(
             filled == u64::from(events),
@@ -44,7 +47,8 @@ impl Rig {
         Ok(())
     }
 
-    /// Adds what `orders` further orders like the template take from the stock: without it, a long backlog is cancelled.
+    /// Adds stock for `orders` orders like the template, which have at most two pieces of a product. Without it, a long
+    /// backlog is cancelled.
     pub(crate) async fn add_stock(&self, orders: i64) -> anyhow::Result<()> {
         let mut database = self.connect(Login::Admin).await?;
         let add = sqlx::query("update inventory.stock set on_hand = on_hand + 2 * $1").bind(orders);

@@ -82,17 +82,6 @@ impl Outbox {
         Ok(())
     }
 
-    /// Adds `events` pending events, one of each aggregate, with payloads of about the usual length.
-    pub(crate) async fn insert_pending(&self, events: i64) -> anyhow::Result<()> {
-        let sql = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
-                                       schema_version, payload, lane)
-                   select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1,
-                          json_build_object('text', repeat('x', 500)), number % 16
-                   from generate_series(1, $1) as number";
-        sqlx::query(sql).bind(events).execute(&self.pool).await?;
-        Ok(())
-    }
-
     /// Counts all events, published or not.
     pub(crate) async fn count(&self) -> anyhow::Result<i64> {
         Ok(sqlx::query_scalar("select count(*) from outbox").fetch_one(&self.pool).await?)
