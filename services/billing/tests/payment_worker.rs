@@ -16,6 +16,7 @@ use billing::{
     HttpPaymentProvider, PaymentHandler, PaymentProvider, PaymentWorker, PaymentWorkerOptions,
     ProviderResponse,
 };
+use database::PoolKind;
 use events::{Body, Cause, Data, Event, Line, Money, OrderCancelled, OrderCreated, TraceContext};
 use messaging::Handler;
 use outbox::Wake;
@@ -46,7 +47,7 @@ struct Billing {
     /// The provider's own tables.
     provider_pool: PgPool,
     stop: CancellationToken,
-    _database: TestDatabase,
+    database: TestDatabase,
 }
 
 impl Drop for Billing {
@@ -68,7 +69,7 @@ impl Billing {
             (PgPool::connect(&database.url("billing")).await?, Arc::new(Notify::new()));
         let handler = PaymentHandler::new(pool.clone(), payments_due.clone());
         let stop = CancellationToken::new();
-        Ok(Self { handler, pool, payments_due, provider, provider_pool, stop, _database: database })
+        Ok(Self { handler, pool, payments_due, provider, provider_pool, stop, database })
     }
 
     fn http_provider(&self) -> anyhow::Result<HttpPaymentProvider> {
@@ -209,6 +210,53 @@ async fn payment_cancelled_before_any_call_is_void_and_never_charged() -> anyhow
     billing.handler.apply(&[created(next, Uuid::new_v4())]).await?;
     billing.until(next, "captured").await?;
     assert_eq!(billing.outcome(order).await?, (vec![], 0, 0));
+    Ok(())
+}
+
+/// PostgreSQL plans for an empty table and keeps the plan until the table is analysed for the first time, a minute or
+/// more later. Without the pool's settings, that plan reads and sorts every pending payment for the four that are due first.
+#[tokio::test]
+async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_empty_table()
+-> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    sqlx::query("alter table payments set (autovacuum_enabled = false)").execute(&billing.pool).await?;
+    // The service's own pool, because its settings choose the plan.
+    let url = billing.database.url("billing").parse().map_err(anyhow::Error::msg)?;
+    let pool = database::pool(&url, "payment worker", 1, PoolKind::Statements);
+    // It answers no call, so the worker takes payments once.
+    let provider = HeldProvider::new(billing.http_provider()?, &Arc::new(Semaphore::new(0)));
+    let options = PaymentWorkerOptions { calls: 4, retry_lease: LONG_LEASE };
+    let worker = PaymentWorker::on_pool(pool, provider, Wake::new(), billing.payments_due.clone(), options);
+    tokio::spawn(worker.run(billing.stop.clone()));
+    // PostgreSQL counts in the worker's session and publishes the counts some seconds later.
+    let counted = async || -> anyhow::Result<(i64, i64)> {
+        let sql = "select coalesce(sum(idx_scan), 0)::bigint, coalesce(sum(idx_tup_read), 0)::bigint
+                   from pg_stat_user_indexes where indexrelname = 'payments_pending'";
+        Ok(sqlx::query_as(sql).fetch_one(&billing.pool).await?)
+    };
+
+    // After five executions PostgreSQL keeps a plan for all parameters.
+    eventually("the worker to have a plan", DEADLINE, async || {
+        billing.payments_due.notify_one();
+        Ok((counted().await?.0 >= 10).then_some(()))
+    })
+    .await?;
+    let pending = "insert into payments (id, order_id, customer_id, amount, currency, event_id, traceparent, state)
+                   select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 100, 'EUR', gen_random_uuid(), '', 'asked'
+                   from generate_series(1, 20000)";
+    // Locked, because a scan meanwhile would read entries that are not committed yet.
+    let mut filling = billing.pool.begin().await?;
+    sqlx::query("lock table payments in access exclusive mode").execute(&mut *filling).await?;
+    sqlx::query(pending).execute(&mut *filling).await?;
+    filling.commit().await?;
+    billing.payments_due.notify_one();
+
+    let entries = eventually("the worker's scan to be counted", DEADLINE, async || {
+        let (_, entries) = counted().await?;
+        Ok((entries > 0).then_some(entries))
+    });
+    let entries = entries.await?;
+    assert!((4..=100).contains(&entries), "{entries} index entries were read for four payments");
     Ok(())
 }
 

@@ -51,6 +51,9 @@ pub fn pool(url: &DatabaseUrl, name: &str, connections: u32, kind: PoolKind) -> 
             // Every statement here finds its rows by an index. While a table is young the planner takes it for small, reads
             // all of it instead, and keeps that plan until the table is analysed for the first time.
             ("enable_seqscan", "off"),
+            // The same, for an index that is read whole and sorted where the first few entries in its order are enough:
+            // the payment worker read 240,000 entries for 64 payments, until the first analysis.
+            ("enable_bitmapscan", "off"),
             // A role, a database or a server may have other defaults for these two. Without the first, a crash of the
             // database loses acknowledged writes. With a stricter isolation, a transaction that has waited for a lock does
             // not see what the lock's holder has committed, and the code after each lock relies on that.
