@@ -16,7 +16,7 @@ use billing::{
     HttpPaymentProvider, PaymentHandler, PaymentProvider, PaymentWorker, PaymentWorkerOptions,
     ProviderResponse,
 };
-use database::PoolKind;
+use database::{DatabaseUrl, PoolKind};
 use events::{Body, Cause, Data, Event, Line, Money, OrderCancelled, OrderCreated, TraceContext};
 use messaging::Handler;
 use outbox::Wake;
@@ -47,7 +47,8 @@ struct Billing {
     /// The provider's own tables.
     provider_pool: PgPool,
     stop: CancellationToken,
-    database: TestDatabase,
+    url: DatabaseUrl,
+    _database: TestDatabase,
 }
 
 impl Drop for Billing {
@@ -69,7 +70,8 @@ impl Billing {
             (PgPool::connect(&database.url("billing")).await?, Arc::new(Notify::new()));
         let handler = PaymentHandler::new(pool.clone(), payments_due.clone());
         let stop = CancellationToken::new();
-        Ok(Self { handler, pool, payments_due, provider, provider_pool, stop, database })
+        let url = database.url("billing").parse().map_err(anyhow::Error::msg)?;
+        Ok(Self { handler, pool, payments_due, provider, provider_pool, stop, url, _database: database })
     }
 
     fn http_provider(&self) -> anyhow::Result<HttpPaymentProvider> {
@@ -78,8 +80,9 @@ impl Billing {
 
     fn start_worker(&self, provider: impl PaymentProvider, retry_lease: Duration) {
         let options = PaymentWorkerOptions { calls: 4, retry_lease };
-        let (pool, wake) = (self.pool.clone(), Wake::new());
-        let worker = PaymentWorker::on_pool(pool, provider, wake, self.payments_due.clone(), options);
+        // As in the service: the pool's settings choose the plans.
+        let pool = database::pool(&self.url, "payment worker", 2, PoolKind::Statements);
+        let worker = PaymentWorker::on_pool(pool, provider, Wake::new(), self.payments_due.clone(), options);
         tokio::spawn(worker.run(self.stop.clone()));
     }
 
@@ -220,14 +223,9 @@ async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_e
 -> anyhow::Result<()> {
     let billing = Billing::start().await?;
     sqlx::query("alter table payments set (autovacuum_enabled = false)").execute(&billing.pool).await?;
-    // The service's own pool, because its settings choose the plan.
-    let url = billing.database.url("billing").parse().map_err(anyhow::Error::msg)?;
-    let pool = database::pool(&url, "payment worker", 1, PoolKind::Statements);
-    // It answers no call, so the worker takes payments once.
+    // The provider answers no call, so the worker takes payments once.
     let provider = HeldProvider::new(billing.http_provider()?, &Arc::new(Semaphore::new(0)));
-    let options = PaymentWorkerOptions { calls: 4, retry_lease: LONG_LEASE };
-    let worker = PaymentWorker::on_pool(pool, provider, Wake::new(), billing.payments_due.clone(), options);
-    tokio::spawn(worker.run(billing.stop.clone()));
+    billing.start_worker(provider, LONG_LEASE);
     // PostgreSQL counts in the worker's session and publishes the counts some seconds later.
     let counted = async || -> anyhow::Result<(i64, i64)> {
         let sql = "select coalesce(sum(idx_scan), 0)::bigint, coalesce(sum(idx_tup_read), 0)::bigint

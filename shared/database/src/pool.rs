@@ -51,8 +51,8 @@ pub fn pool(url: &DatabaseUrl, name: &str, connections: u32, kind: PoolKind) -> 
             // Every statement here finds its rows by an index. While a table is young the planner takes it for small, reads
             // all of it instead, and keeps that plan until the table is analysed for the first time.
             ("enable_seqscan", "off"),
-            // The same, for an index that is read whole and sorted where the first few entries in its order are enough:
-            // the payment worker read 240,000 entries for 64 payments, until the first analysis.
+            // In such a plan a bitmap scan reads the whole index and sorts what it finds, also for a statement that needs the
+            // first few entries in the index's order: the payment worker read 240,000 entries for 64 payments.
             ("enable_bitmapscan", "off"),
             // A role, a database or a server may have other defaults for these two. Without the first, a crash of the
             // database loses acknowledged writes. With a stricter isolation, a transaction that has waited for a lock does

@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     /// How many seconds orders are placed.
-    #[arg(long, default_value_t = 1_500, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 1_800, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Orders per second.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
