@@ -1,7 +1,7 @@
 //! Ports for servers that are killed and restarted on the same port.
 
-use std::collections::HashSet;
-use std::net::TcpListener;
+use std::collections::VecDeque;
+use std::net::{TcpListener, UdpSocket};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,22 +11,51 @@ use anyhow::{Context as _, Result};
 /// the port of a server that is down for a moment.
 const RANGE: Range<u16> = 20_000..32_768;
 
-/// The ports that this process has returned. None is returned twice, so that two servers that start at the same time
-/// do not get the same port.
-static RETURNED: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
+/// How many reservations a process holds: several systems at once, and well below the open files that a process may have.
+const MAX_HELD: usize = 100;
+
+/// The newest reservations of this process.
+static HELD: Mutex<VecDeque<UdpSocket>> = Mutex::new(VecDeque::new());
 
 /// Whether no program listens on this port of the loopback address.
 pub fn is_free(port: u16) -> bool {
     TcpListener::bind(("127.0.0.1", port)).is_ok()
 }
 
-/// Returns a loopback port that is free now. It is outside the range of outgoing connections, and this process gets
-/// each port only once.
+/// Returns a loopback port that is free now, outside the range of outgoing connections. No other call of this function
+/// returns it, in this process or another, while this process holds the reservation: otherwise a server that starts could
+/// get the port of one that has just been killed, and that one could not start again.
 pub fn free_port() -> Result<u16> {
-    let mut returned = RETURNED.lock().unwrap_or_else(PoisonError::into_inner);
-    let returned = returned.get_or_insert_default();
-    (0..1_000)
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let (port, reservation) = (0..1_000)
         .map(|_| fastrand::u16(RANGE))
-        .find(|&port| is_free(port) && returned.insert(port))
-        .with_context(|| format!("failed to find a free port between {} and {}", RANGE.start, RANGE.end))
+        .find_map(|port| Some((port, reserve(port)?)))
+        .with_context(|| format!("failed to find a free port between {} and {}", RANGE.start, RANGE.end))?;
+    held.push_back(reservation);
+    if held.len() > MAX_HELD {
+        held.pop_front();
+    }
+    Ok(port)
+}
+
+/// Reserves a port by binding its number in UDP. The servers use TCP, whose ports are others, so this does not disturb
+/// them. The kernel ends the reservation with the process, however that ends.
+fn reserve(port: u16) -> Option<UdpSocket> {
+    let reservation = UdpSocket::bind(("127.0.0.1", port)).ok()?;
+    is_free(port).then_some(reservation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn port_stays_reserved_while_its_server_is_down() {
+        let port = free_port().unwrap();
+        let server = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        assert!(reserve(port).is_none(), "another process gets the port of a server that runs");
+        drop(server);
+        assert!(is_free(port));
+        assert!(reserve(port).is_none(), "another process gets the port of a server that is down");
+    }
 }
