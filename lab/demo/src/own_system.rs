@@ -56,6 +56,7 @@ impl OwnSystem {
         options.lab = self.setup.lab || self.crash_point.is_some();
         options.variant = self.setup.variant.map(Variant::name);
         options.env = self.setup.settings;
+        options.env_of_service = self.setup.settings_of_service;
         for (service, database) in SERVICES.into_iter().zip(databases) {
             let prefix = service.to_uppercase();
             let database = through(database, proxy.address(&database_route(service))?)?;

@@ -32,6 +32,8 @@ pub struct Setup {
     pub instances: Instances,
     /// More settings: those of the services, and `CRASH_…` and `SABOTAGE` for lab programs.
     pub settings: Vec<(String, String)>,
+    /// Settings for the processes of one service.
+    pub settings_of_service: Vec<(&'static str, (String, String))>,
     /// Whether the lab programs are started instead of the services.
     pub lab: bool,
     /// The variant that accepts the orders instead of the order service.
@@ -47,11 +49,21 @@ impl Setup {
     }
 
     /// With lab programs that crash at `point` (such as `relay-confirmed:kill`) once, while the file `once` does not
-    /// exist.
+    /// exist: the first process of any service that gets there.
     #[must_use]
     pub fn crashing_at(self, point: impl Into<String>, once: &Path) -> Self {
         let setup = self.with("CRASH_POINT", point).with("CRASH_ONCE", once.to_string_lossy());
         Self { lab: true, ..setup }
+    }
+
+    /// With lab programs of which only those of `service` crash at `point`. Every service has a relay, and on a busy machine
+    /// inventory may have published its answer before the order service's relay reaches the point.
+    #[must_use]
+    pub fn crashing_in(mut self, service: &'static str, point: &str, once: &Path) -> Self {
+        let once = once.to_string_lossy().into_owned();
+        self.settings_of_service.push((service, ("CRASH_POINT".to_owned(), point.to_owned())));
+        self.settings_of_service.push((service, ("CRASH_ONCE".to_owned(), once)));
+        Self { lab: true, ..self }
     }
 }
 
@@ -102,6 +114,7 @@ impl Stage {
         let mut options = SystemOptions::new(urls.clone(), amqp_url);
         options.instances = setup.instances;
         options.env = setup.settings;
+        options.env_of_service = setup.settings_of_service;
         options.lab = setup.lab;
         options.variant = setup.variant.map(Variant::name);
         let stage = Self::around(System::start(options).await?, &urls.auditor).await?;

@@ -76,7 +76,7 @@ async fn frozen_and_killed(setup: Setup) -> Result<Option<Breach>> {
 /// bindings are deleted.
 async fn unbound(setup: Setup) -> Result<Option<Breach>> {
     let once = CrashFile::new();
-    let (stage, vhost) = stage(setup.crashing_at("relay-claimed:freeze", once.path())).await?;
+    let (stage, vhost) = stage(setup.crashing_in("orders", "relay-claimed:freeze", once.path())).await?;
     let _ = timeout(Duration::from_secs(2), stage.order()).await;
     let frozen = once.process().await?;
     unbind_before_thaw(&stage, &vhost, frozen).await?;
@@ -88,7 +88,7 @@ async fn unbound(setup: Setup) -> Result<Option<Breach>> {
 async fn unbound_with_a_backlog(setup: Setup) -> Result<Option<Breach>> {
     let once = CrashFile::new();
     once.disarm()?;
-    let (stage, vhost) = stage(setup.crashing_at("relay-claimed:freeze", once.path())).await?;
+    let (stage, vhost) = stage(setup.crashing_in("orders", "relay-claimed:freeze", once.path())).await?;
     stage.load(60, Duration::from_secs(1)).await??;
     stage.held().await?;
     let first = stage.acknowledged();
@@ -104,7 +104,7 @@ async fn unbound_with_a_backlog(setup: Setup) -> Result<Option<Breach>> {
 
 async fn killed_before_mark(setup: Setup) -> Result<Option<Breach>> {
     let once = CrashFile::new();
-    let (stage, _vhost) = stage(setup.crashing_at("relay-confirmed:kill", once.path())).await?;
+    let (stage, _vhost) = stage(setup.crashing_in("orders", "relay-confirmed:kill", once.path())).await?;
     let _ = stage.order().await;
     once.process().await?;
     gone(&stage, "orders").await?;

@@ -56,7 +56,7 @@ pub(super) static EXPERIMENTS: [Experiment; 5] = [
 
 async fn killed_after_commit(setup: Setup) -> Result<Option<Breach>> {
     let once = CrashFile::new();
-    let (stage, _vhost) = stage(setup.crashing_at("relay-committed:kill", once.path())).await?;
+    let (stage, _vhost) = stage(setup.crashing_in("orders", "relay-committed:kill", once.path())).await?;
     // The process may be gone before it has answered: then nothing was acknowledged.
     let _ = stage.order().await;
     once.process().await?;
