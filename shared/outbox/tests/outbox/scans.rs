@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use messaging::{PublishOutcome, Refusal, lane};
 use outbox::{Relay, RelayOptions, Step, observe_backlog};
-use sqlx::{Connection as _, PgPool, postgres::PgPoolOptions};
+use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -32,6 +32,15 @@ async fn outbox_without_autovacuum() -> anyhow::Result<Outbox> {
     let outbox = Outbox::new().await?;
     sqlx::query("alter table outbox set (autovacuum_enabled = false)").execute(&outbox.pool).await?;
     Ok(outbox)
+}
+
+/// While this transaction is open, vacuum removes no row that died after its snapshot. Any transaction in this database does
+/// that. The server would end this one after 30 s, and a busy machine may need longer for a test.
+async fn hold_back_vacuum(outbox: &Outbox) -> anyhow::Result<PgConnection> {
+    let mut transaction = PgConnection::connect_with(&outbox.pool.connect_options()).await?;
+    sqlx::query("set idle_in_transaction_session_timeout = 0").execute(&mut transaction).await?;
+    sqlx::raw_sql("begin isolation level repeatable read; select 1").execute(&mut transaction).await?;
+    Ok(transaction)
 }
 
 /// A relay over this pool that claims all lanes in one step.
@@ -92,10 +101,7 @@ async fn step_with_a_large_history_reads_few_pages_and_never_the_whole_table() -
 #[tokio::test]
 async fn only_full_scans_read_dead_entries_while_vacuum_is_held_back() -> anyhow::Result<()> {
     let outbox = outbox_without_autovacuum().await?;
-    // While this transaction is open, vacuum removes no row that died after its snapshot. Any transaction in this
-    // database does that.
-    let mut long_transaction = sqlx::PgConnection::connect_with(&outbox.pool.connect_options()).await?;
-    sqlx::raw_sql("begin isolation level repeatable read; select 1").execute(&mut long_transaction).await?;
+    let long_transaction = hold_back_vacuum(&outbox).await?;
     outbox.insert_published(100_000, "1 day").await?;
     sqlx::query("update outbox set published_at = null").execute(&outbox.pool).await?;
     sqlx::query("update outbox set published_at = now()").execute(&outbox.pool).await?;
@@ -276,8 +282,7 @@ async fn counting_a_large_backlog_reads_the_index_and_not_the_events() -> anyhow
 #[tokio::test]
 async fn counting_reads_dead_entries_only_once_while_vacuum_is_held_back() -> anyhow::Result<()> {
     let outbox = outbox_without_autovacuum().await?;
-    let mut long_transaction = sqlx::PgConnection::connect_with(&outbox.pool.connect_options()).await?;
-    sqlx::raw_sql("begin isolation level repeatable read; select 1").execute(&mut long_transaction).await?;
+    let long_transaction = hold_back_vacuum(&outbox).await?;
     let pool = outbox.one_session().await?;
     let published = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
                                          schema_version, payload, lane)
