@@ -1,6 +1,6 @@
 //! Ports for servers that are killed and restarted on the same port.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::{TcpListener, UdpSocket};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -14,23 +14,34 @@ const RANGE: Range<u16> = 20_000..32_768;
 /// How many reservations a process holds: several systems at once, and well below the open files that a process may have.
 const MAX_HELD: usize = 100;
 
-/// The newest reservations of this process.
-static HELD: Mutex<VecDeque<UdpSocket>> = Mutex::new(VecDeque::new());
+/// What this process has returned.
+static PORTS: Mutex<Option<Ports>> = Mutex::new(None);
+
+#[derive(Default)]
+struct Ports {
+    /// None is returned twice, also when its reservation is no longer held.
+    returned: HashSet<u16>,
+    /// The newest reservations: no other process returns these ports.
+    held: VecDeque<UdpSocket>,
+}
 
 /// Whether no program listens on this port of the loopback address.
 pub fn is_free(port: u16) -> bool {
     TcpListener::bind(("127.0.0.1", port)).is_ok()
 }
 
-/// Returns a loopback port that is free now, outside the range of outgoing connections. No other call of this function
-/// returns it, in this process or another, while this process holds the reservation: otherwise a server that starts could
-/// get the port of one that has just been killed, and that one could not start again.
+/// Returns a loopback port that is free now, outside the range of outgoing connections. This process gets each port only
+/// once, and no other process gets it while this one holds the reservation: otherwise a server that starts could take the
+/// port of one that has just been killed, and that one could not start again.
 pub fn free_port() -> Result<u16> {
-    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Ports { returned, held } = ports.get_or_insert_default();
     let (port, reservation) = (0..1_000)
         .map(|_| fastrand::u16(RANGE))
+        .filter(|port| !returned.contains(port))
         .find_map(|port| Some((port, reserve(port)?)))
         .with_context(|| format!("failed to find a free port between {} and {}", RANGE.start, RANGE.end))?;
+    returned.insert(port);
     held.push_back(reservation);
     if held.len() > MAX_HELD {
         held.pop_front();

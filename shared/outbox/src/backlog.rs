@@ -28,8 +28,8 @@ async fn count(pool: &PgPool) -> Result<[f64; 3], sqlx::Error> {
     // Each part repeats the condition of a partial index to the letter, so that none reads the history. One scan of that
     // index counts the pending events and finds the first of each lane. The oldest is one of these, and only they are
     // read from the table: with half a million pending events, reading all of them every two seconds took most of a core,
-    // and pushed everything else out of PostgreSQL's cache. A second scan would also read all dead entries a second time
-    // while vacuum is held back.
+    // and pushed everything else out of PostgreSQL's cache. While vacuum is held back a scan also reads all dead entries, so
+    // there is no second one.
     let row = sqlx::query!(
         r#"with lanes as materialized (
                select lane, count(*) as pending, min(seq) as first_seq

@@ -32,7 +32,7 @@ pub struct Setup {
     pub instances: Instances,
     /// More settings: those of the services, and `CRASH_…` and `SABOTAGE` for lab programs.
     pub settings: Vec<(String, String)>,
-    /// Settings for the processes of one service.
+    /// Settings for the processes of one service: its name, and the setting.
     pub settings_of_service: Vec<(&'static str, (String, String))>,
     /// Whether the lab programs are started instead of the services.
     pub lab: bool,

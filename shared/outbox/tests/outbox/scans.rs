@@ -266,12 +266,7 @@ async fn counting_a_large_backlog_reads_the_index_and_not_the_events() -> anyhow
     let outbox = outbox_without_autovacuum().await?;
     // All in one session: what another one has read before would be counted later.
     let pool = outbox.one_session().await?;
-    let pending = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
-                                       schema_version, payload, lane)
-                   select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1,
-                          json_build_object('text', repeat('x', 500)), number % 16
-                   from generate_series(1, 50000) as number";
-    sqlx::query(pending).execute(&pool).await?;
+    insert_pending(&pool, 50_000, 500).await?;
     sqlx::query("vacuum analyze outbox").execute(&pool).await?;
     let pages = pages_to_count_the_backlog(&pool).await?;
     // The index has about two hundred pages, the table more than four thousand.
@@ -284,11 +279,7 @@ async fn counting_reads_dead_entries_only_once_while_vacuum_is_held_back() -> an
     let outbox = outbox_without_autovacuum().await?;
     let long_transaction = hold_back_vacuum(&outbox).await?;
     let pool = outbox.one_session().await?;
-    let published = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
-                                         schema_version, payload, lane)
-                     select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', number % 16
-                     from generate_series(1, 20000) as number";
-    sqlx::query(published).execute(&pool).await?;
+    insert_pending(&pool, 20_000, 0).await?;
     sqlx::query("update outbox set published_at = now()").execute(&pool).await?;
     sqlx::query("vacuum analyze outbox").execute(&pool).await?;
     let (before, _) = pages_and_table_scans(&pool).await?;
@@ -301,6 +292,17 @@ async fn counting_reads_dead_entries_only_once_while_vacuum_is_held_back() -> an
     let counting = pages_to_count_the_backlog(&pool).await?;
     assert!(counting < one_scan * 3 / 2, "counting read {counting} pages, one scan {one_scan}");
     long_transaction.close().await?;
+    Ok(())
+}
+
+/// Inserts pending events with a text of so many characters, in all lanes.
+async fn insert_pending(pool: &PgPool, events: i32, characters: i32) -> anyhow::Result<()> {
+    let sql = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
+                                   schema_version, payload, lane)
+               select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1,
+                      json_build_object('text', repeat('x', $2)), number % 16
+               from generate_series(1, $1) as number";
+    sqlx::query(sql).bind(events).bind(characters).execute(pool).await?;
     Ok(())
 }
 
