@@ -34,6 +34,14 @@ impl CrashFile {
         .await
     }
 
+    /// Waits until a process has frozen at the crash point, and returns its id. It writes the file before it freezes: a signal
+    /// to continue that came in between would have no effect, and the process would stay frozen.
+    pub async fn frozen(&self) -> Result<u32> {
+        let pid = self.process().await?;
+        await_stop(pid).await?;
+        Ok(pid)
+    }
+
     /// Until it is armed again, no process crashes.
     pub(crate) fn disarm(&self) -> Result<()> {
         std::fs::write(&self.0, "disarmed").context("failed to disarm the crash point")
@@ -59,6 +67,14 @@ pub fn is_stopped(pid: u32) -> Result<bool> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("failed to read the state of process {pid}"))?;
     Ok(status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
+}
+
+/// Waits until a process that was sent SIGSTOP has stopped: on a busy machine that takes a moment, in which it goes on.
+pub(crate) async fn await_stop(pid: u32) -> Result<()> {
+    eventually(&format!("process {pid} to stop"), CONDITION_DEADLINE, async || {
+        Ok(is_stopped(pid)?.then_some(()))
+    })
+    .await
 }
 
 /// Continues a process that has frozen itself.

@@ -73,7 +73,7 @@ async fn relay_that_freezes_with_claimed_lanes_loses_them_and_does_no_harm_later
     // The process that accepts the order wakes its own relay first, and may freeze before it has answered. The order is
     // committed by then in any case.
     let (_, frozen) =
-        tokio::join!(timeout(Duration::from_secs(1), stage.order()), async { once.process().await });
+        tokio::join!(timeout(Duration::from_secs(1), stage.order()), async { once.frozen().await });
     let frozen = frozen?;
     // PostgreSQL ends the frozen session after 30 s, and the other instance claims its lanes.
     eventually("the other relay to publish the event", CONDITION_DEADLINE, async || {

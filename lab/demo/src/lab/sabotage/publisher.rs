@@ -78,7 +78,7 @@ async fn unbound(setup: Setup) -> Result<Option<Breach>> {
     let once = CrashFile::new();
     let (stage, vhost) = stage(setup.crashing_in("orders", "relay-claimed:freeze", once.path())).await?;
     let _ = timeout(Duration::from_secs(2), stage.order()).await;
-    let frozen = once.process().await?;
+    let frozen = once.frozen().await?;
     unbind_before_thaw(&stage, &vhost, frozen).await?;
     judge(&stage).await
 }
@@ -97,7 +97,7 @@ async fn unbound_with_a_backlog(setup: Setup) -> Result<Option<Breach>> {
     stream::iter(first).map(|id| stage.cancel(id)).buffer_unordered(8).try_collect::<Vec<()>>().await?;
     once.arm()?;
     drop(lanes);
-    let frozen = once.process().await?;
+    let frozen = once.frozen().await?;
     unbind_before_thaw(&stage, &vhost, frozen).await?;
     judge(&stage).await
 }

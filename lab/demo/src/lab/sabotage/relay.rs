@@ -74,7 +74,7 @@ async fn frozen_with_a_creation(setup: Setup) -> Result<Option<Breach>> {
     let (stage, _vhost) = stage(setup).await?;
     // The process that accepts the order wakes its own relay first, and may freeze before it has answered.
     let _ = timeout(Duration::from_secs(2), stage.order()).await;
-    let frozen = once.process().await?;
+    let frozen = once.frozen().await?;
     let original: Uuid = sqlx::query_scalar("select id from orders.orders").fetch_one(&stage.auditor).await?;
     let other = if stage.system.pid("orders") == Some(frozen) { "orders-2" } else { "orders" };
     let url = format!("{}/orders/{original}/cancellation", stage.system.url(other)?);
