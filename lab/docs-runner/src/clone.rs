@@ -10,6 +10,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
+/// The crates that compute for minutes. The others mostly wait.
+const COMPUTING: [&str; 2] = ["model", "simulation"];
+
 /// A clone of the checkout, with the changes that are not committed yet.
 pub(crate) struct Clone {
     pub(crate) directory: PathBuf,
@@ -18,8 +21,8 @@ pub(crate) struct Clone {
 
 impl Clone {
     /// Makes the clone below the checkout's `target`, or renews the one that an earlier run left there: what has been
-    /// built in it is kept.
-    pub(crate) fn make(checkout: &Path) -> Result<Self> {
+    /// built in it is kept. `optimised`: it builds what a reader's clone does.
+    pub(crate) fn make(checkout: &Path, optimised: bool) -> Result<Self> {
         let directory = checkout.join("target/docs-runner/clone");
         let clone = Self { directory, checkout: checkout.to_owned() };
         if !clone.directory.exists() {
@@ -30,6 +33,7 @@ impl Clone {
             run(&clone.directory, "git", ["fetch", "--quiet", "origin", "HEAD"])?;
             run(&clone.directory, "git", ["reset", "--quiet", "FETCH_HEAD"])?;
         }
+        clone.choose_optimisation(optimised)?;
         Ok(clone)
     }
 
@@ -53,6 +57,24 @@ impl Clone {
             fs::copy(&from, &to).with_context(|| format!("failed to copy {file}"))?;
         }
         Ok(())
+    }
+
+    /// Without optimisation, this workspace's crates compile in a sixth of the processor time, and labs that change the code
+    /// build them again. Cargo finds the setting above the clone, so the clone's own files are those of a reader.
+    fn choose_optimisation(&self, optimised: bool) -> Result<()> {
+        let mut config = "[profile.release.package]\n".to_owned();
+        if !optimised && self.checkout.join("Cargo.toml").exists() {
+            let tree = ["tree", "--workspace", "--depth", "0", "--prefix", "none"];
+            for line in run(&self.checkout, "cargo", tree)?.lines() {
+                if let Some(name) = line.split_whitespace().next().filter(|name| !COMPUTING.contains(name)) {
+                    config += &format!("{name}.opt-level = 0\n");
+                }
+            }
+        }
+        let folder = self.checkout.join("target/docs-runner/.cargo");
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join("config.toml"), config)
+            .context("failed to write cargo's settings for the clone")
     }
 
     /// Links what cargo has built for the checkout into the clone, so that it builds only this workspace's crates again:

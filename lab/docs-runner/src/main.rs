@@ -121,7 +121,7 @@ fn check(options: &Options) -> Result<bool> {
         }
         println!("{path}");
         let began = Instant::now();
-        let clone = Clone::make(checkout)?;
+        let clone = Clone::make(checkout, options.paste)?;
         let run = run_page(page, &clone, checkout, options.limit)?;
         for (block, outcome) in page.blocks.iter().zip(&run.outcomes) {
             counts.add(outcome);
