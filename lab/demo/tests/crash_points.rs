@@ -3,10 +3,10 @@
 
 #![allow(clippy::print_stdout, reason = "the list of what was tried is part of the result")]
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use demo::lab::{CONDITION_DEADLINE, Setup, Stage, Tap, is_stopped};
+use demo::lab::{CONDITION_DEADLINE, Setup, Stage, Tap, await_stop, resume_process};
 use futures_util::{StreamExt as _, stream};
 use sabotage::Sabotage;
 use serde_json::{Value, json};
@@ -99,12 +99,8 @@ async fn place(stage: &Stage) -> Result<()> {
 async fn restore(stage: &Stage, once: &Path, action: &str) -> Result<()> {
     let crashed = crashed_process(once).await?;
     if action == "freeze" {
-        eventually("the process to be frozen", CONDITION_DEADLINE, async || {
-            Ok(is_stopped(crashed)?.then_some(()))
-        })
-        .await?;
-        ensure!(Command::new("kill").args(["-CONT", &crashed.to_string()]).status()?.success());
-        return Ok(());
+        await_stop(crashed).await?;
+        return resume_process(crashed);
     }
     eventually("the process to be gone", CONDITION_DEADLINE, async || {
         let running = ["orders", "inventory", "billing"].map(|name| stage.system.pid(name));

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The crates that compute for minutes. The others mostly wait.
+/// The crates that compute for minutes, and are always optimised. The others mostly wait.
 const COMPUTING: [&str; 2] = ["model", "simulation"];
 
 /// A clone of the checkout, with the changes that are not committed yet.
@@ -21,8 +21,8 @@ pub(crate) struct Clone {
 
 impl Clone {
     /// Makes the clone below the checkout's `target`, or renews the one that an earlier run left there: what has been
-    /// built in it is kept. `optimised`: it builds what a reader's clone does.
-    pub(crate) fn make(checkout: &Path, optimised: bool) -> Result<Self> {
+    /// built in it is kept.
+    pub(crate) fn make(checkout: &Path) -> Result<Self> {
         let directory = checkout.join("target/docs-runner/clone");
         let clone = Self { directory, checkout: checkout.to_owned() };
         if !clone.directory.exists() {
@@ -33,7 +33,6 @@ impl Clone {
             run(&clone.directory, "git", ["fetch", "--quiet", "origin", "HEAD"])?;
             run(&clone.directory, "git", ["reset", "--quiet", "FETCH_HEAD"])?;
         }
-        clone.choose_optimisation(optimised)?;
         Ok(clone)
     }
 
@@ -59,24 +58,6 @@ impl Clone {
         Ok(())
     }
 
-    /// Without optimisation, this workspace's crates compile in a sixth of the processor time, and labs that change the code
-    /// build them again. Cargo finds the setting above the clone, so the clone's own files are those of a reader.
-    fn choose_optimisation(&self, optimised: bool) -> Result<()> {
-        let mut config = "[profile.release.package]\n".to_owned();
-        if !optimised && self.checkout.join("Cargo.toml").exists() {
-            let tree = ["tree", "--workspace", "--depth", "0", "--prefix", "none"];
-            for line in run(&self.checkout, "cargo", tree)?.lines() {
-                if let Some(name) = line.split_whitespace().next().filter(|name| !COMPUTING.contains(name)) {
-                    config += &format!("{name}.opt-level = 0\n");
-                }
-            }
-        }
-        let folder = self.checkout.join("target/docs-runner/.cargo");
-        fs::create_dir_all(&folder)?;
-        fs::write(folder.join("config.toml"), config)
-            .context("failed to write cargo's settings for the clone")
-    }
-
     /// Links what cargo has built for the checkout into the clone, so that it builds only this workspace's crates again:
     /// cargo names their files by the path of the workspace, those of dependencies by their source.
     fn link_built_dependencies(&self) -> Result<()> {
@@ -93,6 +74,24 @@ impl Clone {
         }
         Ok(())
     }
+}
+
+/// Chooses what cargo builds in the clone: what a reader's cargo does, or, not `optimised`, the same in a sixth of the
+/// processor time. It matters because labs that change the code build most crates again. Cargo finds the setting in the
+/// folder above the clone, so the clone's own files are those of a reader.
+pub(crate) fn choose_optimisation(checkout: &Path, optimised: bool) -> Result<()> {
+    let mut config = "[profile.release.package]\n".to_owned();
+    if !optimised && checkout.join("Cargo.toml").exists() {
+        let tree = run(checkout, "cargo", ["tree", "--workspace", "--depth=0", "--prefix=none"])?;
+        let names = tree.lines().filter_map(|line| line.split_whitespace().next());
+        for name in names.filter(|name| !COMPUTING.contains(name)) {
+            config += &format!("{name}.opt-level = 0\n");
+        }
+    }
+    let folder = checkout.join("target/docs-runner/.cargo");
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(folder.join("config.toml"), config))
+        .context("failed to write cargo's settings for the clone")
 }
 
 /// Runs a command to its end and returns what it printed.

@@ -109,6 +109,9 @@ fn check(options: &Options) -> Result<bool> {
     }
     let wrong = print_wrong(&pages, checkout, options.paste)?;
     let right = broken.is_empty() && unknown.is_empty() && wrong == 0;
+    if right && !options.list {
+        clone::choose_optimisation(checkout, options.paste)?;
+    }
     for (page, markdown) in &pages {
         let path = &page.path;
         if options.list {
@@ -121,7 +124,7 @@ fn check(options: &Options) -> Result<bool> {
         }
         println!("{path}");
         let began = Instant::now();
-        let clone = Clone::make(checkout, options.paste)?;
+        let clone = Clone::make(checkout)?;
         let run = run_page(page, &clone, checkout, options.limit)?;
         for (block, outcome) in page.blocks.iter().zip(&run.outcomes) {
             counts.add(outcome);

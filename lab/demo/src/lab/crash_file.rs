@@ -34,8 +34,8 @@ impl CrashFile {
         .await
     }
 
-    /// Waits until a process has frozen at the crash point, and returns its id. It writes the file before it freezes: a signal
-    /// to continue that came in between would have no effect, and the process would stay frozen.
+    /// Waits until a process has frozen at the crash point, and returns its id. The process writes the file before it
+    /// freezes: a SIGCONT between the two would have no effect, and the process would stay frozen.
     pub async fn frozen(&self) -> Result<u32> {
         let pid = self.process().await?;
         await_stop(pid).await?;
@@ -63,14 +63,14 @@ impl Drop for CrashFile {
 ///
 /// # Errors
 /// When there is no such process.
-pub fn is_stopped(pid: u32) -> Result<bool> {
+pub(crate) fn is_stopped(pid: u32) -> Result<bool> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("failed to read the state of process {pid}"))?;
     Ok(status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
 }
 
 /// Waits until a process that was sent SIGSTOP has stopped: on a busy machine that takes a moment, in which it goes on.
-pub(crate) async fn await_stop(pid: u32) -> Result<()> {
+pub async fn await_stop(pid: u32) -> Result<()> {
     eventually(&format!("process {pid} to stop"), CONDITION_DEADLINE, async || {
         Ok(is_stopped(pid)?.then_some(()))
     })

@@ -11,7 +11,8 @@ mod stage;
 mod tap;
 
 pub use broker_api::BrokerApi;
-pub use crash_file::{CrashFile, is_stopped, resume_process};
+pub(crate) use crash_file::is_stopped;
+pub use crash_file::{CrashFile, await_stop, resume_process};
 pub use proxied::{PROXY_ROUTE, proxied};
 pub(crate) use proxied::{route, through};
 pub use stage::{CONDITION_DEADLINE, Setup, Stage};

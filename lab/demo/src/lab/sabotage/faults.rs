@@ -7,9 +7,8 @@ use sqlx::{Connection as _, PgConnection};
 use testbed::{TestVhost, eventually};
 use uuid::Uuid;
 
-use super::super::{CONDITION_DEADLINE, Stage};
+use super::super::{CONDITION_DEADLINE, Stage, await_stop};
 
-use super::super::crash_file::await_stop;
 pub(super) use super::super::{CrashFile, resume_process};
 
 /// Waits until a process has ended. One that kills itself still runs for a moment.
@@ -38,7 +37,8 @@ pub(super) async fn unbind_before_thaw(stage: &Stage, vhost: &TestVhost, frozen:
     let others = ["inventory", "billing"];
     for service in others {
         stage.system.pause(service)?;
-        await_stop(stage.system.pid(service).context("it is not running")?).await?;
+        let pid = stage.system.pid(service).with_context(|| format!("{service} is not running"))?;
+        await_stop(pid).await?;
     }
     unbind(stage, vhost).await?;
     resume_process(frozen)?;
