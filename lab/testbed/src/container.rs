@@ -1,14 +1,8 @@
-//! A server in a container.
-//!
-//! testcontainers creates the container (and pulls its image). The faults are commands of the container engine.
+//! A server in a container, by the commands of the container engine.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use testcontainers::bollard::models::HostConfig;
-use testcontainers::core::IntoContainerPort as _;
-use testcontainers::runners::AsyncRunner as _;
-use testcontainers::{GenericImage, ImageExt as _};
 use tokio::process::Command;
 
 use crate::command::{output, shown};
@@ -43,32 +37,24 @@ pub(crate) struct Container {
 
 impl Container {
     pub(crate) async fn start_new(spec: ContainerSpec<'_>) -> Result<Self> {
-        let (image, tag) = spec.image.split_once(':').unwrap_or((spec.image, "latest"));
         // Registered before the container exists, because this process may end in between.
         let remove = AtExit::remove_container(&spec.name)?;
-        let mut request = GenericImage::new(image, tag)
-            .with_container_name(&spec.name)
-            // The Erlang VM sizes its tables by this limit: without one it allocates hundreds of megabytes.
-            .with_ulimit("nofile", 16_384, Some(16_384))
-            .with_startup_timeout(PULL_DEADLINE)
-            .with_host_config_modifier(publish_on_loopback_only);
+        let mut run = Command::new("docker");
+        // The Erlang VM sizes its tables by the limit of open files: without one it allocates hundreds of megabytes.
+        run.args(["run", "--detach", "--name", &spec.name, "--ulimit", "nofile=16384:16384"]);
         for (host, inside) in spec.ports {
-            // The engine does not choose the port, so that a container keeps it when it is stopped and started.
-            request = request.with_mapped_port(host, inside.tcp());
+            // Without an address a published port is open to the whole network. The engine does not choose the port, so
+            // that a container keeps it when it is stopped and started.
+            run.args(["--publish", &format!("127.0.0.1:{host}:{inside}")]);
         }
         for (name, value) in spec.env {
-            request = request.with_env_var(name, value);
+            // The engine's client takes the value from its own environment: every user can read a command line.
+            run.args(["--env", name]).env(name, value);
         }
-        if !spec.args.is_empty() {
-            request = request.with_cmd(spec.args);
-        }
-        let container = request
-            .start()
+        run.arg(spec.image).args(spec.args);
+        output_of(run, PULL_DEADLINE)
             .await
             .with_context(|| format!("failed to start a container of {}", spec.image))?;
-        // Its destructor needs the runtime that created it, and does not run after `kill -9`. The guard above removes
-        // the container in every case.
-        std::mem::forget(container);
         Ok(Self { name: spec.name, _remove: remove })
     }
 
@@ -114,15 +100,6 @@ impl Container {
     }
 }
 
-/// Sets the address of published ports: without one they are open to the whole network.
-fn publish_on_loopback_only(host: &mut HostConfig) {
-    for bindings in host.port_bindings.iter_mut().flat_map(|ports| ports.values_mut()).flatten() {
-        for binding in bindings {
-            binding.host_ip = Some("127.0.0.1".to_owned());
-        }
-    }
-}
-
 /// The container engine's version. The error says why no engine can be used.
 pub async fn engine_version() -> Result<String> {
     let version = docker_within(&["version", "--format", "{{.Server.Version}}"], QUERY_DEADLINE).await?;
@@ -155,10 +132,14 @@ async fn docker(args: &[&str]) -> Result<String> {
     docker_within(args, COMMAND_DEADLINE).await
 }
 
-/// Runs `docker` and returns its output. The error shows the last line of its error output.
 async fn docker_within(args: &[&str], deadline: Duration) -> Result<String> {
     let mut docker = Command::new("docker");
     docker.args(args);
+    output_of(docker, deadline).await
+}
+
+/// Runs a `docker` command and returns its output. The error shows the last line of its error output.
+async fn output_of(mut docker: Command, deadline: Duration) -> Result<String> {
     let output = output(&mut docker, deadline).await?;
     let errors = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
@@ -166,5 +147,6 @@ async fn docker_within(args: &[&str], deadline: Duration) -> Result<String> {
         bail!("`{}` failed: {reason}", shown(docker.as_std()));
     }
     // `docker logs` writes the container's error output to its own. Other commands write results to standard output.
-    Ok(format!("{}{}", String::from_utf8_lossy(&output.stdout), if args[0] == "logs" { &errors } else { "" }))
+    let is_log = docker.as_std().get_args().next().is_some_and(|first| first == "logs");
+    Ok(format!("{}{}", String::from_utf8_lossy(&output.stdout), if is_log { &errors } else { "" }))
 }

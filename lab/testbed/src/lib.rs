@@ -39,7 +39,7 @@ mod system_options;
 mod user;
 mod vhost;
 
-pub use binaries::{build_lab, build_services, cargo, find as find_service, workspace_root};
+pub use binaries::{build_lab, build_services, cargo, find as find_service, profile_option, workspace_root};
 pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
 pub use container::{IMAGES, engine_architecture, engine_version, image_is_present};
 pub use database::{TestDatabase, database};
@@ -47,9 +47,6 @@ pub use eventually::{eventually, eventually_send};
 pub use faketime::find_faketime;
 pub use home::Home;
 pub use install::{can_install, install_missing, install_package, missing_packages};
-/// Validates JSON against schemas in tests. The crates use it through this one: as a dev-dependency of each it would
-/// enable features of other crates for tests only, and everything would be compiled twice.
-pub use jsonschema;
 pub use local_postgres::find as find_postgres;
 pub use local_rabbitmq::find as find_rabbitmq;
 pub use ports::{free_port, is_free};

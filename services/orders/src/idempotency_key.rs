@@ -172,7 +172,7 @@ mod tests {
     fn key(text: &str) -> Option<String> {
         let parsed =
             IdempotencyKey::parse(&HeaderValue::from_bytes(text.as_bytes()).unwrap()).map(|key| key.0);
-        let promised = testbed::jsonschema::is_valid(&json!({ "pattern": pattern() }), &json!(text));
+        let promised = jsonschema::is_valid(&json!({ "pattern": pattern() }), &json!(text));
         assert_eq!(parsed.is_some(), promised, "{text:?} and {}", pattern());
         parsed
     }

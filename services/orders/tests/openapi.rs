@@ -1,5 +1,5 @@
 //! `docs/openapi.json` is generated from the code. After a change,
-//! `UPDATE_CONTRACTS=1 cargo test --release -p orders --test openapi` writes it again.
+//! `UPDATE_CONTRACTS=1 cargo test -p orders --test openapi` writes it again.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
 
@@ -14,6 +14,6 @@ fn committed_openapi_document_matches_the_code() {
     }
     assert!(
         fs::read_to_string(&path).is_ok_and(|committed| committed == generated),
-        "docs/openapi.json does not match the code: UPDATE_CONTRACTS=1 cargo test --release -p orders --test openapi"
+        "docs/openapi.json does not match the code: UPDATE_CONTRACTS=1 cargo test -p orders --test openapi"
     );
 }

@@ -7,10 +7,10 @@ use std::{
 };
 
 use futures_util::future::select;
+use jsonschema::Validator;
 use reqwest::{Method, RequestBuilder, Url, header::HeaderMap};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
-use testbed::jsonschema::{self, Validator};
 use uuid::Uuid;
 
 use crate::support::{Orders, order};

@@ -1,6 +1,6 @@
 //! `docs/asyncapi.json`, which the order service serves, is generated from the contracts and the topology.
 //!
-//! After a change, `UPDATE_CONTRACTS=1 cargo test --release -p broker --test asyncapi` writes it again.
+//! After a change, `UPDATE_CONTRACTS=1 cargo test -p broker --test asyncapi` writes it again.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition ends a test")]
 
@@ -42,7 +42,7 @@ fn committed_document_equals_the_generated_one() {
     }
     assert!(
         fs::read_to_string(&path).is_ok_and(|committed| committed == generated),
-        "docs/asyncapi.json is out of date: run UPDATE_CONTRACTS=1 cargo test --release -p broker --test asyncapi"
+        "docs/asyncapi.json is out of date: run UPDATE_CONTRACTS=1 cargo test -p broker --test asyncapi"
     );
 }
 
@@ -63,8 +63,7 @@ fn each_contract_is_a_message_whose_schema_accepts_only_its_examples() {
             ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"]
         {
             schema["$schema"] = draft.into();
-            let validator =
-                testbed::jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
+            let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
             if let Err(error) = validator.validate(&example) {
                 panic!("{name}: {error} at {}", error.instance_path());
             }

@@ -1,7 +1,7 @@
 //! Published events stay readable, and no change of a schema breaks its readers.
 //!
 //! `contracts/` has two files for each version of each event: its schema, and an example as it was first published.
-//! After an additive change, `UPDATE_CONTRACTS=1 cargo test --release -p events --test contracts` writes the schema
+//! After an additive change, `UPDATE_CONTRACTS=1 cargo test -p events --test contracts` writes the schema
 //! again. A change that breaks readers is never written: it needs a new version, beside the old one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition ends a test")]
@@ -107,7 +107,7 @@ fn no_schema_change_breaks_readers_and_every_schema_is_committed() {
         }
         assert!(
             fs::read_to_string(&path).unwrap() == text,
-            "{name} has changed without breaking readers: run `UPDATE_CONTRACTS=1 cargo test --release -p events --test \
+            "{name} has changed without breaking readers: run `UPDATE_CONTRACTS=1 cargo test -p events --test \
              contracts`"
         );
     }
@@ -127,7 +127,7 @@ fn no_contract_was_removed() {
 fn first_published_examples_decode_also_with_added_fields() {
     for contract in Contract::all() {
         let example = read(&contract, "example");
-        let schema = testbed::jsonschema::validator_for(&contract.schema).unwrap();
+        let schema = jsonschema::validator_for(&contract.schema).unwrap();
         if let Err(error) = schema.validate(&example) {
             panic!("{} {}: {error} at {}", contract.event_type, contract.version, error.instance_path());
         }
