@@ -42,9 +42,21 @@ struct Options {
     /// Write the real output into the blocks that show it.
     #[arg(long)]
     paste: bool,
+    /// Of these pages run only every Nth, beginning with number K from 0, such as 1/4. All are checked as far as that is
+    /// possible without running them.
+    #[arg(long, value_name = "K/N", value_parser = part)]
+    part: Option<(usize, usize)>,
     /// How long the commands of one page may take together.
     #[arg(long, default_value = "20m", value_parser = humantime::parse_duration)]
     limit: Duration,
+}
+
+fn part(text: &str) -> Result<(usize, usize), &'static str> {
+    let (number, of) = text.split_once('/').ok_or("K/N was expected")?;
+    match (number.parse(), of.parse()) {
+        (Ok(number), Ok(of)) if number < of => Ok((number, of)),
+        _ => Err("K/N was expected, with K less than N"),
+    }
 }
 
 /// How many blocks ended in which way.
@@ -99,8 +111,6 @@ fn check(options: &Options) -> Result<bool> {
             pages.push((page, markdown));
         }
     }
-    // Pages that change the code come last: after each of them cargo builds everything that depends on it again.
-    pages.sort_by_key(|(page, _)| page.changes_code());
     for wanted in &options.pages {
         ensure!(
             pages.iter().any(|(page, _)| page.path.starts_with(wanted)),
@@ -109,23 +119,20 @@ fn check(options: &Options) -> Result<bool> {
     }
     let wrong = print_wrong(&pages, checkout, options.paste)?;
     let right = broken.is_empty() && unknown.is_empty() && wrong == 0;
-    if right && !options.list {
-        clone::choose_optimisation(checkout, options.paste)?;
+    if options.list {
+        pages.iter().for_each(|(page, _)| list(page));
+        pages.clear();
     }
-    for (page, markdown) in &pages {
+    let (first, step) = options.part.unwrap_or((0, 1));
+    for (page, markdown) in pages.iter().filter(|(page, _)| page.is_run()).skip(first).step_by(step) {
         let path = &page.path;
-        if options.list {
-            list(page);
-            continue;
-        }
         // The runs take half an hour, so what is wrong without them ends here.
         if !right {
             break;
         }
         println!("{path}");
         let began = Instant::now();
-        let clone = Clone::make(checkout)?;
-        let run = run_page(page, &clone, checkout, options.limit)?;
+        let run = run_page(page, &Clone::of(checkout), checkout, options.limit)?;
         for (block, outcome) in page.blocks.iter().zip(&run.outcomes) {
             counts.add(outcome);
             print_outcome(block, outcome);

@@ -97,6 +97,11 @@ impl Page {
         Ok(Self { path: path.to_owned(), blocks })
     }
 
+    /// Whether any of its blocks is run here.
+    pub(crate) fn is_run(&self) -> bool {
+        self.blocks.iter().any(|block| block.content.is_run())
+    }
+
     /// The commands that the page runs, as they are run.
     pub(crate) fn run_commands(&self) -> Vec<String> {
         let run = self.blocks.iter().filter_map(|block| match &block.content {
@@ -118,9 +123,16 @@ impl Page {
         };
         self.blocks.iter().filter(stale).map(|block| block.line).collect()
     }
+}
 
-    pub(crate) fn changes_code(&self) -> bool {
-        self.blocks.iter().any(|block| matches!(block.content, Content::Patch { .. }))
+impl Content {
+    /// Whether it is run here, not compared, and not left to another step of CI.
+    pub(crate) fn is_run(&self) -> bool {
+        match self {
+            Self::Commands { how, .. } => matches!(how, How::Here { .. } | How::StaysRunning { .. }),
+            Self::Patch { .. } => true,
+            Self::Output { .. } => false,
+        }
     }
 }
 

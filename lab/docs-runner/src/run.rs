@@ -60,7 +60,7 @@ pub(crate) fn run_page(page: &Page, clone: &Clone, checkout: &Path, limit: Durat
     write_blocks(page, &outputs)?;
     let mut run =
         PageRun { outcomes: page.blocks.iter().map(|_| Outcome::NotReached).collect(), shown: Vec::new() };
-    if page.blocks.iter().any(|block| is_run(&block.content)) {
+    if page.is_run() {
         clone.renew()?;
         run_script(page, clone, &outputs, limit, &mut run.outcomes)?;
     }
@@ -106,14 +106,6 @@ pub(crate) fn outcome_without_run(content: &Content, checkout: &Path) -> Result<
         How::NotRun { reason } => Some(Outcome::NotRun { reason: reason.clone() }),
         How::Here { .. } | How::StaysRunning { .. } => None,
     })
-}
-
-fn is_run(content: &Content) -> bool {
-    match content {
-        Content::Commands { how, .. } => matches!(how, How::Here { .. } | How::StaysRunning { .. }),
-        Content::Patch { .. } => true,
-        Content::Output { .. } => false,
-    }
 }
 
 /// Writes the files that the script sources, applies and searches for.
@@ -233,7 +225,7 @@ fn end(child: &mut Child, time_is_over: bool) -> Result<()> {
 
 /// Stops a system that a page has left running, as after a failure.
 fn stop_what_is_left(clone: &Path) -> Result<()> {
-    let demo: PathBuf = clone.join("target/release/demo");
+    let demo: PathBuf = clone.join("target/debug/demo");
     if clone.join("target/demo/state.json").exists() && demo.exists() {
         // The system's processes may be frozen.
         let down = Command::new("timeout")

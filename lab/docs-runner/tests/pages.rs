@@ -68,22 +68,6 @@ fn blocks_share_a_shell_and_change_only_the_clone() {
 }
 
 #[test]
-fn crates_are_optimised_in_the_clone_only_for_outputs_that_are_pasted() {
-    let repository = Repository::with(
-        "optimised",
-        "```sh\ncat ../.cargo/config.toml\n```\n\n<!-- shows: opt-level -->\n```text\nopt-level\n```\n",
-    );
-    fs::create_dir(repository.path().join("src")).unwrap();
-    fs::write(repository.path().join("src/lib.rs"), "").unwrap();
-    fs::write(repository.path().join("Cargo.toml"), "[package]\nname = \"waits\"\nedition = \"2024\"\n")
-        .unwrap();
-    let (holds, printed) = repository.run(&[]);
-    assert!(holds, "{printed}");
-    let (holds, printed) = repository.run(&["--paste"]);
-    assert!(!holds && printed.contains("opt-level"), "{printed}");
-}
-
-#[test]
 fn failures_are_found_and_end_the_page() {
     for (name, page, expected) in [
         ("command", "```sh\nfalse\necho reached\n```\n", "a command failed"),
