@@ -2,7 +2,10 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use testbed::{Home, IMAGES, can_install, find_faketime, install_missing, install_package, missing_packages};
+use testbed::{
+    Home, IMAGES, Postgres, Rabbitmq, can_install, find_faketime, install_missing, install_package,
+    missing_packages,
+};
 use tokio::process::Command;
 
 use crate::terminal::Terminal;
@@ -71,8 +74,7 @@ impl Choice {
     }
 
     /// Chooses containers if an engine answers and has the images or can pull them. Otherwise it chooses this machine's
-    /// servers, and installs missing ones where that is possible and allowed. Otherwise the error names the command
-    /// that helps.
+    /// servers, if they are installed or can be. Otherwise the error names the command that helps.
     async fn decide(self, terminal: &Terminal, with_compose: bool) -> Result<Home> {
         let no_docker = match self.with {
             Some(With::Local) => None,
@@ -82,13 +84,14 @@ impl Choice {
             (Some(With::Docker), Some(reason)) => Err(reason.context("--with docker is not possible here")),
             (Some(With::Docker) | None, None) => Ok(Home::Docker),
             (_, reason) => {
-                self.prepare_local(terminal, reason).await?;
+                self.check_local(reason)?;
                 Ok(Home::Local)
             }
         }
     }
 
-    async fn prepare_local(self, terminal: &Terminal, no_docker: Option<anyhow::Error>) -> Result<()> {
+    /// Fails if this machine's servers are missing and must not or cannot be installed.
+    fn check_local(self, no_docker: Option<anyhow::Error>) -> Result<()> {
         let missing = missing_packages();
         if missing.is_empty() {
             return Ok(());
@@ -103,11 +106,31 @@ impl Choice {
             let servers = testbed::find_postgres().and(testbed::find_rabbitmq()).map(drop);
             return servers.with_context(|| format!("servers are missing{why_not_docker}"));
         }
+        Ok(())
+    }
+
+    /// Installs the servers that this machine lacks. [`decide`](Self::decide) has checked that this is possible.
+    pub(crate) async fn install_servers(self, home: Home, terminal: &Terminal) -> Result<()> {
+        let missing = missing_packages();
+        if home == Home::Docker || missing.is_empty() {
+            return Ok(());
+        }
         terminal.print(format!(
             "Installing {} with apt-get (--no-install prevents this) …",
             missing.join(" and ")
         ));
         install_missing(|step| terminal.print(format!("  {step}"))).await
+    }
+
+    /// Starts private servers, after installing those that are missing.
+    pub(crate) async fn start_servers(self, home: Home, terminal: &Terminal) -> Result<(Postgres, Rabbitmq)> {
+        self.install_servers(home, terminal).await?;
+        let place = match home {
+            Home::Local => "from this machine's binaries",
+            Home::Docker => "in containers",
+        };
+        terminal.print(format!("Starting PostgreSQL and RabbitMQ {place} …"));
+        tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))
     }
 }
 

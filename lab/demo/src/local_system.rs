@@ -11,6 +11,7 @@ use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemO
 use uuid::Uuid;
 
 use crate::alteration::Alteration;
+use crate::choice::Choice;
 use crate::own_system::{OwnSystem, Tools};
 use crate::paths;
 use crate::state::{Addresses, AdminUrls};
@@ -37,25 +38,25 @@ pub(crate) struct LocalSystem {
 }
 
 impl LocalSystem {
-    /// Starts everything, with servers from `home`, and returns when it is ready. With `own`, a system for one drill: the
-    /// one of `demo up` may be running as well, so it takes neither its port nor its directory of logs.
+    /// Builds the services and starts everything, with servers where `home` says, and returns when it is ready. With `own`,
+    /// a system for one drill: the one of `demo up` may be running as well, so it takes neither its port nor its directory
+    /// of logs.
     pub(crate) async fn start(
-        terminal: &Terminal,
+        choice: Choice,
         home: Home,
         own: Option<(OwnSystem, PathBuf)>,
+        terminal: &Terminal,
     ) -> Result<Self> {
         terminal.print("Building the services (the first time takes some minutes) …");
-        match own {
-            Some(_) => testbed::build_lab(!terminal.json()).await?,
-            None => testbed::build_services(!terminal.json()).await?,
-        }
-        let place = match home {
-            Home::Local => "from this machine's binaries",
-            Home::Docker => "in containers",
+        let build = async {
+            match own {
+                Some(_) => testbed::build_lab(!terminal.json()).await,
+                None => testbed::build_services(!terminal.json()).await,
+            }
         };
-        terminal.print(format!("Starting PostgreSQL and RabbitMQ {place}, and the three services …"));
-        let started = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home));
-        let (postgres, rabbitmq) = started?;
+        // The servers are installed and started meanwhile.
+        let ((), (postgres, rabbitmq)) = tokio::try_join!(build, choice.start_servers(home, terminal))?;
+        terminal.print("Starting the three services …");
 
         let mut admin = PgConnection::connect(&postgres.admin_url("postgres")).await?;
         sqlx::raw_sql("create database shop").execute(&mut admin).await?;

@@ -87,9 +87,9 @@ impl RunningSystem {
     }
 
     /// Starts a system, and returns when it accepts orders.
-    async fn start(home: Home, terminal: &Terminal) -> Result<Self> {
+    async fn start(choice: Choice, home: Home, terminal: &Terminal) -> Result<Self> {
         match home {
-            Home::Local => Self::local(LocalSystem::start(terminal, home, None).await?),
+            Home::Local => Self::local(LocalSystem::start(choice, home, None, terminal).await?),
             Home::Docker => {
                 let compose = Compose::new()?;
                 compose.up(terminal).await?;
@@ -111,7 +111,7 @@ impl RunningSystem {
             system = async {
                 // Only the servers can be containers: no image contains the variants and the lab programs.
                 let home = choice.for_servers(terminal).await?;
-                Self::local(LocalSystem::start(terminal, home, Some((own, logs))).await?).map(Some)
+                Self::local(LocalSystem::start(choice, home, Some((own, logs)), terminal).await?).map(Some)
             } => system,
             stop = interrupted() => stop.map(|()| None),
         }
@@ -163,7 +163,7 @@ impl RunningSystem {
             stop = interrupted() => return stop.map(|()| None),
         };
         tokio::select! {
-            system = Self::start(home, terminal) => system.map(Some),
+            system = Self::start(choice, home, terminal) => system.map(Some),
             stop = interrupted() => {
                 stop?;
                 // Child processes were killed when the future was dropped. Containers belong to the engine.

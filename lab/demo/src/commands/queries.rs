@@ -11,7 +11,9 @@ use crate::verdict::Verdict;
 /// difference to the committed files is an error.
 pub(crate) async fn run(choice: Choice, check: bool, terminal: &Terminal) -> Result<Verdict> {
     let root = testbed::workspace_root().context("queries are prepared in a checkout")?;
-    let postgres = Postgres::private_in(choice.for_servers(terminal).await?).await?;
+    let home = choice.for_servers(terminal).await?;
+    choice.install_servers(home, terminal).await?;
+    let postgres = Postgres::private_in(home).await?;
     let (admin_url, passwords) = (postgres.admin_url("postgres"), Passwords::all("queries"));
     testbed::bootstrap(&admin_url, &passwords).await?;
     testbed::migrate(&DatabaseUrls::new(&admin_url, &passwords)?).await?;
@@ -22,8 +24,7 @@ pub(crate) async fn run(choice: Choice, check: bool, terminal: &Terminal) -> Res
     let search_path = "options=-csearch_path%3Dorders,inventory,billing,provider";
     let join = if admin_url.contains('?') { '&' } else { '?' };
     cargo
-        // The same profile as `cargo clippy --release`, so that dependencies are not checked twice.
-        .args(["--", "--all-targets", "--release"])
+        .args(["--", "--all-targets"])
         .current_dir(root)
         .env("DATABASE_URL", format!("{admin_url}{join}{search_path}"));
     let status = cargo.kill_on_drop(true).status().await.context("failed to run cargo")?;

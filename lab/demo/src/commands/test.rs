@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
-use testbed::{Home, Postgres, Rabbitmq, build_lab};
+use testbed::{Home, build_lab};
 
 use crate::choice::Choice;
 use crate::terminal::Terminal;
@@ -37,14 +37,9 @@ impl TestOptions {
 pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Terminal) -> Result<Verdict> {
     let root = testbed::workspace_root().context("tests run in a checkout")?;
     let home = choice.for_servers(terminal).await?;
-    let (place, word) = match home {
-        Home::Docker => ("in containers", "docker"),
-        Home::Local => ("from this machine's binaries", "local"),
-    };
-    terminal.print(format!("Starting PostgreSQL and RabbitMQ {place} …"));
-    let (postgres, rabbitmq) = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?;
     terminal.print("Building the services and the lab programs …");
-    build_lab(!terminal.json()).await?;
+    let ((), (postgres, rabbitmq)) =
+        tokio::try_join!(build_lab(!terminal.json()), choice.start_servers(home, terminal))?;
 
     let _busy = options.beside_load.then(BusyLoops::start);
     let mut passed = true;
@@ -53,19 +48,24 @@ pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Termin
             terminal.print(format!("Run {number} of {} …", options.repeat));
         }
         let mut cargo = testbed::cargo();
-        cargo.args(["test", "--release", "--no-fail-fast"]).current_dir(&root);
+        cargo.args(["test", "--no-fail-fast"]).args(testbed::profile_option()).current_dir(&root);
         // Cargo tests everything when both are given.
         let some = options.args.iter().any(|arg| arg.starts_with("-p") || arg.starts_with("--package"));
         if !some {
             cargo.arg("--workspace");
         }
         cargo.args(&options.args);
+        if std::env::var_os("RUST_TEST_THREADS").is_none() {
+            // Most tests wait for a server or a service, so there are twice as many at a time as cores.
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            cargo.env("RUST_TEST_THREADS", (2 * cores).to_string());
+        }
         cargo
             .env("TESTBED_POSTGRES_URL", postgres.admin_url("postgres"))
             .env("TESTBED_RABBITMQ_URL", rabbitmq.base_url())
             .env("TESTBED_RABBITMQ_API", rabbitmq.api_url())
             // For the tests that start servers of their own.
-            .env("TESTBED_WITH", word)
+            .env("TESTBED_WITH", if home == Home::Docker { "docker" } else { "local" })
             // The services are built: without this every test program would ask cargo again.
             .env("TESTBED_PREBUILT", "1");
         if terminal.json() {

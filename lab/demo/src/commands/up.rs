@@ -31,14 +31,14 @@ pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> 
         bail!("a system is running already, at {}; `cargo demo down` stops it", system.orders_url());
     }
     match choice.for_system(terminal).await? {
-        Home::Local => local(terminal).await,
+        Home::Local => local(choice, terminal).await,
         Home::Docker => containers(terminal).await,
     }
 }
 
-async fn local(terminal: &Terminal) -> Result<Verdict> {
+async fn local(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
     let system = tokio::select! {
-        system = LocalSystem::start(terminal, Home::Local, None) => system?,
+        system = LocalSystem::start(choice, Home::Local, None, terminal) => system?,
         stop = interrupted() => return stop.map(|()| Verdict::Interrupted),
     };
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;

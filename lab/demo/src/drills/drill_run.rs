@@ -96,18 +96,14 @@ impl<'a> DrillRun<'a> {
         Ok(run)
     }
 
-    /// Starts a load for a given time. Each acknowledgement is in the ledger before it is counted.
-    pub(crate) fn load(&self, for_: Duration) -> RunningLoad {
-        RunningLoad::run(self.open_loop(for_), self.ledger.recorder())
-    }
-
-    /// Starts the same load, which runs until it is stopped.
+    /// Starts a load that runs until it is stopped. Each acknowledgement is in the ledger before it is counted.
     pub(crate) fn load_until_stopped(&self) -> StoppableLoad {
-        StoppableLoad::run(self.open_loop(Duration::MAX), self.ledger.recorder())
-    }
-
-    fn open_loop(&self, for_: Duration) -> Load {
-        Load { mix: Mix::Real, seed: self.seed, ..Load::new(self.system.orders_url(), self.rate, for_) }
+        let load = Load {
+            mix: Mix::Real,
+            seed: self.seed,
+            ..Load::new(self.system.orders_url(), self.rate, Duration::MAX)
+        };
+        StoppableLoad::run(load, self.ledger.recorder())
     }
 
     /// Starts the load that lasts until [`end`](Self::end), and returns when orders are at every step.

@@ -22,16 +22,9 @@ pub(in crate::drills) const DRILL: Drill = Drill {
     run: |run| Box::pin(kill_broker(run)),
 };
 
-/// The load before the fault: messages are in flight when it happens.
-const LOAD_BEFORE: Duration = Duration::from_secs(8);
-/// The load while the broker starts: new orders arrive while the backlog drains.
-const LOAD_AFTER: Duration = Duration::from_secs(12);
-
 async fn kill_broker(run: &DrillRun<'_>) -> Result<Report> {
     let outage = run.outage;
-    run.phase("steady", format!("{} orders per second", run.rate));
-    let load = run.load(LOAD_BEFORE + outage + LOAD_AFTER);
-    sleep(LOAD_BEFORE).await;
+    let load = run.steady().await;
 
     let killed = run.kill(Target::Broker).await?;
     let killed_at = SystemTime::now();
@@ -42,7 +35,7 @@ async fn kill_broker(run: &DrillRun<'_>) -> Result<Report> {
     let restarted = run.restart(killed).await?;
     let (seconds, process) = (restarted.after.as_secs_f64(), restarted.process_after());
     run.phase("recover", format!("RabbitMQ works again after {seconds:.1} s, as {process}"));
-    let summary = load.end().await?;
+    let summary = run.end(load).await?;
 
     let facts = vec![
         Fact {
