@@ -88,7 +88,7 @@ pub(crate) fn name(event: Event) -> &'static str {
 /// Copies of events in order, such as the messages in a queue.
 ///
 /// Two bits for each, the oldest in the lowest, and a 1 above the newest. It holds up to fifteen. A list that does not
-/// fit panics (the release profile checks for overflow), so that it cannot make an exploration incomplete.
+/// fit panics (both profiles check for overflow), so that it cannot make an exploration incomplete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Copies(u32);
 

@@ -1,4 +1,4 @@
-//! `cargo run --release --bin model`: explores the model to the end, and refutes its mutants.
+//! `cargo run --bin model`: explores the model to the end, and refutes its mutants.
 
 use std::{fs, process::ExitCode, time::Instant};
 

@@ -1,4 +1,4 @@
-//! `cargo run --release --bin simulation -- --seeds 10000`: simulates many seeds and reports violated invariants.
+//! `cargo run --bin simulation -- --seeds 10000`: simulates many seeds and reports violated invariants.
 
 use std::{
     io,
@@ -144,6 +144,6 @@ fn print(totals: &Totals, began: Instant) {
     for report in totals.violations.iter().take(MAX_PRINTED_VIOLATIONS) {
         let message = report.violation.as_ref().map_or("", |violation| violation.message.as_str());
         println!("\nseed {}: {message}", report.seed);
-        println!("    cargo run --release --bin simulation -- --seed {} --trace", report.seed);
+        println!("    cargo run --bin simulation -- --seed {} --trace", report.seed);
     }
 }

@@ -11,7 +11,7 @@ fn two_thousand_seeds_violate_no_invariant_and_inject_every_fault() {
         let report = run(seed, None, false).unwrap();
         if let Some(violation) = report.violation {
             panic!(
-                "seed {seed}: {}\n    cargo run --release --bin simulation -- --seed {seed} --trace",
+                "seed {seed}: {}\n    cargo run --bin simulation -- --seed {seed} --trace",
                 violation.message
             );
         }

@@ -25,11 +25,20 @@ const SERVICES: [&str; 8] =
 const LAB: [&str; 8] =
     ["--bin", "orders-lab", "--bin", "inventory-lab", "--bin", "billing-lab", "--bin", "orders-variant"];
 
-/// Cargo's target directory, if this executable is in one (`target/release/demo`, `target/release/deps/…`).
-pub(crate) fn target_dir() -> Option<PathBuf> {
+/// The directory in which cargo has built this executable (`target/debug` of `target/debug/deps/…`), if it has.
+fn profile_dir() -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
-    let profile = exe.ancestors().find(|dir| dir.ends_with("release") || dir.ends_with("debug"))?;
-    profile.parent().map(Path::to_owned)
+    exe.ancestors().find(|dir| dir.ends_with("release") || dir.ends_with("debug")).map(Path::to_owned)
+}
+
+/// Cargo's target directory, if this executable is in one.
+pub(crate) fn target_dir() -> Option<PathBuf> {
+    profile_dir()?.parent().map(Path::to_owned)
+}
+
+/// The option of cargo that selects the profile of this executable: the programs that it starts have the same.
+pub fn profile_option() -> Option<&'static str> {
+    profile_dir().filter(|dir| dir.ends_with("release")).map(|_| "--release")
 }
 
 /// The root of the checkout, or `None` if there is none: a container holds the binaries only.
@@ -81,7 +90,7 @@ async fn build(binaries: &[&str], show: bool) -> Result<()> {
         return Ok(());
     };
     let mut cargo = cargo();
-    cargo.args(["build", "--release", "--workspace"]).args(binaries);
+    cargo.args(["build", "--workspace"]).args(profile_option()).args(binaries);
     if let Some(target) = target_dir() {
         cargo.arg("--target-dir").arg(target);
     }
@@ -98,10 +107,10 @@ async fn build(binaries: &[&str], show: bool) -> Result<()> {
 /// tests into `deps`).
 pub fn find(service: &str) -> Result<PathBuf> {
     let exe = std::env::current_exe().context("failed to find this executable")?;
-    let built = target_dir().map(|target| target.join("release").join(service));
+    let built = profile_dir().map(|dir| dir.join(service));
     let near = exe.ancestors().skip(1).take(2).map(|dir| dir.join(service));
     let found = built.into_iter().chain(near).find(|path| path.is_file());
     found.with_context(|| {
-        format!("failed to find the executable `{service}`: run `cargo build --release --bin {service}`")
+        format!("failed to find the executable `{service}`: run `cargo build --bin {service}`")
     })
 }

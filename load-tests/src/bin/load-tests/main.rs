@@ -110,6 +110,12 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
+    let measures = !arguments.smoke && !matches!(arguments.command, Command::Report { .. });
+    // The services are built with the profile of this program.
+    anyhow::ensure!(
+        !measures || !cfg!(debug_assertions),
+        "built without optimisation, this program can only run with --smoke: cargo build --release --workspace --bin load-tests"
+    );
     let setup = Setup { settings: arguments.settings, smoke: arguments.smoke };
     match arguments.command {
         Command::One(benchmark) => run_all(vec![benchmark], &setup, arguments.json).await,
