@@ -146,7 +146,7 @@ enum Command {
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
         rate: u32,
     },
-    /// Renew `.sqlx` after a change of a query or a migration (needs sqlx-cli).
+    /// Renew `.sqlx` after a change of a query or a migration.
     Queries {
         /// Write nothing; fail if something would change.
         #[arg(long)]
