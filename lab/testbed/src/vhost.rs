@@ -58,6 +58,17 @@ impl TestVhost {
         put(path, policy).await
     }
 
+    /// Limits the number of connections to the virtual host; `None` removes the limit.
+    pub async fn limit_connections(&self, connections: Option<u32>) -> Result<()> {
+        let path = format!("{}/api/vhost-limits/{}/max-connections", self.api, self.name);
+        let Some(connections) = connections else {
+            let response = reqwest::Client::new().delete(&path).timeout(REQUEST_TIMEOUT).send().await?;
+            response.error_for_status().context("failed to remove a limit")?;
+            return Ok(());
+        };
+        put(path, format!(r#"{{"value": {connections}}}"#)).await
+    }
+
     /// A queue as the management API describes it: a JSON object with `arguments`, among others.
     pub async fn describe_queue(&self, queue: &str) -> Result<String> {
         let path = format!("{}/api/queues/{}/{queue}", self.api, self.name);

@@ -76,6 +76,15 @@ impl Endpoint {
                     .into(),
             )
         })?;
+        if !url.starts_with("amqp://") {
+            return Err(Error::Url("it must begin with amqp://: this build has no TLS".into()));
+        }
+        // The parser takes what it does not understand, such as an IPv6 address or a list of hosts, for `localhost`.
+        let host = &uri.authority.host;
+        let named = url.rsplit('@').next().unwrap_or_default().trim_start_matches("amqp://");
+        if !named.starts_with(host.as_str()) || host.contains(',') {
+            return Err(Error::Url("its host must be one name or IPv4 address".into()));
+        }
         if uri.vhost.is_empty() {
             return Err(Error::Url("it ends in a slash, which names a virtual host without a name".into()));
         }
@@ -139,12 +148,15 @@ pub(crate) async fn subscribe(channel: &Channel, queue: &str, prefetch: u16) -> 
     within(REQUEST_DEADLINE, "basic.consume", consume).await
 }
 
-/// Asks how many messages wait in a queue. An error means that the broker or the queue is gone, which looks like an empty
-/// queue otherwise.
-pub(crate) async fn message_count(channel: &Channel, queue: &str) -> Result<u32, Error> {
+/// Asks how many messages wait in a queue that this process consumes. An error means that the broker or the queue is gone.
+///
+/// `None`: unknown. If the leader of a quorum queue does not answer within 250 ms, RabbitMQ reports no messages *and no
+/// consumers*. A consumer is there, active or as a standby of one, so without any the number of messages means nothing.
+pub(crate) async fn message_count(channel: &Channel, queue: &str) -> Result<Option<u32>, Error> {
     let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
     let asked = channel.queue_declare(queue.into(), passive, FieldTable::default());
-    Ok(within(REQUEST_DEADLINE, "queue.declare", asked).await?.message_count())
+    let state = within(REQUEST_DEADLINE, "queue.declare", asked).await?;
+    Ok((state.consumer_count() > 0).then(|| state.message_count()))
 }
 
 /// Closes a connection. An error makes no difference: what was not acknowledged returns to the broker either way.
@@ -158,7 +170,17 @@ mod tests {
 
     #[test]
     fn an_invalid_url_is_refused_before_anything_is_dialled() {
-        for url in ["", "hello", "http://localhost:5672/shop", "amqp://localhost:5672/"] {
+        for url in [
+            "",
+            "hello",
+            "http://localhost:5672/shop",
+            "amqp://localhost:5672/",
+            // Without TLS, this would be sent in plain text.
+            "amqps://localhost:5671/shop",
+            // These would be taken for localhost, or for one name.
+            "amqp://shop:shop@[fd00::5]:5672/shop",
+            "amqp://shop:shop@one,two:5672/shop",
+        ] {
             assert!(Endpoint::new(url, "test").is_err(), "{url:?} was accepted");
         }
         assert!(Endpoint::new("amqp://shop:p%40ss@localhost:5672/shop", "test").is_ok());

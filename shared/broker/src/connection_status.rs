@@ -91,8 +91,9 @@ impl ConnectionStatus {
         found_empty.is_some_and(|at| at.elapsed() < EMPTY_COUNTS_FOR)
     }
 
-    pub(crate) fn set_waiting(&self, messages: u32) {
-        let empty = (messages == 0).then(Instant::now);
+    /// Records how many messages waited in the consumer's queue at a check; `None` if that is unknown.
+    pub(crate) fn set_waiting(&self, messages: Option<u32>) {
+        let empty = (messages == Some(0)).then(Instant::now);
         *self.found_empty.lock().unwrap_or_else(PoisonError::into_inner) = empty;
     }
 

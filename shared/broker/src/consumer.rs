@@ -126,7 +126,7 @@ impl Consumer {
             }
         };
         Ok(Session {
-            channel: AmqpDeliveryChannel { connection, channel, queue: self.queue },
+            channel: AmqpDeliveryChannel { connection, channel, queue: self.queue, is_cancelled: false },
             deliveries,
             queue: self.queue,
             own_queue: self.endpoint.own_queue(self.queue),
@@ -145,9 +145,12 @@ impl Consumer {
 async fn show_waiting(channel: Channel, queue: &'static str) -> Infallible {
     loop {
         sleep(CHECK_INTERVAL).await;
-        let messages = message_count(&channel, queue).await.map_or(f64::NAN, f64::from);
-        metrics::gauge!("broker_queue_ready", "queue" => queue).set(messages);
+        show(queue, message_count(&channel, queue).await.ok().flatten());
     }
+}
+
+fn show(queue: &'static str, messages: Option<u32>) {
+    metrics::gauge!("broker_queue_ready", "queue" => queue).set(messages.map_or(f64::NAN, f64::from));
 }
 
 /// One connection of a consumer. Any error ends it; unacknowledged messages are delivered again.
@@ -169,7 +172,7 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
     /// Checks that the queue exists and how much waits in it, and restores an external consumer's bindings.
     async fn check_queue(&mut self) -> Result<(), Error> {
         let messages = message_count(&self.channel.channel, self.queue).await?;
-        metrics::gauge!("broker_queue_ready", "queue" => self.queue).set(messages);
+        show(self.queue, messages);
         self.status.set_waiting(messages);
         if let Some(own) = self.own_queue {
             topology::bind_queue(&self.channel.channel, own).await?;
@@ -190,10 +193,7 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
             let first = match next {
                 None => return Ok(()),
                 Some(Ok(Some(delivery))) => delivery?,
-                // The broker cancelled the consumer: the queue was deleted, or its leader moved.
-                Some(Ok(None)) => {
-                    return Err(Error::Silent(MAX_SILENCE, "a subscription that was cancelled"));
-                }
+                Some(Ok(None)) => return Err(Error::Cancelled),
                 Some(Err(_)) => {
                     self.check_queue().await?;
                     continue;
@@ -202,10 +202,16 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
             // Everything that has arrived joins the group; nothing is waited for. Under load groups are large and cheap
             // per message; when calm, each message is applied at once.
             let mut group = vec![first];
-            while group.len() < limit
-                && let Some(Some(delivery)) = self.deliveries.next().now_or_never()
-            {
-                group.push(delivery?);
+            while group.len() < limit {
+                match self.deliveries.next().now_or_never() {
+                    Some(Some(delivery)) => group.push(delivery?),
+                    // lapin announces the end of a subscription once: a later read would wait forever, on a healthy connection.
+                    Some(None) => {
+                        self.channel.is_cancelled = true;
+                        break;
+                    }
+                    None => break,
+                }
             }
             let (size, began) = (group.len(), Instant::now());
             self.status.set_working(true);
@@ -228,6 +234,9 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
                 Pace::TooSlow => (size / 2).max(1),
                 Pace::Normal => (limit * 2).min(largest_group),
             };
+            if self.channel.is_cancelled {
+                return Err(Error::Cancelled);
+            }
             limiter.wait(began.elapsed()).await;
         }
     }

@@ -17,6 +17,8 @@ pub(crate) struct AmqpDeliveryChannel {
     pub(crate) connection: Connection,
     pub(crate) channel: Channel,
     pub(crate) queue: &'static str,
+    /// Whether the broker has ended the subscription. What was received before can still be acknowledged.
+    pub(crate) is_cancelled: bool,
 }
 
 impl DeliveryChannel for AmqpDeliveryChannel {
@@ -53,7 +55,7 @@ impl DeliveryChannel for AmqpDeliveryChannel {
 
     fn is_open(&self) -> bool {
         // RabbitMQ can close the channel alone, such as when a delivery is not answered within its consumer time-out.
-        self.connection.status().connected() && self.channel.status().connected()
+        self.connection.status().connected() && self.channel.status().connected() && !self.is_cancelled
     }
 }
 

@@ -19,6 +19,10 @@ pub enum Error {
     /// The broker did not answer in time.
     #[error("no answer within {0:?} to {1}")]
     Silent(Duration, &'static str),
+    /// The broker has ended the subscription: the queue was deleted, or a message was held for longer than its consumer
+    /// time-out.
+    #[error("the broker cancelled the subscription")]
+    Cancelled,
     /// The handler cannot work, so its consumer takes no messages.
     #[error("the database is unavailable: {0}")]
     Unavailable(String),
@@ -34,9 +38,14 @@ impl From<lapin::Error> for Error {
     fn from(error: lapin::Error) -> Self {
         use lapin::protocol::{AMQPHardError::NOTALLOWED, AMQPSoftError::*};
         if let ErrorKind::ProtocolError(refusal) = error.kind() {
+            let text = refusal.get_message().as_str();
             let is_setting = match refusal.kind() {
                 AMQPErrorKind::Soft(kind) => matches!(kind, ACCESSREFUSED | PRECONDITIONFAILED),
-                AMQPErrorKind::Hard(kind) => matches!(kind, NOTALLOWED),
+                // The broker gives this reply for a virtual host that does not exist, and also for a limit of connections
+                // and for a virtual host that it has not started yet: those end by themselves.
+                AMQPErrorKind::Hard(kind) => {
+                    matches!(kind, NOTALLOWED) && !text.contains("limit") && !text.contains("is down")
+                }
             };
             if is_setting {
                 return Self::Refused(refusal.get_message().to_string());

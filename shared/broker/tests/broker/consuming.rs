@@ -172,3 +172,37 @@ async fn message_not_applied_at_the_stop_is_delivered_to_the_next_consumer() -> 
     let _consumer = consume(&vhost, &next);
     next.has_applied(&[event.event_id]).await
 }
+
+/// lapin announces once that a subscription has ended. A consumer that is told behind deliveries that it has not read yet must
+/// not read over it.
+#[tokio::test]
+async fn queue_deleted_behind_buffered_deliveries_is_consumed_again() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let events: Vec<_> = (0..6).map(|_| order_created()).collect();
+    let (first, after) = (events[0].event_id, &events[5]);
+    let release = Arc::new(AtomicBool::new(false));
+    let handler = ScriptedHandler::new({
+        let release = release.clone();
+        move |_, _| if release.load(Ordering::SeqCst) { Ok(()) } else { Err(unavailable()) }
+    });
+    let _consumer = consume(&vhost, &handler);
+    vhost.put_event(QUEUE, &events[0]).await?;
+    eventually("the first group to be held", DEADLINE, async || Ok((handler.tries(first) > 0).then_some(())))
+        .await?;
+    for event in &events[1..5] {
+        vhost.put_event(QUEUE, event).await?;
+    }
+    eventually("the others to be buffered", DEADLINE, async || {
+        Ok(vhost.is_empty(QUEUE).await?.then_some(()))
+    })
+    .await?;
+    vhost.open_channel().await?.queue_delete(QUEUE.into(), QueueDeleteOptions::default()).await?;
+    // The end of the subscription arrives while the consumer still makes attempts at its first group.
+    let before = handler.tries(first);
+    eventually("more attempts", DEADLINE, async || Ok((handler.tries(first) > before + 2).then_some(())))
+        .await?;
+    vhost.endpoint().check().await?;
+    vhost.put_event(QUEUE, after).await?;
+    release.store(true, Ordering::SeqCst);
+    handler.has_applied(&[after.event_id]).await
+}

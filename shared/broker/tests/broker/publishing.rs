@@ -220,3 +220,17 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     })
     .await
 }
+
+/// A limit of connections ends by itself, such as when the old instance of a roll-out stops.
+#[tokio::test]
+async fn limit_of_connections_is_no_invalid_setting() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    vhost.limit_connections(Some(0)).await?;
+    let endpoint = vhost.endpoint();
+    endpoint.check().await?;
+    let mut publisher = Publisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
+    let refused = publisher.ready().await.unwrap_err();
+    assert!(refused.to_string().contains("limit"), "{refused}");
+    vhost.limit_connections(None).await?;
+    ready(&mut publisher).await
+}

@@ -179,3 +179,19 @@ async fn health_shows_a_consumer_that_makes_no_progress() -> anyhow::Result<()> 
     handler.has_applied(&[event.event_id]).await?;
     eventually("health to be good", DEADLINE, async || Ok(status.state().is_ok().then_some(()))).await
 }
+
+/// RabbitMQ reports a queue whose leader is silent as empty, and without consumers. Orders are cancelled when a queue is empty.
+#[tokio::test]
+async fn queue_with_a_silent_leader_does_not_count_as_empty() -> anyhow::Result<()> {
+    let broker = Rabbitmq::private().await?;
+    let vhost = Vhost::at(broker.url()).await?;
+    let status = ConnectionStatus::new("test");
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status.clone());
+    let handler = ScriptedHandler::that_applies();
+    let _running = Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop));
+    eventually("an empty queue to be found", DEADLINE, async || Ok(status.caught_up().then_some(()))).await?;
+    broker.suspend_queue(QUEUE, true).await?;
+    eventually("it to be unknown", DEADLINE, async || Ok((!status.caught_up()).then_some(()))).await?;
+    broker.suspend_queue(QUEUE, false).await?;
+    eventually("it to be empty again", DEADLINE, async || Ok(status.caught_up().then_some(()))).await
+}

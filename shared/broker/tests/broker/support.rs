@@ -56,6 +56,11 @@ impl Vhost {
         self.vhost.as_ref().context("on a private server")?.limit_queue(queue, messages).await
     }
 
+    /// Limits the number of connections to the virtual host; `None` removes the limit.
+    pub(crate) async fn limit_connections(&self, connections: Option<u32>) -> anyhow::Result<()> {
+        self.vhost.as_ref().context("on a private server")?.limit_connections(connections).await
+    }
+
     /// The arguments that a queue was declared with.
     pub(crate) async fn arguments(&self, queue: &str) -> anyhow::Result<Value> {
         let vhost = self.vhost.as_ref().context("on a private server")?;
