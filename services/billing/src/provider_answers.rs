@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use database::{WorkerConnection, is_unavailable};
+use database::{WorkerConnection, is_locked, is_unavailable};
 use events::{Data, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded};
 use messaging::lane;
 use tokio::time::timeout;
@@ -50,7 +50,7 @@ pub(crate) async fn write(connection: &WorkerConnection, called: Vec<CalledPayme
     let together = write_final(connection, &answers).await;
     match together {
         // One bad answer must not keep the others from being written.
-        Err(error) if answers.len() > 1 && !is_unavailable(&error) => {
+        Err(error) if answers.len() > 1 && !is_unavailable(&error) && !is_locked(&error) => {
             let mut written = Written::default();
             for answer in answers.chunks(1) {
                 let alone = write_final(connection, answer).await;

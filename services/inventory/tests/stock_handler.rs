@@ -162,3 +162,18 @@ async fn two_concurrent_groups_never_reserve_more_than_there_is() -> anyhow::Res
     }
     Ok(())
 }
+
+/// As after a restore, or a switch to a logical replica: the sequence of the service's own outbox is behind its table.
+#[tokio::test]
+async fn own_sequence_behind_its_table_is_no_message_s_fault() -> anyhow::Result<()> {
+    let inventory = Inventory::start(1_000).await?;
+    let one = created(Uuid::now_v7(), &[("TEA-001", 1)]);
+    inventory.handler.apply(&[one]).await?;
+    sqlx::query("alter table outbox alter column seq restart with 1").execute(&inventory.pool).await?;
+    let two = created(Uuid::now_v7(), &[("TEA-001", 1)]);
+    let failure = inventory.handler.apply(std::slice::from_ref(&two)).await.unwrap_err();
+    assert!(matches!(failure, messaging::Failure::Temporary(_)), "{failure}");
+    sqlx::query("alter table outbox alter column seq restart with 1000").execute(&inventory.pool).await?;
+    inventory.handler.apply(&[two]).await?;
+    Ok(())
+}

@@ -1,26 +1,115 @@
-/// Whether another session held a lock for longer than this one waits.
-pub fn is_locked(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|refusal| refusal.code()).is_some_and(|code| code == "55P03")
+//! Whose fault a failed statement is. One table decides for consumers, for the API and for the start of a process.
+//!
+//! <https://www.postgresql.org/docs/current/errcodes-appendix.html>
+
+use crate::stale_plans;
+
+/// Whose fault a failed statement is, and so what helps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The data's: the next attempt would end the same way. A consumer sets the message aside.
+    Data,
+    /// This deployment's: its schema, its grants, its sequences. It is the same for every message and every client until
+    /// an operator repairs it, so everything waits, and health says why.
+    Deployment,
+    /// The server's or the network's: the same statement may succeed later.
+    Server,
+    /// Another session holds a lock for longer than this one waits.
+    Locked,
+    /// It took too long. Less work at once may be fast enough.
+    TooSlow,
+    /// Unknown, such as an exception that a trigger raises.
+    Unknown,
 }
 
-/// Whether the database is busy or unavailable, so that the same statement may succeed later. Decides by SQLSTATE class.
-///
-/// <https://www.postgresql.org/docs/current/errcodes-appendix.html>
-pub fn is_unavailable(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Database(refusal) => {
-            // Connection lost, wrong login, no such database (while it is restored), transaction rolled back (deadlock),
-            // out of resources, operator intervention (shutdown, time-outs), system error; idle in a transaction for too
-            // long, or read only after a fail-over.
-            let code = refusal.code().unwrap_or_default();
-            matches!(code.get(..2), Some("08" | "28" | "3D" | "40" | "53" | "57" | "58" | "25"))
+/// SQLSTATEs and their classes. The longest one that fits decides.
+const SQLSTATES: [(&str, Fault); 22] = [
+    ("08", Fault::Server), // connection lost
+    // "Cached plan must not change result type": a migration has changed a column.
+    ("0A000", Fault::Deployment),
+    ("22", Fault::Data), // a value that does not fit
+    ("23", Fault::Data), // a violated constraint
+    // A key that exists already. Where a message or a client can bring one, the statement says `on conflict`; so this is a
+    // sequence behind its table, as after a restore or a switch to a logical replica.
+    ("23505", Fault::Deployment),
+    ("25", Fault::Server), // read-only after a fail-over, idle in a transaction for too long
+    ("28", Fault::Server), // wrong login, while a server is being set up
+    ("3D", Fault::Server), // no such database, while it is restored
+    ("3F", Fault::Deployment), // no such schema
+    ("40", Fault::Server), // deadlock, serialization failure
+    ("42", Fault::Deployment), // no such table or column, permission denied
+    ("53", Fault::Server), // out of disk, memory or connections
+    ("54", Fault::Data),   // a program limit, such as a row that is too large
+    ("55", Fault::Server), // not in the needed state, such as a sequence at its end
+    ("55P03", Fault::Locked),
+    ("57", Fault::Server),     // shutdown, crash of another session
+    ("57014", Fault::TooSlow), // cancelled at `statement_timeout`
+    ("25P04", Fault::TooSlow), // ended at `transaction_timeout`
+    ("58", Fault::Server),     // I/O error
+    ("F0", Fault::Server),     // the server's configuration file
+    ("HV", Fault::Server),     // a foreign server
+    ("XX", Fault::Server),     // corrupted data, an internal error: setting messages aside would not help
+];
+
+impl Fault {
+    /// Whose fault an error is. An error whose cause is a changed schema also makes all pools of this process replace their
+    /// connections, because each has prepared its statements for the schema as it was.
+    pub fn of(error: &sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Database(refusal) => {
+                let code = refusal.code().unwrap_or_default();
+                if code == "0A000" {
+                    stale_plans::found();
+                }
+                Self::of_sqlstate(&code)
+            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::BeginFailed
+            | sqlx::Error::WorkerCrashed => Self::Server,
+            _ => Self::Unknown,
         }
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::BeginFailed
-        | sqlx::Error::WorkerCrashed => true,
-        _ => false,
+    }
+
+    fn of_sqlstate(code: &str) -> Self {
+        let fitting = SQLSTATES.iter().filter(|(state, _)| code.starts_with(state));
+        fitting.max_by_key(|(state, _)| state.len()).map_or(Self::Unknown, |(_, fault)| *fault)
+    }
+}
+
+/// Whether another session held a lock for longer than this one waits.
+pub fn is_locked(error: &sqlx::Error) -> bool {
+    Fault::of(error) == Fault::Locked
+}
+
+/// Whether the database is busy or unavailable, or not as this build needs it: the same statement may succeed later.
+pub fn is_unavailable(error: &sqlx::Error) -> bool {
+    matches!(Fault::of(error), Fault::Server | Fault::Deployment | Fault::TooSlow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sqlstate_of_the_table_has_its_fault_and_the_longest_one_decides() {
+        for (state, fault) in SQLSTATES {
+            assert_eq!(Fault::of_sqlstate(&format!("{state:0<5}")), fault, "{state}");
+        }
+        for (code, fault) in [
+            ("23514", Fault::Data),
+            ("23505", Fault::Deployment),
+            ("22P05", Fault::Data),
+            ("42501", Fault::Deployment),
+            ("53100", Fault::Server),
+            ("55000", Fault::Server),
+            ("57P01", Fault::Server),
+            ("P0001", Fault::Unknown),
+            ("", Fault::Unknown),
+        ] {
+            assert_eq!(Fault::of_sqlstate(code), fault, "{code}");
+        }
     }
 }

@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +12,20 @@ use crate::read_only::is_read_only;
 /// How often the database is asked, and how long it may take to answer: what health shows is at most four seconds old.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Whether a commit of this login has waited for a synchronous standby for more than three seconds. Reads are answered all the
+/// while, and every write hangs.
+async fn commits_hang(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar(
+        "select exists (
+             select from pg_stat_activity
+             where usename = current_user and wait_event = 'SyncRep'
+               and state_change < clock_timestamp() - interval '3 seconds'
+         )",
+    )
+    .fetch_one(connection)
+    .await
+}
 
 /// Whether the database answers, and accepts writes. Cheap to clone; all clones show the same.
 #[derive(Clone)]
@@ -43,10 +57,19 @@ impl DatabaseHealth {
     pub async fn watch(self, user: &'static str, pool: PgPool, stop: CancellationToken) {
         let watching = async {
             loop {
-                let asking = async { is_read_only(&mut *pool.acquire().await?).await };
+                let asking = async {
+                    let mut connection = pool.acquire().await?;
+                    Ok::<_, sqlx::Error>(if is_read_only(&mut connection).await? {
+                        Some("it is read-only")
+                    } else if commits_hang(&mut connection).await? {
+                        Some("commits wait for a synchronous standby that does not answer")
+                    } else {
+                        None
+                    })
+                };
                 let now = match timeout(PROBE_DEADLINE, asking).await {
-                    Ok(Ok(false)) => Ok(()),
-                    Ok(Ok(true)) => Err("it is read-only".to_owned()),
+                    Ok(Ok(None)) => Ok(()),
+                    Ok(Ok(Some(reason))) => Err(reason.to_owned()),
                     Ok(Err(error)) => Err(error.to_string()),
                     Err(_) => Err("no answer within 2 s".to_owned()),
                 };

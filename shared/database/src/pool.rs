@@ -6,6 +6,7 @@ use tokio::time::timeout;
 use crate::{
     DatabaseUrl,
     read_only::{ReadOnlyCheck, is_read_only},
+    stale_plans,
 };
 
 /// How long a request waits for a connection before it is answered that the service is overloaded.
@@ -76,7 +77,7 @@ pub fn pool(url: &DatabaseUrl, name: &str, connections: u32, kind: PoolKind) -> 
         .before_acquire(move |connection, meta| {
             let read_only = read_only.clone();
             Box::pin(async move {
-                if read_only.outdates(meta.age) {
+                if read_only.outdates(meta.age) || stale_plans::outdate(meta.age) {
                     return Ok(false);
                 }
                 if meta.idle_for > MAX_UNTESTED_IDLE || read_only.is_due() {

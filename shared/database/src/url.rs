@@ -20,6 +20,20 @@ impl FromStr for DatabaseUrl {
         if !matches!(scheme, "postgres" | "postgresql") {
             return Err("it must begin with postgres://".into());
         }
+        // Without TLS in this build, the client would wait for a server that lets it in without.
+        let (address, parameters) = url.split_once('?').unwrap_or((url, ""));
+        let wants_tls = |parameter: &str| {
+            parameter
+                .strip_prefix("sslmode=")
+                .is_some_and(|mode| !["disable", "allow", "prefer"].contains(&mode))
+        };
+        if parameters.split('&').any(wants_tls) {
+            return Err("sslmode must be disable, allow or prefer: this build has no TLS".into());
+        }
+        // It would be looked up as one name, for ever.
+        if address.rsplit('@').next().is_some_and(|hosts| hosts.contains(',')) {
+            return Err("it must name one host".into());
+        }
         // The cause may quote the URL, and the URL holds the password.
         PgConnectOptions::from_str(url).map(Self).map_err(|_| {
             "not a URL like postgres://user:password@host:5432/database (percent-encode special characters)"
@@ -32,5 +46,28 @@ impl fmt::Debug for DatabaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(options) = self;
         write!(f, "postgres://{}@{}:{}", options.get_username(), options.get_host(), options.get_port())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_this_build_cannot_honour_is_refused() {
+        for (url, why) in [
+            ("http://localhost/shop", "must begin with"),
+            ("postgres://orders:secret@localhost/shop?sslmode=require", "no TLS"),
+            ("postgres://orders:secret@one,two/shop", "one host"),
+            ("postgres://localhost:port/shop", "not a URL"),
+        ] {
+            let refused = url.parse::<DatabaseUrl>().unwrap_err();
+            assert!(refused.contains(why) && !refused.contains("secret"), "{url}: {refused}");
+        }
+        for url in
+            ["postgres://orders:a%2Cb@localhost/shop", "postgres://orders@localhost/shop?sslmode=prefer"]
+        {
+            assert!(url.parse::<DatabaseUrl>().is_ok(), "{url}");
+        }
     }
 }

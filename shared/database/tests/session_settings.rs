@@ -90,3 +90,67 @@ async fn database_that_is_absent_is_unavailable() -> anyhow::Result<()> {
     assert!(database::is_unavailable(&error), "{error}");
     Ok(())
 }
+
+/// A statement that was prepared for another schema fails on every connection that has it, and each of them is healthy.
+#[tokio::test]
+async fn statements_are_prepared_again_after_a_column_has_changed() -> anyhow::Result<()> {
+    let database = testbed::database().await?;
+    let owner = PgPool::connect(&database.url("orders")).await?;
+    sqlx::raw_sql("create table things (name text); insert into things values ('one')")
+        .execute(&owner)
+        .await?;
+    for kind in KINDS {
+        let pool = pool(&database, kind)?;
+        let read = async || {
+            let row: (String,) = sqlx::query_as("select name from things").fetch_one(&pool).await?;
+            Ok::<_, sqlx::Error>(row.0)
+        };
+        // On both connections of the pool.
+        let (first, second) = (pool.acquire().await?, pool.acquire().await?);
+        for mut connection in [first, second] {
+            sqlx::query("select name from things").fetch_one(&mut *connection).await?;
+        }
+        let other = if kind == PoolKind::Transactions { "text" } else { "varchar(20)" };
+        let sql = format!("alter table things alter column name type {other}");
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&owner).await?;
+        let error = read().await.unwrap_err();
+        assert!(database::is_unavailable(&error), "{kind:?}: {error}");
+        for _ in 0..4 {
+            assert_eq!(read().await?, "one", "{kind:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn health_reports_commits_that_wait_for_an_absent_standby() -> anyhow::Result<()> {
+    let server = testbed::Postgres::private().await?;
+    let admin = PgPool::connect(&server.admin_url("postgres")).await?;
+    sqlx::raw_sql("create table things (name text)").execute(&admin).await?;
+    let url: DatabaseUrl = server.admin_url("postgres").parse().map_err(anyhow::Error::msg)?;
+    let pool = database::pool(&url, "test", 3, PoolKind::Statements);
+    let (health, stop) = (DatabaseHealth::default(), CancellationToken::new());
+    health.set_prepared();
+    let watching = tokio::spawn(health.clone().watch("test", pool.clone(), stop.clone()));
+    let probe = health.probe();
+    for sql in ["alter system set synchronous_standby_names = 'absent'", "select pg_reload_conf()"] {
+        sqlx::query(sql).execute(&admin).await?;
+    }
+    let hanging = tokio::spawn(async move {
+        sqlx::query("insert into things values ('one')").execute(&pool).await.map(drop)
+    });
+    testbed::eventually("health to name the standby", DEADLINE, async || {
+        Ok(probe().is_err_and(|reason| reason.contains("standby")).then_some(()))
+    })
+    .await?;
+    assert!(!hanging.is_finished());
+    for sql in ["alter system reset synchronous_standby_names", "select pg_reload_conf()"] {
+        sqlx::query(sql).execute(&admin).await?;
+    }
+    hanging.await??;
+    testbed::eventually("health to be well again", DEADLINE, async || Ok(probe().is_ok().then_some(())))
+        .await?;
+    stop.cancel();
+    watching.await?;
+    Ok(())
+}

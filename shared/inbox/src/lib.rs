@@ -22,7 +22,7 @@ mod retention;
 use std::collections::HashSet;
 
 use crash_points::crash_point;
-use database::is_unavailable;
+use database::Fault;
 use events::Event;
 use messaging::{Applied, Failure};
 use spans::{Kind, Span};
@@ -94,7 +94,8 @@ impl Inbox {
         let ids: Vec<_> = group.iter().map(|event| event.id).collect();
         let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
         let aggregates: Vec<_> = group.iter().map(|event| event.aggregate_id).collect();
-        // A dead letter that is tried again waits only behind those that were saved before it.
+        // A dead letter that is tried again waits only behind those that were saved before it. A letter whose event was
+        // applied all the same, by another delivery or from a second publishing, holds nothing back.
         let rows = sqlx::query!(
             r#"with arrived as (
                    select * from unnest($2::uuid[], $3::text[], $4::uuid[]) as a (event_id, event_type, aggregate_id)
@@ -104,6 +105,10 @@ impl Inbox {
                        select from dead_letters older
                        where older.queue = $5 and older.subject = arrived.aggregate_id and older.resolved_at is null
                          and older.event_id is distinct from arrived.event_id
+                         and not exists (
+                             select from processed_events applied
+                             where applied.consumer = $1 and applied.event_id = older.event_id
+                         )
                          and not exists (
                              select from dead_letters own
                              where own.queue = $5 and own.event_id = arrived.event_id and own.resolved_at is null
@@ -200,22 +205,13 @@ impl Inbox {
     }
 }
 
-/// Maps database errors to the kinds of [`Failure`].
-///
-/// Class 42 (no such table, no such column, permission denied) is temporary: it is about the schema or a grant, and the same
-/// for every message. As a message's own failure it would move a whole queue to the dead letters.
+/// Maps database errors to the kinds of [`Failure`]. What is not the message's fault is temporary: as a message's own failure
+/// it would move a whole queue to the dead letters.
 pub fn failure(error: sqlx::Error) -> Failure {
-    let code = error.as_database_error().and_then(|refused| refused.code());
-    let class = code.as_deref().and_then(|code| code.get(..2));
-    // Data that does not fit, or a violated constraint: the next attempt would end the same way.
-    if matches!(class, Some("22" | "23")) {
-        return Failure::Permanent(error.into());
+    match Fault::of(&error) {
+        Fault::Data => Failure::Permanent(error.into()),
+        Fault::TooSlow => Failure::TooSlow(error.into()),
+        Fault::Deployment | Fault::Server | Fault::Locked => Failure::Temporary(error.into()),
+        Fault::Unknown => Failure::Unexpected(error.into()),
     }
-    // A statement was cancelled at its time-out.
-    if code.as_deref() == Some("57014") {
-        return Failure::TooSlow(error.into());
-    }
-    // Class 55: a lock, or an object in use.
-    let temporary = matches!(class, Some("42" | "55")) || is_unavailable(&error);
-    if temporary { Failure::Temporary(error.into()) } else { Failure::Unexpected(error.into()) }
 }

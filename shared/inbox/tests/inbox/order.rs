@@ -162,3 +162,19 @@ async fn missing_grant_or_table_is_a_temporary_failure() -> anyhow::Result<()> {
     assert!(matches!(code, Err(Failure::Permanent(_))), "{code:?}");
     Ok(())
 }
+
+/// The event of a dead letter may be applied after all: its message was not acknowledged, and the next attempt succeeded.
+#[tokio::test]
+async fn letter_whose_event_was_applied_later_holds_nothing_back() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let order = Uuid::now_v7();
+    let (failed, later) = (event_of(order), event_of(order));
+    DeadLetterTable::new(pool.clone(), BILLING).save(&letter(&failed, "unexpected")).await?;
+    assert_eq!(try_group(BILLING, pool, std::slice::from_ref(&later)).await?, Err(HashSet::from([later.id])));
+    let mut transaction = BILLING.begin(pool).await?;
+    let applied = BILLING.first_time(&mut transaction, std::slice::from_ref(&failed)).await?;
+    assert_eq!(applied.len(), 1);
+    transaction.commit().await?;
+    assert_eq!(try_group(BILLING, pool, &[later]).await?, Ok(1));
+    Ok(())
+}
