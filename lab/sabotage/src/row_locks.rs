@@ -73,6 +73,10 @@ impl OutboxTransaction for RowLockTransaction {
         rows.iter().map(claimed).collect::<Result<_, _>>().map_err(failed("failed to read the outbox"))
     }
 
+    async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
+        outbox::try_write(&mut self.transaction, event.seq).await
+    }
+
     async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         if self.once_published == OncePublished::Mark {
             return outbox::mark_published(&mut self.transaction, confirmed).await;

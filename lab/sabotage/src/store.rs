@@ -88,6 +88,13 @@ impl OutboxTransaction for LabTransaction<'_> {
         }
     }
 
+    async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
+        match self {
+            Self::Whole(transaction) | Self::Cursor(transaction) => transaction.try_write(event).await,
+            Self::RowLocks(transaction) => transaction.try_write(event).await,
+        }
+    }
+
     async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         match self {
             Self::Whole(transaction) | Self::Cursor(transaction) => {

@@ -156,7 +156,7 @@ async fn run_relay(process: Process, number: usize, options: RelayOptions) {
     }
     while !stop.is_cancelled() {
         let wait = match relay.step().await {
-            Ok(Step::Published(_)) => Duration::ZERO,
+            Ok(Step::Published(_) | Step::Refused) => Duration::ZERO,
             Ok(Step::Busy) => Duration::from_millis(2),
             Ok(Step::PublishedAll(_) | Step::Idle | Step::NoneConfirmed | Step::BrokerUnavailable)
             | Err(_) => poll,

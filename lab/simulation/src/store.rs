@@ -124,6 +124,10 @@ impl MemoryTransaction<'_> {
 }
 
 impl OutboxTransaction for MemoryTransaction<'_> {
+    async fn try_write(&mut self, _: &ClaimedEvent) -> Result<(), Error> {
+        self.statement("try to write", "failed to write after failed marks").await
+    }
+
     async fn claimable(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<ClaimedEvent>, Error> {
         self.statement("read claimable events", "failed to read claimable events").await?;
         let process = self.store.process.clone();

@@ -45,6 +45,10 @@ impl OutboxTransaction for Session<'_> {
         Ok(self.pending.clone())
     }
 
+    async fn try_write(&mut self, _: &ClaimedEvent) -> Result<(), Error> {
+        Ok(())
+    }
+
     async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         if self.last_statement.elapsed() > IDLE_LIMIT {
             return Err(Error::new(

@@ -25,7 +25,7 @@ mod wake;
 
 pub use append::append;
 pub use backlog::observe_backlog;
-pub use mark::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, mark_published, mark_refused};
+pub use mark::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, mark_published, mark_refused, try_write};
 pub use postgres::{PostgresStore, PostgresTransaction};
 pub use relay::{Relay, RelayOptions, Step};
 pub use retention::retention;

@@ -37,6 +37,15 @@ pub async fn mark_published(transaction: &mut PgConnection, confirmed: &[Claimed
     Ok(())
 }
 
+/// Writes an event as it is, to the columns that a mark writes.
+pub async fn try_write(transaction: &mut PgConnection, seq: i64) -> Result<(), Error> {
+    sqlx::query!("update outbox set published_at = published_at where seq = $1", seq)
+        .execute(transaction)
+        .await
+        .map_err(failed("failed to write to the outbox after failed marks"))?;
+    Ok(())
+}
+
 /// Records which events the broker refused: when to try each again, or, at the end of the schedule, that it is parked. An
 /// event that only queues refuse is never parked: it needs no more than room in the queue, and no operator.
 ///

@@ -98,6 +98,10 @@ impl OutboxTransaction for PostgresTransaction<'_> {
         Ok(claimed)
     }
 
+    async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
+        within_deadline(mark::try_write(&mut self.connection, event.seq)).await
+    }
+
     async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         self.scan.published(confirmed);
         within_deadline(mark::mark_published(&mut self.connection, confirmed)).await

@@ -46,8 +46,11 @@ pub enum Step {
     Published(usize),
     /// So many events were published and marked, and this scan saw no others.
     PublishedAll(usize),
-    /// Events were claimed, and the broker confirmed none of them.
+    /// Events were claimed, and the broker confirmed none of them: it is slow, or has no room.
     NoneConfirmed,
+    /// Events were claimed, and the broker refused all of them for faults of their own. Each waits by itself now, and others
+    /// may be behind them.
+    Refused,
     /// No event is claimable.
     Idle,
     /// Events are, or were a moment ago, held by another relay.
@@ -79,6 +82,8 @@ pub struct Relay<P, S = PostgresStore> {
     options: RelayOptions,
     /// The lane at which the next claim begins its search.
     first_lane: i16,
+    /// Whether the last marks failed, so that what was published then will be published again.
+    marks_failed: bool,
 }
 
 impl<P: Publisher> Relay<P> {
@@ -91,7 +96,7 @@ impl<P: Publisher> Relay<P> {
 impl<P: Publisher, S: Store> Relay<P, S> {
     /// A relay over any outbox.
     pub fn over(store: S, publisher: P, options: RelayOptions) -> Self {
-        Self { store, publisher, options, first_lane: fastrand::i16(0..LANES) }
+        Self { store, publisher, options, first_lane: fastrand::i16(0..LANES), marks_failed: false }
     }
 
     /// One short transaction: lock lanes, read their claimable events, publish them, mark what was confirmed, commit.
@@ -130,18 +135,29 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         // A lane may hold more than was read of it.
         let more = others || lanes.iter().any(|lane| claimed_in(*lane, &claimed) >= per_lane);
         let all = claimed.len();
-        let confirmed = publish(&mut self.publisher, &mut transaction, claimed, began).await?;
+        // A full disk lets lanes be locked, and refuses marks: each step would publish the same events once more.
+        if self.marks_failed
+            && let Some(first) = claimed.first()
+        {
+            transaction.try_write(first).await?;
+        }
+        // Until the commit has succeeded.
+        self.marks_failed = true;
+        let Answers { confirmed, unknown } =
+            publish(&mut self.publisher, &mut transaction, claimed, began).await?;
         crash_point("relay-confirmed");
         if !confirmed.is_empty() {
             transaction.mark_published(&confirmed).await?;
         }
         crash_point("relay-marked");
         transaction.commit().await?;
+        self.marks_failed = false;
         crash_point("relay-committed");
         record_waits(&confirmed, claimed_at);
         metrics::histogram!("outbox_batch_seconds").record(began.elapsed().as_secs_f64());
         Ok(match confirmed.len() {
-            0 => Step::NoneConfirmed,
+            0 if unknown => Step::NoneConfirmed,
+            0 => Step::Refused,
             published if more || published < all => Step::Published(published),
             published => Step::PublishedAll(published),
         })
@@ -169,7 +185,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                     busy_pause = (busy_pause * 2).min(LONGEST_BUSY_PAUSE);
                     wait
                 }
-                Ok(Step::Published(_)) => {
+                Ok(Step::Published(_) | Step::Refused) => {
                     retry.reset();
                     busy_pause = FIRST_BUSY_PAUSE;
                     continue;
@@ -208,7 +224,14 @@ fn log_change(database_answers: &mut bool, step: &Result<Step, Error>) {
     *database_answers = step.is_ok();
 }
 
-/// Publishes claimed events, records those that were refused, and returns those that were confirmed.
+/// What the broker said about the events of a step.
+struct Answers {
+    confirmed: Vec<ClaimedEvent>,
+    /// Whether an event was neither confirmed nor refused for a fault of its own.
+    unknown: bool,
+}
+
+/// Publishes claimed events, and records those that were refused.
 ///
 /// An aggregate's second event is not sent before its first is confirmed: pipelined behind each other, the second could
 /// be accepted and the first refused, which would break their order for good. So each wave holds one event per
@@ -218,8 +241,9 @@ async fn publish(
     transaction: &mut impl OutboxTransaction,
     mut claimed: Vec<ClaimedEvent>,
     began: Instant,
-) -> Result<Vec<ClaimedEvent>, Error> {
+) -> Result<Answers, Error> {
     let mut confirmed = Vec::with_capacity(claimed.len());
+    let mut unknown = false;
     let mut held_back = HashSet::new();
     let mut first_wave = true;
     while !claimed.is_empty() && (first_wave || began.elapsed() < LAST_WAVE_AGE) {
@@ -231,8 +255,12 @@ async fn publish(
         for (event, outcome) in wave.into_iter().zip(outcomes) {
             match outcome {
                 PublishOutcome::Confirmed => confirmed.push(event),
-                PublishOutcome::Unknown => _ = held_back.insert(event.aggregate_id),
+                PublishOutcome::Unknown => {
+                    unknown = true;
+                    held_back.insert(event.aggregate_id);
+                }
                 PublishOutcome::Refused(refusal) => {
+                    unknown |= !refusal.may_be_final();
                     held_back.insert(event.aggregate_id);
                     refused.push((event, refusal));
                 }
@@ -243,7 +271,7 @@ async fn publish(
         }
         claimed = rest;
     }
-    Ok(confirmed)
+    Ok(Answers { confirmed, unknown })
 }
 
 /// Records for each event how long it was in the outbox before a relay claimed it. The publisher records the rest.

@@ -62,6 +62,9 @@ pub trait OutboxTransaction: Send {
         per_lane: i64,
     ) -> impl Future<Output = Result<Vec<ClaimedEvent>, Error>> + Send;
 
+    /// Writes an event as it is: whether marks can be written.
+    fn try_write(&mut self, event: &ClaimedEvent) -> impl Future<Output = Result<(), Error>> + Send;
+
     /// Marks events that the broker has confirmed.
     fn mark_published(
         &mut self,

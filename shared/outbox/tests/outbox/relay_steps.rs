@@ -9,7 +9,7 @@ use std::{
 };
 
 use messaging::{PublishOutcome, Refusal, lane};
-use outbox::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, Step};
+use outbox::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, Relay, RelayOptions, Step};
 use uuid::Uuid;
 
 use crate::support::{EventState, Outbox, ScriptedBroker, aggregate_in_lane, event};
@@ -140,7 +140,7 @@ async fn event_is_parked_after_its_last_attempt_and_others_go_on() -> anyhow::Re
     while !outbox.state(first).await?.parked {
         // Ends the back-off, so that the test does not wait for it.
         sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
-        assert_eq!(relay.step().await?, Step::NoneConfirmed);
+        assert_eq!(relay.step().await?, Step::Refused);
         attempts += 1;
         assert!(attempts <= RETRY_SECONDS.len(), "the event is never parked");
     }
@@ -170,7 +170,7 @@ async fn waits_of_refused_events_are_spread_from_zero_to_their_limit() -> anyhow
     let broker = ScriptedBroker::new(|_| PublishOutcome::Refused(Refusal::Unroutable));
     let mut relay = outbox.relay(&broker);
     while broker.seen().len() < events.len() {
-        assert_eq!(relay.step().await?, Step::NoneConfirmed);
+        assert_eq!(relay.step().await?, Step::Refused);
     }
     let waits: Vec<f64> = sqlx::query_scalar(
         "select extract(epoch from available_at - clock_timestamp())::float8 / 300 from outbox",
@@ -304,6 +304,60 @@ async fn event_is_not_overtaken_when_a_back_off_ends_during_a_scan() -> anyhow::
         let step = relay.step().await?;
         let seen = broker.seen().split_off(before);
         assert!(seen == [claimable] || seen == ids, "{number}: {step:?}, {seen:?} of {ids:?}");
+    }
+    Ok(())
+}
+
+/// A full disk lets a relay lock its lanes, and refuses its marks.
+#[tokio::test]
+async fn failed_marks_publish_nothing_again_before_a_write_succeeds() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let id = outbox.append(Uuid::now_v7(), 1).await?;
+    sqlx::raw_sql(
+        "create function full_disk() returns trigger language plpgsql as
+             $$begin raise exception 'could not extend file' using errcode = '53100'; end$$;
+         create trigger full_disk before update of published_at on outbox
+             for each row execute function full_disk();",
+    )
+    .execute(&outbox.pool)
+    .await?;
+    let broker = ScriptedBroker::new(|_| PublishOutcome::Confirmed);
+    let mut relay = Relay::new(outbox.relay_pool(), broker.clone(), RelayOptions::default());
+    for _ in 0..5 {
+        assert!(relay.step().await.is_err());
+    }
+    assert_eq!(broker.seen(), [id], "copies of an event whose mark failed");
+    sqlx::raw_sql("drop trigger full_disk on outbox").execute(&outbox.pool).await?;
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
+    assert_eq!(broker.seen(), [id, id]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_that_no_queue_wants_do_not_hold_back_the_others() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let mut transaction = outbox.pool.begin().await?;
+    let unwanted: Vec<_> = (0..20_000).map(|_| event(Uuid::now_v7(), 1)).collect();
+    for events in unwanted.chunks(1_000) {
+        outbox::append(&mut transaction, events).await?;
+    }
+    transaction.commit().await?;
+    let good = outbox.append(Uuid::now_v7(), 1).await?;
+    let broker = ScriptedBroker::new(move |message| {
+        if message.id == good {
+            PublishOutcome::Confirmed
+        } else {
+            PublishOutcome::Refused(Refusal::Unroutable)
+        }
+    });
+    let mut relay = outbox.relay(&broker);
+    // Each of them is tried once before the good one's turn comes, and few of them again meanwhile.
+    let mut steps = 0;
+    while !outbox.state(good).await?.published {
+        let step = relay.step().await?;
+        assert!(matches!(step, Step::Refused | Step::Published(_) | Step::PublishedAll(_)), "{step:?}");
+        steps += 1;
+        assert!(steps < 400, "the good event still waits after {steps} steps");
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ pub(crate) const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Outbox {
     pub(crate) pool: PgPool,
-    _database: TestDatabase,
+    database: TestDatabase,
 }
 
 /// The columns of an event that the relay writes.
@@ -45,7 +45,7 @@ impl Outbox {
         let database = testbed::database().await?;
         let pool = PgPool::connect(&database.url("orders")).await?;
         outbox::MIGRATIONS.run(&pool).await?;
-        Ok(Self { pool, _database: database })
+        Ok(Self { pool, database })
     }
 
     /// Appends and commits an event as a service does. Returns its id.
@@ -55,6 +55,12 @@ impl Outbox {
         outbox::append(&mut transaction, std::slice::from_ref(&event)).await?;
         transaction.commit().await?;
         Ok(event.event_id)
+    }
+
+    /// The pool of a service's relay: it lends no connection whose transaction has failed.
+    pub(crate) fn relay_pool(&self) -> PgPool {
+        let url = self.database.url("orders").parse().unwrap();
+        database::pool(&url, "relay", 2, database::PoolKind::AsyncCommit)
     }
 
     /// A relay that claims all lanes in one step, so that the result does not depend on where its search begins.
