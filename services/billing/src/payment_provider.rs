@@ -56,14 +56,18 @@ struct Done {
     id: Uuid,
 }
 
+/// An answer is an id, or a problem of some hundred bytes. 64 of them are read at a time.
+const MAX_ANSWER_BYTES: usize = 16 * 1024;
+
 impl HttpPaymentProvider {
     /// `deadline` bounds each call, from the connection to the last byte of the answer.
     ///
     /// # Errors
     /// When the HTTP client cannot be created.
     pub fn new(url: Url, deadline: Duration) -> anyhow::Result<Self> {
-        // A redirect would send a charge to another host.
-        let client = Client::builder().timeout(deadline).redirect(reqwest::redirect::Policy::none());
+        // A redirect would send a charge to another host, and so would a proxy that the environment names for other programs.
+        let client =
+            Client::builder().timeout(deadline).redirect(reqwest::redirect::Policy::none()).no_proxy();
         Ok(Self { client: client.build().context("failed to create an HTTP client")?, url })
     }
 
@@ -72,15 +76,23 @@ impl HttpPaymentProvider {
             return ProviderResponse::Unknown(format!("there is no {path} under {}", self.url));
         };
         let request = self.client.post(url).json(body).header("idempotency-key", format!("\"{key}\""));
-        let response = match request.send().await {
+        let mut response = match request.send().await {
             Ok(response) => response,
             Err(error) => return ProviderResponse::Unknown(chain(&error)),
         };
         let status = response.status();
-        let text = match response.text().await {
-            Ok(text) => text,
-            Err(error) => return ProviderResponse::Unknown(chain(&error)),
-        };
+        let mut answer = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if answer.len() + chunk.len() > MAX_ANSWER_BYTES => {
+                    return ProviderResponse::Unknown(format!("{status}, and an answer that is too long"));
+                }
+                Ok(Some(chunk)) => answer.extend_from_slice(&chunk),
+                Ok(None) => break,
+                Err(error) => return ProviderResponse::Unknown(chain(&error)),
+            }
+        }
+        let text = String::from_utf8_lossy(&answer);
         match status {
             StatusCode::CREATED => match serde_json::from_str::<Done>(&text) {
                 Ok(done) => ProviderResponse::Done(done.id),

@@ -383,3 +383,32 @@ async fn errors_are_retried_and_a_decline_is_final() -> anyhow::Result<()> {
     assert_eq!(billing.outcome(declined).await?, (vec!["PaymentDeclined".to_owned()], 0, 0));
     Ok(())
 }
+
+/// The call may have succeeded, and what is read of its answer is bounded.
+#[tokio::test]
+async fn endless_answer_of_the_provider_is_an_unknown_outcome() -> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?).parse()?;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = sent.clone();
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let Ok((mut stream, _)) = listener.accept().await else { return };
+        // The request fits into one segment.
+        let _ = stream.read(&mut [0; 4096]).await;
+        let chunk = format!("1000\r\n{}\r\n", "x".repeat(4096));
+        let head = "HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n";
+        let mut written = stream.write_all(head.as_bytes()).await;
+        while written.is_ok() {
+            written = stream.write_all(chunk.as_bytes()).await;
+            counted.fetch_add(chunk.len(), Ordering::SeqCst);
+        }
+    });
+    let provider = HttpPaymentProvider::new(url, DEADLINE)?;
+    let amount = Money { amount: 1, currency: "EUR".into() };
+    let answer = provider.charge(Uuid::new_v4(), Uuid::new_v4(), Uuid::new_v4(), &amount).await;
+    assert!(matches!(&answer, ProviderResponse::Unknown(why) if why.contains("too long")), "{answer:?}");
+    // What the sockets hold, and no more.
+    assert!(sent.load(Ordering::SeqCst) < 64 << 20, "the client has read {sent:?} bytes");
+    Ok(())
+}

@@ -1,7 +1,7 @@
 use std::time::SystemTime;
 
 use serde_json::value::RawValue;
-use time::OffsetDateTime;
+use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
 
 use crate::{
@@ -95,13 +95,18 @@ pub fn decode(body: &[u8], message_id: Option<&str>, traceparent: Option<&str>) 
         PaymentRefunded::TYPE => read(&envelope, Body::PaymentRefunded)?,
         other => return Err(Rejection::UnknownType(other.chars().take(100).collect())),
     };
+    // In UTC, a time of RFC 3339 may be in a year that RFC 3339 cannot write.
+    let time =
+        envelope.time.checked_to_offset(UtcOffset::UTC).filter(|time| (1..=9999).contains(&time.year()));
+    let time =
+        time.ok_or_else(|| Rejection::Inconsistent("its time is outside of the years 1 to 9999".into()))?;
     let traceparent = traceparent.or(envelope.traceparent.as_deref());
     Ok(Event {
         id: envelope.id,
         event_type,
         aggregate_id: envelope.subject,
         aggregate_version: envelope.sequence,
-        time: envelope.time,
+        time,
         trace: TraceContext::child_of(traceparent),
         received: SystemTime::now(),
         body,

@@ -96,6 +96,8 @@ fn each_kind_of_invalid_message_is_rejected_with_its_reason() {
         ("no message_id", Message { message_id: None, ..message(&valid) }, "id-mismatch"),
         ("another message_id", Message { message_id: Some("x".into()), ..message(&valid) }, "id-mismatch"),
         ("another specversion", with("/specversion", json!("2.0")), "malformed"),
+        ("a year before 1, in UTC", with("/time", json!("0000-01-01T00:00:00+23:59")), "inconsistent"),
+        ("a year after 9999, in UTC", with("/time", json!("9999-12-31T23:59:59-23:59")), "inconsistent"),
         ("unknown type", with("/type", json!("OrderSung")), "unknown-type"),
         ("unknown version", with("/dataschema", json!("urn:shop:OrderCreated:2")), "unknown-schema"),
         ("no schema", without("", "dataschema"), "malformed"),

@@ -4,7 +4,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use runtime::problem::{Problem, read_json};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use time::OffsetDateTime;
+use time::{OffsetDateTime, UtcOffset};
 
 /// `axum::extract::Query` that rejects with a [`Problem`].
 pub struct Params<T>(pub T);
@@ -83,6 +83,11 @@ impl<Id> Selection<Id> {
         let ways = usize::from(self.ids.is_some()) + usize::from(period) + usize::from(self.all);
         if ways != 1 {
             return Err(Problem::bad_request("one of ids, from with or without to, and all is needed"));
+        }
+        // PostgreSQL stores UTC, and a time at the edge of what RFC 3339 can write may have none.
+        if [self.from, self.to].iter().flatten().any(|time| time.checked_to_offset(UtcOffset::UTC).is_none())
+        {
+            return Err(Problem::bad_request("from and to must be times between the years 1 and 9999"));
         }
         let count = self.ids.as_ref().map_or(0, Vec::len);
         if i64::try_from(count).is_ok_and(|count| count <= max_ids) {

@@ -35,7 +35,7 @@ pub fn filter(text: &str) -> Result<String, String> {
 /// # Errors
 /// When called twice.
 pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<PrometheusHandle> {
-    let registry = tracing_subscriber::registry().with(EnvFilter::try_new(filter)?);
+    let registry = tracing_subscriber::registry().with(EnvFilter::try_new(with_quiet_client(filter))?);
     let lines = tracing_subscriber::fmt::layer();
     match format {
         LogFormat::Json => {
@@ -46,9 +46,34 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<PrometheusHandle
     Ok(PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?)
 }
 
+/// Adds limits for RabbitMQ's client. At `warn` it prints each returned message whole, with what a customer has ordered, and at
+/// `trace` the password. A filter that names the client has its way, except for the password.
+fn with_quiet_client(filter: &str) -> String {
+    let returned = if filter.contains("lapin") { "" } else { ",lapin=info,lapin::returned_messages=error" };
+    format!("{filter}{returned},lapin::io_loop=debug")
+}
+
 /// Aggregates recorded values into the histograms, until `stop`. Without it they would use memory until the next scrape.
 pub async fn upkeep(metrics: PrometheusHandle, stop: CancellationToken) {
     while stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(5))).await.is_some() {
         metrics.run_upkeep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_of_the_broker_prints_no_message_and_no_password() {
+        for chosen in ["info", "trace", "warn,outbox=debug", "lapin=trace"] {
+            let filter = EnvFilter::try_new(with_quiet_client(chosen)).unwrap().to_string();
+            assert!(filter.contains("lapin::io_loop=debug"), "{chosen}: {filter}");
+            assert_eq!(
+                filter.contains("lapin::returned_messages=error"),
+                !chosen.contains("lapin"),
+                "{filter}"
+            );
+        }
     }
 }

@@ -217,6 +217,18 @@ async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> any
     Ok(())
 }
 
+/// A proxy that the environment names is for other programs of the machine.
+#[tokio::test]
+async fn payments_do_not_go_through_a_proxy_of_the_environment() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let absent = "http://127.0.0.1:9";
+    let setup = Setup::default().with("HTTP_PROXY", absent).with("http_proxy", absent);
+    let stage = Stage::ready(&vhost.url(), setup).await?;
+    stage.order().await?;
+    assert_eq!(stage.held().await?.confirmed, 1);
+    Ok(())
+}
+
 /// As if the orders had been placed, and their events published, an hour ago.
 const AN_HOUR_AGO: &str = "update orders set placed_at = placed_at - interval '1 hour';
                            update outbox set published_at = published_at - interval '1 hour'";
