@@ -128,10 +128,12 @@ async fn notify_in_transaction_loses_nothing_but_commits_queue_up() -> Result<()
         let vhost = testbed::vhost().await?;
         let stage = stage(&vhost.url(), variant).await?;
         let url = stage.system.orders_url();
-        let load = Saturation { url, connections: 32, for_: Duration::from_secs(3), seed: 1 };
+        // On a busy machine it takes longer until many commits meet.
+        let for_ = if variant.is_some() { CONDITION_DEADLINE } else { Duration::from_secs(3) };
+        let load = Saturation { url, connections: 32, for_, seed: 1 };
         let load = tokio::spawn(load_tests::saturate(load, |_| {}));
         let mut longest = 0;
-        while !load.is_finished() {
+        while !load.is_finished() && (variant.is_none() || longest < 8) {
             // In this database only: other tests use the same server.
             let queue: i64 = sqlx::query_scalar(
                 "select count(*) from pg_locks l join pg_stat_activity a using (pid)
@@ -142,11 +144,13 @@ async fn notify_in_transaction_loses_nothing_but_commits_queue_up() -> Result<()
             .await?;
             longest = longest.max(queue);
         }
-        let summary = load.await??;
-        ensure!(summary.accepted > 32, "{summary:?}");
-        match variant {
-            None => assert!(longest <= 3, "{longest} sessions of the order service queue up"),
-            Some(_) => assert!(longest >= 8, "only {longest} sessions queue up"),
+        if variant.is_some() {
+            assert!(longest >= 8, "only {longest} sessions queue up");
+            load.abort();
+        } else {
+            let summary = load.await??;
+            ensure!(summary.accepted > 32, "{summary:?}");
+            assert!(longest <= 3, "{longest} sessions of the order service queue up");
         }
         confirm_one_more(&stage).await?;
         stage.held().await?;

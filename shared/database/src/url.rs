@@ -30,7 +30,7 @@ impl FromStr for DatabaseUrl {
         if parameters.split('&').any(wants_tls) {
             return Err("sslmode must be disable, allow or prefer: this build has no TLS".into());
         }
-        // It would be looked up as one name, for ever.
+        // The client would look it up as one name, again and again.
         if address.rsplit('@').next().is_some_and(|hosts| hosts.contains(',')) {
             return Err("it must name one host".into());
         }

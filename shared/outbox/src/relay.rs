@@ -48,7 +48,7 @@ pub enum Step {
     PublishedAll(usize),
     /// Events were claimed, and the broker confirmed none of them: it is slow, or has no room.
     NoneConfirmed,
-    /// Events were claimed, and the broker refused all of them for faults of their own. Each waits by itself now, and others
+    /// Events were claimed, and the broker refused all of them because of what they are. Each waits by itself now, and others
     /// may be behind them.
     Refused,
     /// No event is claimable.
@@ -65,7 +65,7 @@ const FIRST_BUSY_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The age of a step after which it begins no further wave. The transaction idles while a wave is published; a wave takes
-/// up to the confirm deadline (20 s at most), and PostgreSQL ends an idle transaction after 30 s. Without this limit a
+/// up to the confirm deadline (17 s at most), and PostgreSQL ends an idle transaction after 30 s. Without this limit a
 /// broker that takes seconds for each wave would have every long batch cut off before its marks, and the same events
 /// published again for ever. With it, what was confirmed is marked, and the rest is claimed anew.
 const LAST_WAVE_AGE: Duration = Duration::from_secs(4);
@@ -227,7 +227,7 @@ fn log_change(database_answers: &mut bool, step: &Result<Step, Error>) {
 /// What the broker said about the events of a step.
 struct Answers {
     confirmed: Vec<ClaimedEvent>,
-    /// Whether an event was neither confirmed nor refused for a fault of its own.
+    /// Whether the broker may still take an event that it has not confirmed: it is slow, or a queue is full.
     unknown: bool,
 }
 

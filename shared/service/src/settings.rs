@@ -104,7 +104,7 @@ pub struct PublisherSettings {
     #[arg(long, default_value = "7days", value_parser = age)]
     pub keep_published: Duration,
 
-    /// How long the broker may take to confirm one batch. At most 20s: the relay holds a transaction open meanwhile, and
+    /// How long the broker may take to confirm one batch. At most 17s: the relay holds a transaction open meanwhile, and
     /// PostgreSQL ends a session that is idle in one after 30s.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub confirm_deadline: Duration,
@@ -129,9 +129,9 @@ pub struct ConsumerSettings {
     pub keep_processed: Duration,
 }
 
-/// The relay begins its last wave after four seconds and closes a connection within one. That leaves five seconds between
-/// the relay's own end of a step and PostgreSQL's end of its session.
-const MAX_CONFIRM_DEADLINE: Duration = Duration::from_secs(20);
+/// The relay begins its last wave after four seconds, asks a broker that has not confirmed in time whether it answers for up to
+/// three, and closes a connection within one. That leaves five seconds until PostgreSQL ends the relay's session.
+const MAX_CONFIRM_DEADLINE: Duration = Duration::from_secs(17);
 
 /// Without any operator, a copy arrives as late as the longest outage between a confirm and its mark.
 const MIN_KEEP_PROCESSED: Duration = Duration::from_secs(24 * 3600);
@@ -141,7 +141,7 @@ impl PublisherSettings {
     pub fn check(&self, prefix: &str, common: &CommonSettings) {
         if self.confirm_deadline > MAX_CONFIRM_DEADLINE {
             exit_invalid_config(&format!(
-                "{prefix}CONFIRM_DEADLINE: at most 20s, because PostgreSQL ends the relay's session after 30s"
+                "{prefix}CONFIRM_DEADLINE: at most 17s, because PostgreSQL ends the relay's session after 30s"
             ));
         }
         if self.keep_published > common.replay_within {

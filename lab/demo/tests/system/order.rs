@@ -14,7 +14,11 @@ async fn cancel_at_once(stage: &Stage, orders: usize) -> anyhow::Result<()> {
             Ok(stage.acknowledged().get(next).copied())
         })
         .await?;
-        stage.cancel(id).await?;
+        // A busy service may refuse it (503).
+        eventually("the cancellation to be accepted", CONDITION_DEADLINE, async || {
+            Ok(Some(stage.cancel(id).await?))
+        })
+        .await?;
     }
     Ok(())
 }

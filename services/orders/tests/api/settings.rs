@@ -30,7 +30,7 @@ fn invalid_settings_end_the_start_with_one_line() {
         ("ORDERS_RELAY_WORKERS", vec![database, broker, ("ORDERS_RELAY_WORKERS", "many")]),
         ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "1 fortnight")]),
         ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "0s")]),
-        ("ORDERS_CONFIRM_DEADLINE", vec![database, broker, ("ORDERS_CONFIRM_DEADLINE", "60s")]),
+        ("ORDERS_CONFIRM_DEADLINE", vec![database, broker, ("ORDERS_CONFIRM_DEADLINE", "18s")]),
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "0days")]),
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "for ever")]),
         // The inequalities of docs/retention.md, over the defaults: 7 days, 14 and 30.
