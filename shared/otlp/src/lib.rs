@@ -4,18 +4,20 @@
 //! sends what is in it, and a span that finds the queue full, or that could not be sent in time, is dropped and counted in
 //! `spans_dropped_total`. What is in the queue when the process is killed is lost.
 
-mod convert;
-
 use std::time::Duration;
 
 use anyhow::Context as _;
+use opentelemetry::{
+    InstrumentationScope,
+    trace::{SpanContext, SpanId, Status, TraceFlags, TraceId, TraceState},
+};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::{
     Resource,
-    trace::{SpanData, SpanExporter as _},
+    trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks},
 };
 use reqwest::Url;
-use spans::Span;
+use spans::{Kind, Span};
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
     time::{Instant, sleep, timeout, timeout_at},
@@ -138,7 +140,7 @@ fn fill(batch: &mut Vec<Span>, waiting: &mut mpsc::Receiver<Span>) {
 /// Sends a batch once. `answers` is whether the last one was accepted: a change is logged, and not each failure.
 async fn send(exporter: &SpanExporter, batch: Vec<Span>, answers: &mut bool) {
     let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-    let spans: Vec<SpanData> = batch.into_iter().map(convert::span).collect();
+    let spans: Vec<SpanData> = batch.into_iter().map(exported).collect();
     let sent = timeout(DEADLINE, exporter.export(spans)).await;
     let failure = match sent {
         Ok(Ok(())) => None,
@@ -163,11 +165,37 @@ async fn send(exporter: &SpanExporter, batch: Vec<Span>, answers: &mut bool) {
     }
 }
 
+/// Turns a span into what the exporter takes.
+fn exported(span: Span) -> SpanData {
+    let Span { context, kind, name, start, end, attributes, error } = span;
+    let (trace_id, span_id, parent) = context.ids();
+    SpanData {
+        span_context: SpanContext::new(
+            TraceId::from(trace_id),
+            SpanId::from(span_id),
+            TraceFlags::SAMPLED,
+            false,
+            TraceState::default(),
+        ),
+        parent_span_id: parent.map_or(SpanId::INVALID, SpanId::from),
+        parent_span_is_remote: matches!(kind, Kind::Server | Kind::Consumer),
+        span_kind: kind,
+        name: name.into(),
+        start_time: start,
+        // Two machines' clocks differ, and a database's from both: a span may not end before it begins.
+        end_time: end.max(start),
+        attributes,
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: error.map_or(Status::Unset, Status::error),
+        instrumentation_scope: InstrumentationScope::builder("shop").build(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
-
-    use spans::Kind;
 
     use super::*;
 

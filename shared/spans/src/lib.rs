@@ -12,29 +12,10 @@
 use std::{sync::OnceLock, time::SystemTime};
 
 use events::TraceContext;
+use opentelemetry::{KeyValue, Value};
 
 /// The role of a span's process in what the span describes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Answers a request.
-    Server,
-    /// Sends a request, and waits for the answer.
-    Client,
-    /// Publishes a message.
-    Producer,
-    /// Applies a message.
-    Consumer,
-    /// Anything else.
-    Internal,
-}
-
-/// The value of an attribute.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Value {
-    Text(String),
-    Integer(i64),
-    Flag(bool),
-}
+pub use opentelemetry::trace::SpanKind as Kind;
 
 /// Something that has ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +27,7 @@ pub struct Span {
     pub name: String,
     pub start: SystemTime,
     pub end: SystemTime,
-    pub attributes: Vec<(&'static str, Value)>,
+    pub attributes: Vec<KeyValue>,
     /// Why it failed, if it did.
     pub error: Option<String>,
 }
@@ -88,36 +69,12 @@ impl Span {
 
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
-        self.attributes.push((name, value.into()));
+        self.attributes.push(KeyValue::new(name, value));
         self
     }
 
     #[must_use]
     pub fn failed(self, error: impl Into<String>) -> Self {
         Self { error: Some(error.into()), ..self }
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<i64> for Value {
-    fn from(integer: i64) -> Self {
-        Self::Integer(integer)
-    }
-}
-
-impl From<bool> for Value {
-    fn from(flag: bool) -> Self {
-        Self::Flag(flag)
     }
 }
