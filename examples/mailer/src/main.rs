@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use mailer::{INBOX, MailHandler, SERVICE, Settings};
+use messaging::SharedHandler;
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process};
 
@@ -20,7 +21,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     process.serve_health(health);
 
     if process.prepare().await {
-        let handler = MailHandler::new(consumer.pool());
+        let handler = SharedHandler::new(MailHandler::new(consumer.pool()));
         process.watch_database(consumer.pool());
         process.serve_admin(consumer.admin_routes(handler.clone()));
         consumer.start(&mut process, handler);

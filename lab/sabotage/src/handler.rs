@@ -1,10 +1,10 @@
 //! Handlers that acknowledge too early, record apart from the effect, never give up, or trust their own clock.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crash_points::crash_point;
 use events::Event;
-use messaging::{Applied, Failure, Handler};
+use messaging::{Applied, Failure, Handler, SharedHandler};
 use sqlx::PgPool;
 use time::OffsetDateTime;
 
@@ -18,21 +18,25 @@ const ACK_HEAD_START: Duration = Duration::from_millis(500);
 const MAX_AGE: time::Duration = time::Duration::minutes(15);
 
 /// A service's handler with one part left out, or none.
-#[derive(Clone)]
-pub struct LabHandler<H> {
-    inner: Arc<H>,
+pub struct LabHandler {
+    inner: SharedHandler,
     pool: PgPool,
     consumer: &'static str,
     sabotage: Option<Sabotage>,
 }
 
-impl<H: Handler> LabHandler<H> {
-    pub fn new(inner: H, pool: PgPool, consumer: &'static str, sabotage: Option<Sabotage>) -> Self {
-        Self { inner: Arc::new(inner), pool, consumer, sabotage }
+impl LabHandler {
+    pub fn new(
+        inner: SharedHandler,
+        pool: PgPool,
+        consumer: &'static str,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
+        Self { inner, pool, consumer, sabotage }
     }
 }
 
-impl<H: Handler> Handler for LabHandler<H> {
+impl Handler for LabHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
         match self.sabotage {
             Some(Sabotage::AckBeforeCommit) => {
@@ -68,7 +72,7 @@ impl<H: Handler> Handler for LabHandler<H> {
     }
 }
 
-impl<H: Handler> LabHandler<H> {
+impl LabHandler {
     /// Commits "processed" for the new events of a group, and returns their ids. A crash right after it loses their
     /// effects. Without a crash the records are removed again, and the product's handler inserts them with the effects.
     async fn record_first(&self, group: &[Event]) -> Result<Vec<uuid::Uuid>, sqlx::Error> {

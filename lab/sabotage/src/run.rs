@@ -4,7 +4,7 @@ use std::{env, time::Duration};
 
 use axum::{Router, extract::Request, http::HeaderValue, middleware::map_request};
 use broker::Publisher;
-use messaging::Handler;
+use messaging::SharedHandler;
 use outbox::{Relay, RelayOptions};
 use service::{ConsumerTasks, Process};
 use sqlx::PgPool;
@@ -63,7 +63,7 @@ pub async fn run_consumer(
     process: &mut Process,
     tasks: ConsumerTasks,
     consumer: &'static str,
-    handler: impl Handler,
+    handler: SharedHandler,
     sabotage: Option<Sabotage>,
 ) {
     let pool = tasks.pool();
@@ -88,6 +88,6 @@ pub async fn run_consumer(
         };
         process.spawn("short memory", erasing);
     }
-    let handler = LabHandler::new(handler, pool, consumer, sabotage);
+    let handler = SharedHandler::new(LabHandler::new(handler, pool, consumer, sabotage));
     tasks.start_with(process, handler, |letters| LabDeadLetters::new(letters, sabotage));
 }

@@ -11,6 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
+use messaging::SharedHandler;
 use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, idempotency_key, open_orders};
 use outbox::Wake;
 use runtime::{Health, Needed, settings::exit_invalid_config};
@@ -60,7 +61,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         && process.read_at_start("the catalogue", || state.read_catalogue()).await?
         && process.read_at_start("the prices", || variant_state.read_prices()).await?
     {
-        let handler = OrderHandler::new(consumer.pool(), wake);
+        let handler = SharedHandler::new(OrderHandler::new(consumer.pool(), wake));
         process.watch_database(state.pool());
         let admin = consumer.admin_routes(handler.clone()).merge(relays.admin_routes());
         process.serve_admin(admin.merge(open_orders::admin_routes(consumer.pool())));

@@ -3,6 +3,7 @@
 use std::{process::ExitCode, sync::Arc};
 
 use billing::{HttpPaymentProvider, INBOX, PaymentHandler, PaymentWorker, SERVICE, Settings};
+use messaging::SharedHandler;
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process, RelayTasks};
 use tokio::sync::Notify;
@@ -25,7 +26,7 @@ async fn main() -> anyhow::Result<ExitCode> {
 
     if process.prepare().await {
         let payments_due = Arc::new(Notify::new());
-        let handler = PaymentHandler::new(consumer.pool(), payments_due.clone());
+        let handler = SharedHandler::new(PaymentHandler::new(consumer.pool(), payments_due.clone()));
         process.watch_database(consumer.pool());
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
         let worker = PaymentWorker::new(&settings, provider, relays.wake(), payments_due);

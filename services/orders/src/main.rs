@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use messaging::SharedHandler;
 use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, idempotency_key, open_orders};
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process, RelayTasks};
@@ -24,7 +25,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     process.serve(api::router(state.clone())?, health);
 
     if process.prepare().await && process.read_at_start("the catalogue", || state.read_catalogue()).await? {
-        let handler = OrderHandler::new(consumer.pool(), relays.wake());
+        let handler = SharedHandler::new(OrderHandler::new(consumer.pool(), relays.wake()));
         process.watch_database(state.pool());
         let admin = consumer.admin_routes(handler.clone()).merge(relays.admin_routes());
         process.serve_admin(admin.merge(open_orders::admin_routes(consumer.pool())));

@@ -16,6 +16,6 @@ pub use backoff::Backoff;
 pub use lane::{LANES, lane};
 pub use ports::{
     Applied, BrokerUnavailable, DeadLetter, DeadLetterStore, Failure, Handler, Incoming, Outgoing,
-    PublishOutcome, Publisher, Refusal,
+    PublishOutcome, Publisher, Refusal, SharedHandler,
 };
 pub use round_limiter::RoundLimiter;

@@ -1,4 +1,4 @@
-use std::{collections::HashSet, error::Error, future::Future};
+use std::{collections::HashSet, error::Error, future::Future, pin::Pin, sync::Arc};
 
 use events::Event;
 use uuid::Uuid;
@@ -143,6 +143,30 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// [`Failure`] says what the consumer should do with the group.
     fn apply(&self, group: &[Event]) -> impl Future<Output = Result<Applied, Failure>> + Send;
+}
+
+/// A handler of any type. What calls a handler is then compiled once: an asynchronous function is compiled again in each
+/// program that runs it with a type of its own, with all that it awaits.
+#[derive(Clone)]
+pub struct SharedHandler(Arc<Apply>);
+
+type Apply = dyn for<'group> Fn(&'group [Event]) -> Applying<'group> + Send + Sync;
+type Applying<'group> = Pin<Box<dyn Future<Output = Result<Applied, Failure>> + Send + 'group>>;
+
+impl SharedHandler {
+    pub fn new(handler: impl Handler) -> Self {
+        let handler = Arc::new(handler);
+        Self(Arc::new(move |group| {
+            let handler = handler.clone();
+            Box::pin(async move { handler.apply(group).await })
+        }))
+    }
+}
+
+impl Handler for SharedHandler {
+    async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
+        (self.0)(group).await
+    }
 }
 
 /// A message that could not be applied.

@@ -1,10 +1,10 @@
 //! Dead letters: messages that this service could not apply.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use events::Event;
 use inbox::{DeadLetterTable, Preview};
-use messaging::{Applied, Failure, Handler, Incoming};
+use messaging::{Applied, Failure, Handler, Incoming, SharedHandler};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Value, value::RawValue};
 use sqlx::{PgPool, types::Json};
@@ -165,10 +165,10 @@ pub struct ReplayResult {
 ///
 /// # Errors
 /// When the database fails. Effects that were committed by then stay.
-pub async fn replay<H: Handler>(
+pub async fn replay(
     pool: &PgPool,
     table: &DeadLetterTable,
-    handler: &Arc<H>,
+    handler: &SharedHandler,
     selection: &Selection<i64>,
     policy: ReplayPolicy,
 ) -> Result<Page<ReplayResult>, sqlx::Error> {
@@ -218,10 +218,10 @@ pub async fn replay<H: Handler>(
     Ok(Page { items, next })
 }
 
-struct Replay<'a, H> {
+struct Replay<'a> {
     pool: &'a PgPool,
     table: &'a DeadLetterTable,
-    handler: &'a Arc<H>,
+    handler: &'a SharedHandler,
     policy: ReplayPolicy,
     dry_run: bool,
 }
@@ -232,7 +232,7 @@ struct Replayed {
     unavailable: bool,
 }
 
-impl<H: Handler> Replay<'_, H> {
+impl Replay<'_> {
     /// Replays one dead letter. `is_follower`: what it waited behind was replayed just now, or would have been.
     async fn one(&self, id: i64, is_follower: bool) -> Result<Replayed, sqlx::Error> {
         let row = sqlx::query!(

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use axum::{
     Json, Router,
     extract::State,
@@ -7,7 +5,7 @@ use axum::{
     routing::{get, post},
 };
 use inbox::{DeadLetterTable, Inbox};
-use messaging::Handler;
+use messaging::SharedHandler;
 use outbox::Wake;
 use runtime::problem::Problem;
 use serde::Deserialize;
@@ -142,57 +140,47 @@ impl OutboxState {
     }
 }
 
-struct DeadLetterState<H> {
+#[derive(Clone)]
+struct DeadLetterState {
     pool: PgPool,
     table: DeadLetterTable,
-    handler: Arc<H>,
+    handler: SharedHandler,
     policy: ReplayPolicy,
 }
 
-impl<H> Clone for DeadLetterState<H> {
-    fn clone(&self) -> Self {
-        Self {
-            pool: self.pool.clone(),
-            table: self.table.clone(),
-            handler: self.handler.clone(),
-            policy: self.policy,
-        }
-    }
-}
-
 /// `/admin/dead-letters…`. Replays use the service's own `handler`.
-pub fn dead_letter_routes<H: Handler>(
+pub fn dead_letter_routes(
     pool: PgPool,
     inbox: Inbox,
-    handler: H,
+    handler: SharedHandler,
     policy: ReplayPolicy,
 ) -> Router {
     let table = DeadLetterTable::new(pool.clone(), inbox);
     Router::new()
-        .route("/admin/dead-letters", get(list_letters::<H>))
-        .route("/admin/dead-letters/{id}", get(show_letter::<H>))
-        .route("/admin/dead-letters/replay", post(replay_letters::<H>))
-        .route("/admin/dead-letters/discard", post(discard_letters::<H>))
-        .with_state(DeadLetterState { pool, table, handler: Arc::new(handler), policy })
+        .route("/admin/dead-letters", get(list_letters))
+        .route("/admin/dead-letters/{id}", get(show_letter))
+        .route("/admin/dead-letters/replay", post(replay_letters))
+        .route("/admin/dead-letters/discard", post(discard_letters))
+        .with_state(DeadLetterState { pool, table, handler, policy })
 }
 
-async fn list_letters<H: Handler>(
-    State(state): State<DeadLetterState<H>>,
+async fn list_letters(
+    State(state): State<DeadLetterState>,
     Params(params): Params<ListParams>,
 ) -> Result<Json<Page<dead_letters::DeadLetter>>, Problem> {
     Ok(Json(dead_letters::list(&state.pool, params.after, params.limit(), params.all).await?))
 }
 
-async fn show_letter<H: Handler>(
-    State(state): State<DeadLetterState<H>>,
+async fn show_letter(
+    State(state): State<DeadLetterState>,
     PathId(id): PathId<i64>,
 ) -> Result<Json<dead_letters::DeadLetter>, Problem> {
     let letter = dead_letters::show(&state.pool, id).await?;
     letter.map(Json).ok_or_else(|| Problem::not_found("there is no dead letter with this id"))
 }
 
-async fn replay_letters<H: Handler>(
-    State(state): State<DeadLetterState<H>>,
+async fn replay_letters(
+    State(state): State<DeadLetterState>,
     Body(selection): Body<Selection<i64>>,
 ) -> Result<Json<Page<dead_letters::ReplayResult>>, Problem> {
     selection.check(dead_letters::MAX_REPLAY)?;
@@ -211,8 +199,8 @@ struct DiscardLetters {
     note: Note,
 }
 
-async fn discard_letters<H: Handler>(
-    State(state): State<DeadLetterState<H>>,
+async fn discard_letters(
+    State(state): State<DeadLetterState>,
     Body(body): Body<DiscardLetters>,
 ) -> Result<Json<dead_letters::Discard>, Problem> {
     let note = body.note.as_str();

@@ -2,7 +2,7 @@ use axum::Router;
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint};
 use database::{DatabaseHealth, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
-use messaging::{DeadLetterStore, Handler};
+use messaging::{DeadLetterStore, SharedHandler};
 use operator::ReplayPolicy;
 use sqlx::PgPool;
 
@@ -65,11 +65,11 @@ impl ConsumerTasks {
     }
 
     /// The admin routes of the dead letters. `handler` applies those that are replayed.
-    pub fn admin_routes(&self, handler: impl Handler) -> Router {
+    pub fn admin_routes(&self, handler: SharedHandler) -> Router {
         operator::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
     }
 
-    pub fn start(self, process: &mut Process, handler: impl Handler) {
+    pub fn start(self, process: &mut Process, handler: SharedHandler) {
         self.start_with(process, handler, |letters| letters);
     }
 
@@ -77,7 +77,7 @@ impl ConsumerTasks {
     pub fn start_with<L: DeadLetterStore>(
         self,
         process: &mut Process,
-        handler: impl Handler,
+        handler: SharedHandler,
         around: impl FnOnce(DeadLetterTable) -> L,
     ) {
         let Self { inbox, endpoint, pool, .. } = self;

@@ -1,5 +1,6 @@
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    pin::Pin,
     process::ExitCode,
     time::Duration,
 };
@@ -137,21 +138,25 @@ impl Process {
     /// Waits for the database, brings its schema up to date, and tries the broker once. `false`: the stop came first, and
     /// only [`run`](Self::run) is left to call. An unavailable broker is waited for later, by the tasks that need it; a
     /// broker or a database that refuses this service ends the process.
-    pub async fn prepare(&mut self) -> bool {
-        let Service { prefix, migrations, .. } = self.service;
-        let preparing = database::prepare(&self.database_url, migrations, &self.stop);
-        match self.tasks.run_until_stop(preparing).await {
-            Some(Ok(true)) => {}
-            Some(Ok(false)) | None => return false,
-            Some(Err(invalid)) => {
-                settings::exit_invalid_config(&format!("{prefix}DATABASE_URL: {}", invalid.0));
+    ///
+    /// Boxed: each service would otherwise compile all that this awaits once more.
+    pub fn prepare(&mut self) -> Pin<Box<dyn Future<Output = bool> + '_>> {
+        Box::pin(async move {
+            let Service { prefix, migrations, .. } = self.service;
+            let preparing = database::prepare(&self.database_url, migrations, &self.stop);
+            match self.tasks.run_until_stop(preparing).await {
+                Some(Ok(true)) => {}
+                Some(Ok(false)) | None => return false,
+                Some(Err(invalid)) => {
+                    settings::exit_invalid_config(&format!("{prefix}DATABASE_URL: {}", invalid.0));
+                }
             }
-        }
-        match self.tasks.run_until_stop(self.endpoint.check()).await {
-            Some(Ok(())) => true,
-            Some(Err(error)) => settings::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")),
-            None => false,
-        }
+            match self.tasks.run_until_stop(self.endpoint.check()).await {
+                Some(Ok(())) => true,
+                Some(Err(error)) => settings::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")),
+                None => false,
+            }
+        })
     }
 
     /// Reads `what` the service needs once, after [`prepare`](Self::prepare). `false`: as there.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use inventory::{INBOX, SERVICE, Settings, StockHandler};
+use messaging::SharedHandler;
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process, RelayTasks};
 
@@ -21,7 +22,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         consumer.probe(),
     ));
     if process.prepare().await {
-        let handler = StockHandler::new(consumer.pool(), relays.wake());
+        let handler = SharedHandler::new(StockHandler::new(consumer.pool(), relays.wake()));
         process.watch_database(consumer.pool());
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
         relays.start_with(&mut process, sabotage::relay(sabotage));

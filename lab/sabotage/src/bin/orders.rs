@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use messaging::SharedHandler;
 use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, open_orders};
 use runtime::{Health, Needed};
 use service::{ConsumerTasks, Process, RelayTasks};
@@ -19,7 +20,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     let health = Health::new().with("database", Needed::Yes, process.database());
     process.serve(sabotage::api(sabotage, api::router(state.clone())?), health);
     if process.prepare().await && process.read_at_start("the catalogue", || state.read_catalogue()).await? {
-        let handler = OrderHandler::new(consumer.pool(), relays.wake());
+        let handler = SharedHandler::new(OrderHandler::new(consumer.pool(), relays.wake()));
         process.watch_database(state.pool());
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
         let caught_up = sabotage::caught_up(sabotage, consumer.caught_up());

@@ -5,7 +5,7 @@ use std::{
 
 use events::{Event, Line, Money, NewEvent, OrderCreated, TraceContext};
 use inbox::DeadLetterTable;
-use messaging::{Applied, DeadLetter, DeadLetterStore, Failure, Handler};
+use messaging::{Applied, DeadLetter, DeadLetterStore, Failure, Handler, SharedHandler};
 use operator::{
     ReplayPolicy, Selection,
     dead_letters::{self, Discard, ReplayOutcome, discard, list, replay, show},
@@ -52,25 +52,27 @@ impl Inbox {
     /// Replays one dead letter.
     async fn replay(
         &self,
-        handler: &Arc<OrderHandler>,
+        handler: &OrderHandler,
         id: i64,
         policy: ReplayPolicy,
     ) -> anyhow::Result<ReplayOutcome> {
-        let page = replay(&self.0.pool, &self.table(), handler, &by_id(&[id]), policy).await?;
+        let handler = SharedHandler::new(handler.clone());
+        let page = replay(&self.0.pool, &self.table(), &handler, &by_id(&[id]), policy).await?;
         assert_eq!((page.items.len(), page.next), (1, None), "{page:?}");
         Ok(page.items[0].outcome.clone())
     }
 }
 
 /// A service's handler, with a defect that a test can set and remove.
+#[derive(Clone)]
 struct OrderHandler {
     pool: PgPool,
-    defect: Mutex<Option<fn() -> Failure>>,
+    defect: Arc<Mutex<Option<fn() -> Failure>>>,
 }
 
 impl OrderHandler {
-    fn new(inbox: &Inbox) -> Arc<Self> {
-        Arc::new(Self { pool: inbox.0.pool.clone(), defect: Mutex::default() })
+    fn new(inbox: &Inbox) -> Self {
+        Self { pool: inbox.0.pool.clone(), defect: Arc::default() }
     }
 
     fn set_defect(&self, defect: Option<fn() -> Failure>) {
@@ -221,7 +223,7 @@ async fn replay_refuses_old_dead_letters_unless_it_is_forced() -> anyhow::Result
 #[tokio::test]
 async fn replay_of_all_goes_page_by_page_and_skips_resolved_dead_letters() -> anyhow::Result<()> {
     let inbox = Inbox::new().await?;
-    let (pool, handler) = (&inbox.0.pool, OrderHandler::new(&inbox));
+    let (pool, handler) = (&inbox.0.pool, SharedHandler::new(OrderHandler::new(&inbox)));
     let mut last = 0;
     for _ in 0..70 {
         last = inbox.save(&letter_with(&envelope())).await?;
@@ -243,7 +245,8 @@ async fn letter_that_is_discarded_during_a_replay_is_not_applied() -> anyhow::Re
     let inbox = Inbox::new().await?;
     let first = inbox.save(&letter_with(&envelope())).await?;
     let second = inbox.save(&letter_with(&envelope())).await?;
-    let (pool, table, handler) = (inbox.0.pool.clone(), inbox.table(), OrderHandler::new(&inbox));
+    let (pool, table) = (inbox.0.pool.clone(), inbox.table());
+    let handler = SharedHandler::new(OrderHandler::new(&inbox));
     // The replay of the first one waits for this transaction, then the discarding of the second one does.
     let turn = BILLING.begin(&pool).await?;
     let waiting = async |expected: i64| {
