@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
-/// `DEMO_HOME`, or `target/demo` of the checkout. Outside of a checkout a directory for temporary files.
+/// `DEMO_HOME`, or `target/demo` of the checkout, or `~/.local/state/outbox-demo`: never a directory that another user may have
+/// made, because addresses and tokens are read from it.
 pub(crate) fn home() -> PathBuf {
     if let Some(home) = std::env::var_os("DEMO_HOME") {
         return home.into();
     }
     match testbed::workspace_root() {
         Some(root) => root.join("target/demo"),
-        None => std::env::temp_dir().join("outbox-demo"),
+        None => std::env::home_dir().unwrap_or_default().join(".local/state/outbox-demo"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a command prints: lines for people, and with `--json` one document for programs.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -56,7 +57,7 @@ impl Terminal {
     pub(crate) fn print(&self, line: impl AsRef<str>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let clear = if std::mem::take(&mut state.drawn) { "\r\x1b[K" } else { "" };
-        let line = format!("{}{}", self.label, line.as_ref());
+        let line = format!("{}{}", self.label, printable(line.as_ref()));
         self.write(&format!("{clear}{line}\n"));
         if let Some(copy) = &self.copy {
             copy.lock().unwrap_or_else(PoisonError::into_inner).push(line);
@@ -77,13 +78,14 @@ impl Terminal {
 
     /// Shows progress: drawn over the last line on a terminal, a line of its own every few seconds elsewhere.
     pub(crate) fn progress(&self, line: impl AsRef<str>) {
+        let line = printable(line.as_ref());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.live {
             state.drawn = true;
-            self.write(&format!("\r\x1b[K{}", line.as_ref()));
+            self.write(&format!("\r\x1b[K{line}"));
         } else if state.last_plain.is_none_or(|last| last.elapsed() >= PLAIN_PROGRESS_INTERVAL) {
             state.last_plain = Some(Instant::now());
-            self.write(&format!("{}{}\n", self.label, line.as_ref()));
+            self.write(&format!("{}{line}\n", self.label));
         }
     }
 
@@ -111,5 +113,29 @@ impl Terminal {
             let mut out = std::io::stdout();
             out.write_all(text.as_bytes()).and_then(|()| out.flush())
         };
+    }
+}
+
+/// Escapes control characters, except line breaks and tabs. Lines quote what a message holds, and a message must not be able to
+/// clear the screen, or to hide a line from the person who reads it.
+fn printable(line: &str) -> Cow<'_, str> {
+    let is_unsafe = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !line.contains(is_unsafe) {
+        return Cow::Borrowed(line);
+    }
+    line.chars().map(|c| if is_unsafe(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_cannot_write_escape_sequences_to_the_terminal() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let terminal = Terminal::new(false).copied_to(lines.clone());
+        terminal.print("\u{1b}[2J\u{1b}[H\u{9b}8mNothing\tis set aside.\r\u{7}\nä");
+        let printed = lines.lock().unwrap().concat();
+        assert_eq!(printed, "\\u{1b}[2J\\u{1b}[H\\u{9b}8mNothing\tis set aside.\\u{d}\\u{7}\nä");
     }
 }

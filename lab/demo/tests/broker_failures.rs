@@ -84,7 +84,7 @@ static FAILURES: [Failure; 9] = [
     Failure {
         name: "refusing our password",
         inject: |subject| Box::pin(subject.refuse_password()),
-        repair: |subject| Box::pin(subject.api.set_password("shop")),
+        repair: |subject| Box::pin(subject.api.restore_password()),
         counts_attempts: false,
         repaired_by_services: false,
         with_orders: true,
@@ -249,7 +249,7 @@ impl Subject {
     /// Sets another password for the services' user. Open connections would stay open, so they are closed as well.
     async fn refuse_password(&self) -> Result<()> {
         self.api.await_connections().await?;
-        self.api.set_password("another").await?;
+        self.api.change_password().await?;
         self.api.close_connections().await.map(drop)
     }
 }

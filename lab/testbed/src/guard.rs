@@ -7,7 +7,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::{fs::OpenOptionsExt as _, process::CommandExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -43,7 +43,8 @@ pub struct GuardedProcess {
 impl GuardedProcess {
     /// Starts `command` and appends its output to `log`.
     pub fn spawn(command: &Command, log: &Path) -> Result<Self> {
-        let out = File::options().create(true).append(true).open(log);
+        // Logs quote statements and requests.
+        let out = File::options().create(true).append(true).mode(0o600).open(log);
         let out = out.with_context(|| format!("failed to open {}", log.display()))?;
         let mut shell = Command::new("sh");
         shell.args(["-c", GUARD_SCRIPT, "guard"]).arg(command.get_program()).args(command.get_args());

@@ -1,7 +1,5 @@
 //! PostgreSQL as a local process.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -45,16 +43,13 @@ pub(crate) fn create(port: u16, password: &str) -> Result<LocalServer> {
     // `initdb` and `postgres` refuse to run as root.
     let user = is_root().then_some("postgres");
     let dir = PrivateDir::new("postgres", user)?;
-    let data = dir.path().join("data");
+    let data = dir.directory_of(user, "data")?;
     let run = |program: &str| match user {
         Some(user) => command_as(user, bin.join(program)),
         None => Command::new(bin.join(program)),
     };
 
-    let password_file = dir.path().join("password");
-    std::fs::write(&password_file, password)?;
-    // Others cannot read the file in spite of its mode: only the server's user can enter the directory.
-    std::fs::set_permissions(&password_file, Permissions::from_mode(0o644))?;
+    let password_file = dir.secret_of(user, "password", password)?;
     let mut initdb = run("initdb");
     initdb.arg("-D").arg(&data).arg("--pwfile").arg(&password_file).current_dir(dir.path());
     // `--no-sync`: the files of an empty cluster need not survive a power cut.

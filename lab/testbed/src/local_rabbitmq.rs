@@ -9,7 +9,7 @@ use crate::guard::GuardedProcess;
 use crate::local_server::LocalServer;
 use crate::ports::free_port;
 use crate::private_dir::PrivateDir;
-use crate::server_settings::{RABBITMQ_PASSWORD, RABBITMQ_USER, RABBITMQ_VHOST};
+use crate::server_settings::{RABBITMQ_USER, RABBITMQ_VHOST};
 
 /// Finds the script that starts a RabbitMQ node. The error says in one line how to install it.
 pub fn find() -> Result<PathBuf> {
@@ -32,14 +32,14 @@ pub fn find() -> Result<PathBuf> {
 }
 
 /// Prepares a new, empty node; only its name server is started. `port` is for AMQP, `api_port` for the management API.
-pub(crate) fn create(port: u16, api_port: u16) -> Result<LocalServer> {
+pub(crate) fn create(port: u16, api_port: u16, password: &str) -> Result<LocalServer> {
     let script = find()?;
     let dir = PrivateDir::new("rabbitmq", None)?;
     let at = |name: &str| dir.path().join(name);
     for name in ["home", "log", "mnesia"] {
         std::fs::create_dir(at(name))?;
     }
-    std::fs::write(at("rabbitmq.conf"), config(port, api_port))?;
+    std::fs::write(at("rabbitmq.conf"), config(port, api_port, password))?;
     std::fs::write(at("advanced.config"), "[].\n")?;
     std::fs::write(at("enabled_plugins"), "[rabbitmq_management].\n")?;
     // An empty file, so that the system's `rabbitmq-env.conf` is not read.
@@ -86,14 +86,14 @@ fn start_name_server(port: u16, dir: &Path) -> Result<GuardedProcess> {
     GuardedProcess::spawn(&epmd, &dir.join("epmd.log"))
 }
 
-fn config(port: u16, api_port: u16) -> String {
+fn config(port: u16, api_port: u16, password: &str) -> String {
     let lines = [
         format!("listeners.tcp.1 = 127.0.0.1:{port}"),
         "management.tcp.ip = 127.0.0.1".to_owned(),
         format!("management.tcp.port = {api_port}"),
         format!("default_vhost = {RABBITMQ_VHOST}"),
         format!("default_user = {RABBITMQ_USER}"),
-        format!("default_pass = {RABBITMQ_PASSWORD}"),
+        format!("default_pass = {password}"),
         "default_user_tags.administrator = true".to_owned(),
         // The default is a share of the machine's memory, which other programs may need.
         "vm_memory_high_watermark.absolute = 1GB".to_owned(),

@@ -6,13 +6,14 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::container::{Container, ContainerSpec, RABBITMQ_IMAGE};
 use crate::home::Home;
 use crate::local_rabbitmq;
 use crate::ports::free_port;
 use crate::server::Server;
-use crate::server_settings::{RABBITMQ_PASSWORD as PASSWORD, RABBITMQ_USER as USER, RABBITMQ_VHOST as VHOST};
+use crate::server_settings::{RABBITMQ_USER as USER, RABBITMQ_VHOST as VHOST};
 
 /// A start usually takes five seconds, and longer while two cores also compile.
 const READY_DEADLINE: Duration = Duration::from_secs(120);
@@ -25,6 +26,7 @@ pub struct Rabbitmq {
     server: Server,
     port: u16,
     api_port: u16,
+    password: String,
 }
 
 impl Rabbitmq {
@@ -40,9 +42,11 @@ impl Rabbitmq {
     /// Like [`Rabbitmq::private`], but in `home`.
     pub async fn private_in(home: Home) -> Result<Self> {
         let (port, api_port) = (free_port()?, free_port()?);
+        // Who has it can publish any event: other users of this machine must not be able to guess it.
+        let password = Uuid::new_v4().simple().to_string();
         let server = match home {
             Home::Local => {
-                let server = local_rabbitmq::create(port, api_port)?;
+                let server = local_rabbitmq::create(port, api_port, &password)?;
                 server.process.start()?;
                 Server::Local(Box::new(server))
             }
@@ -52,7 +56,7 @@ impl Rabbitmq {
                     image: RABBITMQ_IMAGE,
                     env: vec![
                         ("RABBITMQ_DEFAULT_USER", USER.to_owned()),
-                        ("RABBITMQ_DEFAULT_PASS", PASSWORD.to_owned()),
+                        ("RABBITMQ_DEFAULT_PASS", password.clone()),
                         ("RABBITMQ_DEFAULT_VHOST", VHOST.to_owned()),
                     ],
                     args: Vec::new(),
@@ -61,7 +65,7 @@ impl Rabbitmq {
                 Server::Container(Container::start_new(spec).await?)
             }
         };
-        let broker = Self { server, port, api_port };
+        let broker = Self { server, port, api_port, password };
         broker.wait_ready().await?;
         Ok(broker)
     }
@@ -73,12 +77,12 @@ impl Rabbitmq {
 
     /// The AMQP URL without a virtual host.
     pub fn base_url(&self) -> String {
-        format!("amqp://{USER}:{PASSWORD}@127.0.0.1:{}", self.port)
+        format!("amqp://{USER}:{}@127.0.0.1:{}", self.password, self.port)
     }
 
     /// The management API's URL. Its statistics are seconds old: to count the messages in a queue, use AMQP.
     pub fn api_url(&self) -> String {
-        format!("http://{USER}:{PASSWORD}@127.0.0.1:{}", self.api_port)
+        format!("http://{USER}:{}@127.0.0.1:{}", self.password, self.api_port)
     }
 
     /// Sends SIGKILL to the broker.

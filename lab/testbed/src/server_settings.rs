@@ -4,5 +4,4 @@
 pub(crate) const POSTGRES_MAX_CONNECTIONS: &str = "max_connections=400";
 
 pub(crate) const RABBITMQ_USER: &str = "shop";
-pub(crate) const RABBITMQ_PASSWORD: &str = "shop";
 pub(crate) const RABBITMQ_VHOST: &str = "shop";

@@ -3,8 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
+use reqwest::Url;
 use serde_json::{Value, json};
 use testbed::eventually;
+use uuid::Uuid;
 
 use super::stage::CONDITION_DEADLINE;
 
@@ -17,7 +19,7 @@ const BINDINGS: usize = 11;
 const ROLES: [&str; 3] = ["publisher", "consumer", "collector"];
 const SERVICES: usize = 3;
 
-/// The user that [`BrokerApi::create_operator`] creates, and its password.
+/// The user that [`BrokerApi::create_operator`] creates.
 const OPERATOR: &str = "operator";
 
 /// Access to the virtual host `shop` of a broker, or to another one.
@@ -27,30 +29,45 @@ pub struct BrokerApi {
     /// With a user and its password.
     url: String,
     vhost: String,
+    /// The password of that user, which is also the services' user.
+    password: String,
 }
 
 impl BrokerApi {
-    /// By the URL of the API and the name of a virtual host.
+    /// By the URL of the API, with a user and its password, and the name of a virtual host.
     ///
     /// # Errors
-    /// When no HTTP client can be built.
+    /// When the URL is invalid, or no HTTP client can be built.
     pub fn new(url: impl Into<String>, vhost: impl Into<String>) -> Result<Self> {
         let client = reqwest::Client::builder().no_proxy().timeout(REQUEST_DEADLINE).build()?;
-        Ok(Self { client, url: url.into(), vhost: vhost.into() })
+        let url: String = url.into();
+        let password = Url::parse(&url)?.password().unwrap_or_default().to_owned();
+        Ok(Self { client, url, vhost: vhost.into(), password })
     }
 
     /// Creates an administrator, and uses it from now on: it stays one whatever happens to the services' user.
     pub async fn create_operator(&mut self) -> Result<()> {
-        let operator = json!({ "password": OPERATOR, "tags": "administrator" });
+        let password = Uuid::new_v4().simple().to_string();
+        let operator = json!({ "password": password, "tags": "administrator" });
         self.put(&format!("users/{OPERATOR}"), &operator).await?;
         let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
         self.put(&format!("permissions/{}/{OPERATOR}", self.vhost), &all).await?;
-        self.url = self.url.replace("shop:shop@", &format!("{OPERATOR}:{OPERATOR}@"));
+        let (_, address) = self.url.split_once('@').context("the URL has no user")?;
+        self.url = format!("http://{OPERATOR}:{password}@{address}");
         Ok(())
     }
 
-    /// Sets the password of the services' user. Open connections stay open: see [`close_connections`](Self::close_connections).
-    pub async fn set_password(&self, password: &str) -> Result<()> {
+    /// Gives the services' user another password. Open connections stay open: see [`close_connections`](Self::close_connections).
+    pub async fn change_password(&self) -> Result<()> {
+        self.set_password("another").await
+    }
+
+    /// Undoes [`change_password`](Self::change_password).
+    pub async fn restore_password(&self) -> Result<()> {
+        self.set_password(&self.password).await
+    }
+
+    async fn set_password(&self, password: &str) -> Result<()> {
         self.put("users/shop", &json!({ "password": password, "tags": "administrator" })).await
     }
 

@@ -66,12 +66,12 @@ async fn password(run: &DrillRun<'_>) -> Result<Report> {
     let before = services.map(|service| own.processes.pid(service));
     let load = run.steady().await;
     api.await_connections().await?;
-    api.set_password("another").await?;
+    api.change_password().await?;
     let closed = api.close_connections().await?;
     run.phase("outage", format!("changed the password, and closed {closed} connections"));
     let lost = run.lost_connection("orders", "publisher").await;
     let accepted = run.accepted_meanwhile().await;
-    api.set_password("shop").await?;
+    api.restore_password().await?;
     let summary = run.end(load).await?;
     let same = Fact {
         what: "the same three processes run as before".to_owned(),
