@@ -48,7 +48,7 @@ enum Command {
     Up,
     /// Serve a live page over the running system. `demo up` starts it too.
     Board {
-        /// Where it listens. A program that can reach it can break the system.
+        /// Where it listens: on loopback, or in a container. A program that can reach it can break the system.
         #[arg(long, default_value = "127.0.0.1:8090")]
         address: SocketAddr,
     },

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Notify};
@@ -20,6 +20,9 @@ use crate::target::ActiveFaults;
 /// Longer than the slowest action, a broker's start on a busy machine.
 const ACTION_DEADLINE: Duration = Duration::from_secs(150);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+
+/// The longest first line, in bytes. A token has 32.
+const MAX_TOKEN_LINE: u64 = 64;
 
 /// A client's connection to `demo up`.
 #[derive(Debug)]
@@ -96,9 +99,12 @@ async fn serve_client(
     faults: &mut ActiveFaults,
 ) -> Result<()> {
     let (read, mut write) = stream.into_split();
-    let mut lines = BufReader::new(read).lines();
-    let first = timeout(CONNECT_DEADLINE, lines.next_line()).await??;
-    ensure!(first.as_deref() == Some(token), "wrong token");
+    let (mut read, mut first) = (BufReader::new(read), String::new());
+    // Bounded: any user of the machine can connect.
+    let mut bounded = (&mut read).take(MAX_TOKEN_LINE);
+    timeout(CONNECT_DEADLINE, bounded.read_line(&mut first)).await??;
+    ensure!(first.trim_end() == token, "wrong token");
+    let mut lines = read.lines();
     write.write_all(b"ok\n").await?;
     while let Some(line) = lines.next_line().await? {
         let answer = match execute(&line, system, stop, faults).await {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use sqlx::{Connection as _, PgConnection};
 use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
-use uuid::Uuid;
 
 use crate::alteration::Alteration;
 use crate::choice::Choice;
@@ -62,7 +61,7 @@ impl LocalSystem {
         sqlx::raw_sql("create database shop").execute(&mut admin).await?;
         admin.close().await?;
         let admin_url = postgres.admin_url("shop");
-        let passwords = Passwords::all(&Uuid::new_v4().simple().to_string());
+        let passwords = Passwords::random();
         testbed::bootstrap(&admin_url, &passwords).await?;
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
 

@@ -19,6 +19,11 @@ pub(crate) fn state() -> PathBuf {
     home().join("state.json")
 }
 
+/// The auditor's password, for `psql`.
+pub(crate) fn pgpass() -> PathBuf {
+    home().join("pgpass")
+}
+
 /// The services' logs when they run without Docker.
 pub(crate) fn logs() -> PathBuf {
     home().join("logs")

@@ -63,7 +63,7 @@ impl RunningSystem {
             return Ok(Some(Self::new(orders_url, Access::Network(Box::new(system)), false)));
         }
         if home != Some(Home::Docker)
-            && let Some(State { addresses, control, token }) = State::read()
+            && let Some(State { addresses, control, token, .. }) = State::read()
             && let Ok(acting) = Control::connect(&control, &token).await
             && let Ok(asking) = Control::connect(&control, &token).await
         {

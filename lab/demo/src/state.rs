@@ -2,8 +2,10 @@
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
 use crate::paths;
@@ -57,6 +59,8 @@ impl Addresses {
 pub(crate) struct State {
     #[serde(flatten)]
     pub(crate) addresses: Addresses,
+    /// The order service's database, with its login: labs start a second order service.
+    pub(crate) orders_database_url: String,
     /// The address at which `demo up` accepts commands.
     pub(crate) control: String,
     /// What a command has to send first.
@@ -65,13 +69,24 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn write(&self) -> Result<()> {
-        let path = paths::state();
         std::fs::create_dir_all(paths::home())?;
-        let _ = std::fs::remove_file(&path);
-        let file = std::fs::File::options().create_new(true).write(true).mode(0o600).open(&path);
-        let mut file = file.with_context(|| format!("failed to create {}", path.display()))?;
-        file.write_all(&serde_json::to_vec_pretty(self)?)?;
-        Ok(())
+        write_secret(&paths::state(), &serde_json::to_vec_pretty(self)?)?;
+        write_secret(&paths::pgpass(), self.password_line()?.as_bytes())
+    }
+
+    /// The auditor's login in the form of PostgreSQL's password file: on a command line every user of the machine could read
+    /// the password.
+    fn password_line(&self) -> Result<String> {
+        let url = Url::parse(&self.addresses.auditor_url)?;
+        let (user, password) = (url.username(), url.password().unwrap_or_default());
+        Ok(format!("*:{}:*:{user}:{password}\n", url.port().unwrap_or(5432)))
+    }
+
+    /// The command that opens the database as the auditor.
+    pub(crate) fn psql(&self) -> Result<String> {
+        let mut url = Url::parse(&self.addresses.auditor_url)?;
+        let _ = url.set_password(None);
+        Ok(format!("PGPASSFILE={} psql {url}", paths::pgpass().display()))
     }
 
     /// Returns `None` if there is no file that can be read. A file is no proof that the system runs: the process that
@@ -82,5 +97,14 @@ impl State {
 
     pub(crate) fn remove() {
         let _ = std::fs::remove_file(paths::state());
+        let _ = std::fs::remove_file(paths::pgpass());
     }
+}
+
+/// Writes a file that only this user can read.
+fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
+    let _ = std::fs::remove_file(path);
+    let file = std::fs::File::options().create_new(true).write(true).mode(0o600).open(path);
+    let mut file = file.with_context(|| format!("failed to create {}", path.display()))?;
+    Ok(file.write_all(content)?)
 }

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, anyhow};
 use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::eventually::eventually;
 
@@ -24,6 +25,18 @@ pub struct Passwords {
 }
 
 impl Passwords {
+    /// A password for each login that no other user of this machine can guess.
+    pub fn random() -> Self {
+        let password = || Uuid::new_v4().simple().to_string();
+        Self {
+            orders: password(),
+            inventory: password(),
+            billing: password(),
+            provider: password(),
+            auditor: password(),
+        }
+    }
+
     /// The same password for all five logins, for servers that run only as long as a test.
     pub fn all(password: &str) -> Self {
         let password = || password.to_owned();

@@ -16,9 +16,10 @@ const POLICY: &str =
 const TOKEN: &str = "x-board-token";
 
 /// Checks every request: a foreign name in `Host` is a page that has pointed its own name at this machine (DNS rebinding).
-/// A change also needs the page's own origin, its token, and a JSON body.
+/// What a page from elsewhere requests is refused, except the page itself, which a link may lead to: reading can take a place
+/// in `/stream`, or start processes. A change also needs the page's own origin, its token, and a JSON body.
 pub(crate) async fn guard(State(state): State<BoardState>, request: Request, next: Next) -> Response {
-    if let Err(refusal) = check(&state, request.method(), request.headers()) {
+    if let Err(refusal) = check(&state, request.method(), request.uri().path(), request.headers()) {
         return refusal.into_response();
     }
     let mut response = next.run(request).await;
@@ -28,10 +29,20 @@ pub(crate) async fn guard(State(state): State<BoardState>, request: Request, nex
     response
 }
 
-fn check(state: &BoardState, method: &Method, headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
+fn check(
+    state: &BoardState,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<(), (StatusCode, &'static str)> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !is_own(header(HOST.as_str()), state.port) {
         return Err((StatusCode::MISDIRECTED_REQUEST, "this is not the board's host name"));
+    }
+    // Every browser sends it, and no page can change it. Other programs send none.
+    let is_foreign = !["", "same-origin", "none"].contains(&header("sec-fetch-site"));
+    if is_foreign && path != "/" {
+        return Err((StatusCode::FORBIDDEN, "only the board's own page may do this"));
     }
     if method == Method::GET {
         return Ok(());

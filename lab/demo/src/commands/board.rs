@@ -2,17 +2,23 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use tokio::net::TcpListener;
 
 use crate::board;
 use crate::choice::Choice;
+use crate::network_system::NetworkSystem;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
 /// Serves the page until it is interrupted.
 pub(crate) async fn run(choice: Choice, address: SocketAddr, terminal: &Terminal) -> Result<Verdict> {
+    // In a container the published port decides who can reach it.
+    ensure!(
+        address.ip().is_loopback() || NetworkSystem::from_env().is_some(),
+        "a program that reaches the board can break the system: outside of a container it listens on loopback only"
+    );
     let system = RunningSystem::require(choice).await?;
     let listener =
         TcpListener::bind(address).await.with_context(|| format!("failed to listen on {address}"))?;

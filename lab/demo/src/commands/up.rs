@@ -44,6 +44,7 @@ async fn local(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let state = State {
         addresses: system.addresses()?,
+        orders_database_url: system.orders_database().to_owned(),
         control: listener.local_addr()?.to_string(),
         token: Uuid::new_v4().simple().to_string(),
     };
@@ -65,13 +66,14 @@ async fn local(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
     terminal.print(format!("  inventory   {}/metrics", addresses.inventory_url));
     terminal.print(format!("  billing     {}/metrics", addresses.billing_url));
     terminal.print(format!("  provider    {}/faults", addresses.provider_url));
-    terminal.print(format!("  database    psql {}", addresses.auditor_url));
+    terminal.print(format!("  database    {}", state.psql()?));
     terminal.print(format!("  RabbitMQ    {}", addresses.rabbitmq_api));
     terminal.print(format!("              {}", addresses.amqp_url));
     terminal.print(format!("  logs        {}", system.processes.logs().display()));
     terminal.print("");
     terminal.print("Ctrl-C stops everything.");
-    terminal.document(&state)?;
+    // Not the file itself: what a program prints ends up in logs, and it holds passwords.
+    terminal.document(&serde_json::json!({ "ordersUrl": addresses.orders_url, "state": paths::state() }))?;
 
     tokio::select! {
         interrupted = interrupted() => interrupted?,

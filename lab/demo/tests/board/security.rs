@@ -33,6 +33,16 @@ async fn board_obeys_its_own_page_only() -> Result<()> {
     }
     let rebound = client.get(&shop.board).header("host", "evil.example").send().await?;
     ensure!(rebound.status() == 421, "{}", rebound.status());
+    for (path, site, expected) in [
+        ("recording", "cross-site", 403),
+        ("failed", "same-site", 403),
+        ("failed", "same-origin", 200),
+        ("", "cross-site", 200),
+    ] {
+        let request = client.get(format!("{}/{path}", shop.board)).header("sec-fetch-site", site);
+        let status = request.send().await?.status();
+        ensure!(status == expected, "/{path} for a page of {site} was answered with {status}");
+    }
     // Seventeen streams.
     let mut open = vec![];
     for number in 0..17 {
