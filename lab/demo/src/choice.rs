@@ -1,9 +1,9 @@
 //! The choice between Docker and this machine's own servers.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use testbed::{
-    Home, IMAGES, Postgres, Rabbitmq, can_install, find_faketime, install_missing, install_package,
+    Home, IMAGES, Postgres, Rabbitmq, can_install, find_faketime, install_missing, install_packages,
     missing_packages,
 };
 use tokio::process::Command;
@@ -69,8 +69,9 @@ impl Choice {
         if !self.may_install || can_install().is_err() {
             return Err(missing);
         }
+        confirm(package, terminal).await?;
         terminal.print(format!("Installing {package} with apt-get (--no-install prevents this) …"));
-        install_package(package, |step| terminal.print(format!("  {step}"))).await
+        install_packages(&[package], |step| terminal.print(format!("  {step}"))).await
     }
 
     /// Chooses containers if an engine answers and has the images or can pull them. Otherwise it chooses this machine's
@@ -85,6 +86,10 @@ impl Choice {
             (Some(With::Docker) | None, None) => Ok(Home::Docker),
             (_, reason) => {
                 self.check_local(reason)?;
+                let missing = missing_packages();
+                if !missing.is_empty() {
+                    confirm(&missing.join(" and "), terminal).await?;
+                }
                 Ok(Home::Local)
             }
         }
@@ -135,6 +140,13 @@ impl Choice {
 }
 
 /// Checks that containers can be started, and pulls missing images.
+/// Asks before anything is installed, if a person can answer. Without a terminal the installation goes on.
+async fn confirm(packages: &str, terminal: &Terminal) -> Result<()> {
+    let agreed = terminal.ask(format!("Install {packages} with apt-get, as root? [Y/n] ")).await?;
+    ensure!(agreed, "nothing was installed");
+    Ok(())
+}
+
 async fn check_docker(terminal: &Terminal, with_compose: bool) -> Result<()> {
     testbed::engine_version().await.context("no container engine answers")?;
     if with_compose {

@@ -76,6 +76,17 @@ impl Terminal {
         self.print(format!("VERDICT  {}: {reason}", verdict.word()));
     }
 
+    /// Asks a question with the answer yes or no. Yes is the default, and the answer where no one can be asked.
+    pub(crate) async fn ask(&self, question: impl AsRef<str>) -> anyhow::Result<bool> {
+        if !self.live || !std::io::stdin().is_terminal() {
+            return Ok(true);
+        }
+        self.write(question.as_ref());
+        let answer = tokio::task::spawn_blocking(|| std::io::stdin().lines().next().transpose()).await??;
+        let answer = answer.unwrap_or_default().to_lowercase();
+        Ok(["", "y", "yes"].contains(&answer.trim()))
+    }
+
     /// Shows progress: drawn over the last line on a terminal, a line of its own every few seconds elsewhere.
     pub(crate) fn progress(&self, line: impl AsRef<str>) {
         let line = printable(line.as_ref());

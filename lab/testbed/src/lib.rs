@@ -46,7 +46,7 @@ pub use database::{TestDatabase, database};
 pub use eventually::{eventually, eventually_send};
 pub use faketime::find_faketime;
 pub use home::Home;
-pub use install::{can_install, install_missing, install_package, missing_packages};
+pub use install::{can_install, install_missing, install_packages, missing_packages};
 pub use local_postgres::find as find_postgres;
 pub use local_rabbitmq::find as find_rabbitmq;
 pub use ports::{free_port, is_free};
