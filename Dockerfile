@@ -1,9 +1,12 @@
-# An image for each service, and one for `demo`, from one build. Each has its own program and `demo`, in a layer that all of
-# them share: `demo` sets up the database, and calls the admin API of a service inside its container.
+# An image for each service, and one for `demo`, from one build. A service's image has its program and the C library that
+# this needs, and nothing else: no shell, no package manager, no tool of the lab. `<service> healthcheck` and
+# `<service> request` are for what needs an HTTP client inside its container.
 #
 #   docker build --target orders .      # or inventory, billing, payment-provider, lab; demo without a target
 
 FROM rust:1-slim-trixie AS build
+# `docker buildx build --sbom=true` lists what is in this stage too: the crates of Cargo.lock.
+ARG BUILDKIT_SBOM_SCAN_STAGE=true
 WORKDIR /src
 COPY . .
 # The registry and the target directory are build caches, so that a changed line rebuilds the crates of this workspace and
@@ -16,7 +19,8 @@ RUN --mount=type=cache,id=shop-cargo,target=/usr/local/cargo/registry \
     && cargo build --release --locked -p orders -p inventory -p billing -p payment-provider -p demo \
     && mkdir /out /demo \
     && for name in orders inventory billing payment-provider demo; do cp target/release/$name /out/; done \
-    && strip /out/*
+    && strip /out/* \
+    && mkdir /libraries && ldd /out/* | grep -o '/[^ :]*/l[di][^ ]*' | sort -u | xargs cp --parents -Lt /libraries
 
 # The lab's programs: `compose.lab.yaml` uses them. A build of the product skips this step.
 FROM build AS build-lab
@@ -31,24 +35,26 @@ COPY --from=build-lab /out/ /usr/local/bin/
 COPY --from=build --chown=65532:65532 /demo/ /var/lib/demo/
 USER 65532:65532
 
-FROM debian:trixie-slim AS base
-COPY --from=build /out/demo /usr/local/bin/
-# `demo` keeps its notes here. A volume that is mounted here belongs to the same user.
-COPY --from=build --chown=65532:65532 /demo/ /var/lib/demo/
+FROM scratch AS service
+COPY --from=build /libraries/ /
 # A number, so that "not root" can be checked without reading the image's user table.
 USER 65532:65532
 
-FROM base AS orders
+FROM service AS orders
 COPY --from=build /out/orders /usr/local/bin/
 
-FROM base AS inventory
+FROM service AS inventory
 COPY --from=build /out/inventory /usr/local/bin/
 
-FROM base AS billing
+FROM service AS billing
 COPY --from=build /out/billing /usr/local/bin/
 
-FROM base AS payment-provider
+FROM service AS payment-provider
 COPY --from=build /out/payment-provider /usr/local/bin/
 
-# The last one is what is built without a target.
-FROM base AS demo
+# The last one is what is built without a target. `demo` sets up the database, and is the proof without Rust.
+FROM debian:trixie-slim AS demo
+COPY --from=build /out/demo /usr/local/bin/
+# `demo` keeps its notes here. A volume that is mounted here belongs to the same user.
+COPY --from=build --chown=65532:65532 /demo/ /var/lib/demo/
+USER 65532:65532

@@ -166,12 +166,6 @@ enum Command {
     Fetch {
         /// Its address.
         url: String,
-        /// Send the admin token of this variable, and print the status in the first line.
-        #[arg(long)]
-        token_from: Option<String>,
-        /// Send standard input as the body.
-        #[arg(long, requires = "token_from")]
-        post: bool,
     },
 }
 
@@ -228,9 +222,7 @@ impl Cli {
             Some(Command::Reset) => or_interrupted(reset::run(choice, terminal)).await,
             Some(Command::Bootstrap) => or_interrupted(bootstrap::run(terminal)).await,
             Some(Command::Failed { command }) => or_interrupted(failed::run(choice, command, terminal)).await,
-            Some(Command::Fetch { url, token_from, post }) => {
-                or_interrupted(fetch::run(&url, token_from.as_deref(), post, terminal)).await
-            }
+            Some(Command::Fetch { url }) => or_interrupted(fetch::run(&url, terminal)).await,
         }
     }
 }

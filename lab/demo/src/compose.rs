@@ -129,24 +129,27 @@ impl Compose {
         Ok(self.exec("postgres", &psql, query).await?.trim().to_owned())
     }
 
-    /// Reads a service's metrics page. Only the order service's port is published, so `demo fetch` runs in a container.
+    /// Reads a service's metrics page.
     pub(crate) async fn metrics(&self, service: &str) -> Result<String> {
-        let port = match service {
-            "orders" => 8080,
-            "inventory" => 8081,
-            _ => 8082,
-        };
-        self.exec("orders", &format!("demo fetch http://{service}:{port}/metrics"), "").await
+        let (status, page) = self.request(service, "/metrics", None).await?;
+        ensure!(status == 200, "{service} answered {status}: {page}");
+        Ok(page)
     }
 
-    /// Sends a request to a service's admin API. It listens on the container's own loopback only, and the token is in
-    /// the container's environment, so `demo fetch` runs in the container.
-    pub(crate) async fn admin(&self, service: &str, path: &str, body: Option<&str>) -> Result<(u16, String)> {
-        let variable = format!("{}_ADMIN_TOKEN", service.to_uppercase());
-        let post = if body.is_some() { " --post" } else { "" };
-        let fetch = format!("demo fetch --token-from {variable}{post} http://127.0.0.1:9080{path}");
-        let answer = self.exec(service, &fetch, body.unwrap_or_default()).await?;
-        let (status, body) = answer.split_once('\n').context("`demo fetch` printed nothing")?;
+    /// Sends a request to a service, and returns the status and the body of the answer. Only the order service's port is published,
+    /// the admin API listens on the container's own loopback, and its token is in the container's environment. So the service's
+    /// own program sends it, in the container.
+    pub(crate) async fn request(
+        &self,
+        service: &str,
+        path: &str,
+        body: Option<&str>,
+    ) -> Result<(u16, String)> {
+        let method = if body.is_some() { "post" } else { "get" };
+        let answer =
+            self.exec(service, &format!("{service} {method} {path}"), body.unwrap_or_default()).await?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("the answer has no head")?;
+        let status = head.split(' ').nth(1).context("the answer has no status")?;
         Ok((status.parse()?, body.to_owned()))
     }
 

@@ -94,6 +94,14 @@ impl LocalSystem {
             provider_url: url("provider")?,
             auditor_url: self.urls.auditor.clone(),
             admin_url: self.postgres.admin_url("shop"),
+            databases: [
+                ("orders", &self.urls.orders),
+                ("inventory", &self.urls.inventory),
+                ("billing", &self.urls.billing),
+                ("provider", &self.urls.provider),
+            ]
+            .map(|(login, url)| (login.to_owned(), url.clone()))
+            .into(),
             amqp_url: self.rabbitmq.url(),
             rabbitmq_api: self.rabbitmq.api_url(),
             admin: AdminUrls {

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::http;
 use crate::proxies::Proxies;
+use crate::running_system::LOGINS;
 use crate::state::{Addresses, AdminUrls};
 use crate::target::{Action, Target};
 use crate::terminal::Terminal;
@@ -46,7 +47,14 @@ impl NetworkSystem {
             billing_url: read("DEMO_BILLING_URL")?,
             provider_url: read("DEMO_PROVIDER_URL")?,
             auditor_url: read("DEMO_AUDITOR_URL")?,
-            admin_url: read("DEMO_ADMIN_URL")?,
+            admin_url: none(),
+            databases: LOGINS
+                .into_iter()
+                .filter_map(|login| {
+                    let url = read(&format!("DEMO_{}_DATABASE_URL", login.to_uppercase()))?;
+                    Some((login.to_owned(), url))
+                })
+                .collect(),
             amqp_url: none(),
             rabbitmq_api: none(),
             // They listen inside their own containers only.

@@ -29,6 +29,9 @@ use crate::target::{Action, ActiveFaults, Target};
 use crate::terminal::Terminal;
 use crate::variant::Variant;
 
+/// The logins that own tables.
+pub(crate) const LOGINS: [&str; 4] = ["orders", "inventory", "billing", "provider"];
+
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) struct RunningSystem {
@@ -281,22 +284,13 @@ impl RunningSystem {
 
     /// Runs a query that returns one value, as the auditor, which can read everything and write nothing.
     pub(crate) async fn read(&self, query: &str) -> Result<String> {
-        self.value("auditor", |addresses| &addresses.auditor_url, query).await
-    }
-
-    /// Runs a query that returns one value, as the administrator: about the sessions of others.
-    pub(crate) async fn read_sessions(&self, query: &str) -> Result<String> {
-        self.value("postgres", |addresses| &addresses.admin_url, query).await
-    }
-
-    async fn value(&self, login: &str, url: fn(&Addresses) -> &String, query: &str) -> Result<String> {
         let addresses = match &self.access {
             Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
             Access::Network(system) => &system.addresses,
-            Access::Containers(compose) => return compose.sql(login, query).await,
+            Access::Containers(compose) => return compose.sql("auditor", query).await,
         };
         let value = timeout(QUERY_DEADLINE, async {
-            let mut connection = PgConnection::connect(url(addresses)).await?;
+            let mut connection = PgConnection::connect(&addresses.auditor_url).await?;
             let value: String = sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut connection).await?;
             connection.close().await?;
             anyhow::Ok(value)
@@ -304,19 +298,34 @@ impl RunningSystem {
         value.await.context("the database does not answer")?
     }
 
-    /// Runs statements as the administrator.
-    pub(crate) async fn administer(&self, statements: &str) -> Result<()> {
+    /// Runs statements with the login of a service, or of the payment provider: it owns its tables, so what it has put there, such
+    /// as a trigger, runs with the rights of whoever writes. As an administrator, that would be every right.
+    pub(crate) async fn execute_as(&self, service: &str, statements: &str) -> Result<()> {
         let addresses = match &self.access {
             Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
             Access::Network(system) => &system.addresses,
-            Access::Containers(compose) => return compose.sql("postgres", statements).await.map(drop),
+            Access::Containers(compose) => return compose.sql(service, statements).await.map(drop),
         };
+        let url = addresses
+            .databases
+            .get(service)
+            .with_context(|| format!("the login {service} is not known here"))?;
         let done = timeout(QUERY_DEADLINE, async {
-            let mut connection = PgConnection::connect(&addresses.admin_url).await?;
+            let mut connection = PgConnection::connect(url).await?;
             sqlx::raw_sql(AssertSqlSafe(statements)).execute(&mut connection).await?;
             connection.close().await
         });
         Ok(done.await.context("the database does not answer")??)
+    }
+
+    /// Ends every session of the services and of the payment provider.
+    pub(crate) async fn terminate_sessions(&self) -> Result<()> {
+        let terminate = "select pg_terminate_backend(pid) from pg_stat_activity
+                         where usename = current_user and pid <> pg_backend_pid()";
+        for service in LOGINS {
+            self.execute_as(service, terminate).await?;
+        }
+        Ok(())
     }
 
     /// Reconciles the records with the acknowledged orders.
@@ -366,11 +375,10 @@ impl RunningSystem {
                 let url = format!("{}{path}", addresses.admin_url(service));
                 http::admin_request(&url, &addresses.admin_token, body).await?
             }
-            Access::Containers(compose) => compose.admin(service, path, body).await?,
+            Access::Containers(compose) => compose.request(service, path, body).await?,
             Access::Network(_) => bail!(
-                "the admin API of {service} listens inside its own container only: docker compose exec {service} demo \
-                 fetch --token-from {}_ADMIN_TOKEN http://127.0.0.1:9080{path}",
-                service.to_uppercase()
+                "the admin API of {service} listens inside its own container only: docker compose exec {service} {service} \
+                 get '{path}'"
             ),
         };
         let answer: Value = serde_json::from_str(&answer)

@@ -16,20 +16,32 @@ const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 pub(crate) const GIVEN_UP: [&str; 4] = ["unexpected", "attempt-limit", "delivery-limit", "rejected"];
 
 /// Makes inventory and billing fail for good over the same one in a hundred orders.
-pub(crate) const DEFECT: &str = "
-    create function public.refuse() returns trigger language plpgsql as $$
-    begin
-        if abs(hashtext(new.order_id::text)) % 100 = 0 then
-            raise exception 'a defect' using errcode = 'check_violation';
-        end if;
-        return new;
-    end $$;
-    create trigger defect before insert on inventory.reservations for each row execute function public.refuse();
-    create trigger defect before insert on billing.payments for each row execute function public.refuse();";
+pub(crate) async fn add_defect(system: &RunningSystem) -> Result<()> {
+    for (service, table) in DEFECTS {
+        let defect = format!(
+            "create or replace function refuse() returns trigger language plpgsql as $$
+             begin
+                 if abs(hashtext(new.order_id::text)) % 100 = 0 then
+                     raise exception 'a defect' using errcode = 'check_violation';
+                 end if;
+                 return new;
+             end $$;
+             create trigger defect before insert on {table} for each row execute function refuse()"
+        );
+        system.execute_as(service, &defect).await?;
+    }
+    Ok(())
+}
 
 /// Repairs it.
-pub(crate) const REPAIR: &str = "
-    drop trigger defect on inventory.reservations; drop trigger defect on billing.payments";
+pub(crate) async fn repair_defect(system: &RunningSystem) -> Result<()> {
+    for (service, table) in DEFECTS {
+        system.execute_as(service, &format!("drop trigger defect on {table}")).await?;
+    }
+    Ok(())
+}
+
+const DEFECTS: [(&str, &str); 2] = [("inventory", "reservations"), ("billing", "payments")];
 
 /// Replays all dead letters. Returns how many were applied.
 pub(crate) async fn replay_all(system: &RunningSystem) -> Result<usize> {

@@ -1,5 +1,6 @@
 //! The addresses of a running system, and the file in which a command in another terminal finds those of `demo up`.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -19,7 +20,10 @@ pub(crate) struct Addresses {
     pub(crate) billing_url: String,
     pub(crate) provider_url: String,
     pub(crate) auditor_url: String,
+    /// For the labs: no command uses it.
     pub(crate) admin_url: String,
+    /// The database with the login of each service and of the payment provider.
+    pub(crate) databases: BTreeMap<String, String>,
     pub(crate) amqp_url: String,
     pub(crate) rabbitmq_api: String,
     pub(crate) admin: AdminUrls,

@@ -1,6 +1,6 @@
 //! The payment provider: charges and refunds over HTTP, with faults on demand.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::process::ExitCode;
 
 use database::{DatabaseHealth, PoolKind};
 use payment_provider::{MIGRATIONS, Provider, Settings, router};
@@ -9,9 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
-    if std::env::args().nth(1).as_deref() == Some("healthcheck") {
-        settings::healthcheck("PROVIDER_HTTP_ADDRESS", SocketAddr::from(([127, 0, 0, 1], 8083)));
-    }
+    runtime::request_if_asked("PROVIDER_", 8083);
     let settings: Settings = settings::load("PROVIDER_");
     let metrics = telemetry::start(&settings.log, settings.log_format)?;
     let listener = http::bind("PROVIDER_HTTP_ADDRESS", settings.http_address);

@@ -9,10 +9,12 @@
 pub mod body;
 mod health;
 pub mod http;
+mod own_process;
 pub mod problem;
 pub mod settings;
 mod supervisor;
 pub mod telemetry;
 
 pub use health::{Health, Needed};
+pub use own_process::request_if_asked;
 pub use supervisor::Supervisor;

@@ -1,12 +1,6 @@
 //! Settings: environment variables that are read once. An invalid one ends the process at start.
 
-use std::{
-    error::Error,
-    ffi::OsString,
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
+use std::{error::Error, ffi::OsString, io::Write as _, time::Duration};
 
 use clap::{
     Command, CommandFactory, FromArgMatches, Parser,
@@ -132,25 +126,6 @@ pub fn age(text: &str) -> Result<Duration, String> {
     let age = humantime::parse_duration(text).map_err(|_| invalid())?;
     let allowed = Duration::from_secs(60)..=Duration::from_secs(3650 * 24 * 3600);
     if allowed.contains(&age) { Ok(age) } else { Err(invalid()) }
-}
-
-/// Requests `/readyz` of the service in this container and exits with 0 or 1: a health check for images without `curl`.
-/// The address is the value of `variable`, or `default`. For an unspecified address the request goes to loopback.
-pub fn healthcheck(variable: &str, default: SocketAddr) -> ! {
-    let ready = || -> std::io::Result<bool> {
-        let set = std::env::var(variable).ok().and_then(|address| address.parse().ok());
-        let mut address: SocketAddr = set.unwrap_or(default);
-        if address.ip().is_unspecified() {
-            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
-        }
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer)?;
-        Ok(&answer == b"HTTP/1.1 200")
-    };
-    std::process::exit(i32::from(!matches!(ready(), Ok(true))));
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener},
     pin::Pin,
     process::ExitCode,
     time::Duration,
@@ -38,13 +38,10 @@ pub struct Service {
     pub own_queue: Option<Queue>,
 }
 
-/// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck`,
-/// with the answer of the running process.
+/// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck` or
+/// `<service> request`, with the answer of the running process.
 pub fn load<Settings: Parser>(service: &Service) -> Settings {
-    if std::env::args().nth(1).as_deref() == Some("healthcheck") {
-        let default = SocketAddr::from((Ipv4Addr::LOCALHOST, service.http_port));
-        settings::healthcheck(&format!("{}HTTP_ADDRESS", service.prefix), default);
-    }
+    runtime::request_if_asked(service.prefix, service.http_port);
     settings::load(service.prefix)
 }
 

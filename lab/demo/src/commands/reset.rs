@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use testbed::eventually;
 
 use crate::choice::Choice;
-use crate::running_system::RunningSystem;
+use crate::running_system::{LOGINS, RunningSystem};
 use crate::seeds::RESET_TO_SEEDS;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
@@ -26,7 +26,9 @@ pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> 
     .await
     .context("`cargo demo verify` shows what is missing; `cargo demo down` erases everything in any case")?;
     let ledger = system.ledger_path().await?;
-    system.administer(RESET_TO_SEEDS).await?;
+    for login in LOGINS {
+        system.execute_as(login, RESET_TO_SEEDS).await?;
+    }
     if ledger.exists() {
         std::fs::remove_file(ledger)?;
     }

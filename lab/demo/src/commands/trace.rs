@@ -72,10 +72,13 @@ async fn follow(system: &RunningSystem, store: &TraceStore, terminal: &Terminal)
     .await?;
     // What a relay does that has died between the broker's confirm and its mark: it publishes again.
     system
-        .administer(&format!(
-            "update orders.outbox set published_at = null where aggregate_id = '{order}' and aggregate_version = 1;
-             select orders.outbox_wake()"
-        ))
+        .execute_as(
+            "orders",
+            &format!(
+                "update outbox set published_at = null where aggregate_id = '{order}' and aggregate_version = 1;
+                 select outbox_wake()"
+            ),
+        )
         .await?;
     let spans = eventually("the spans of the order", DEADLINE, async || {
         let spans = store.trace(&trace_id);

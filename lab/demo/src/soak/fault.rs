@@ -140,11 +140,7 @@ impl Injector<'_> {
                 self.network(own, effect, Direction::Both).await
             }
             Fault::CloseConnections => broker_api(own)?.close_connections().await.map(drop),
-            Fault::TerminateSessions => {
-                let terminate = "select pg_terminate_backend(pid) from pg_stat_activity
-                                 where usename in ('orders', 'inventory', 'billing', 'provider')";
-                self.system.administer(terminate).await
-            }
+            Fault::TerminateSessions => self.system.terminate_sessions().await,
             Fault::ProviderFaults => self.provider_faults(own).await,
             Fault::Poison => self.publish_poison(own).await,
             Fault::Copies => self.publish_copies(own, tap).await,

@@ -23,7 +23,9 @@ use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::reconciliation::{Reconciliation, Settled, Wait, settle};
 use crate::running_system::RunningSystem;
-use crate::set_aside::{DEFECT, GIVEN_UP, REPAIR, count_reasons, count_waiting, discard_all, replay_all};
+use crate::set_aside::{
+    GIVEN_UP, add_defect, count_reasons, count_waiting, discard_all, repair_defect, replay_all,
+};
 use crate::terminal::Terminal;
 
 use fault::{Fault, Injector};
@@ -72,7 +74,7 @@ impl Soak {
     async fn run_on(self, system: &RunningSystem, terminal: &Terminal) -> Result<SoakResult> {
         let own = system.own()?;
         let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
-        system.administer(DEFECT).await?;
+        add_defect(system).await?;
         let mut tap = Tap::at(&own.rabbitmq.api_url(), "shop").await?;
         let names = own.processes.names().filter(|name| name.starts_with("orders"));
         let urls = names.map(|name| Ok(own.processes.url(name)?.to_owned())).collect::<Result<Vec<_>>>()?;
@@ -115,7 +117,7 @@ impl Soak {
         self.rest(system, &ledger).await?;
         let dead_letters = count_waiting(system).await?;
         let reasons = count_reasons(system).await?;
-        system.administer(REPAIR).await?;
+        repair_defect(system).await?;
         let replayed = replay_all(system).await?;
         let discarded = discard_all(system, "sent by the soak").await?;
         let Settled { reconciliation, ending } = self.rest(system, &ledger).await?;

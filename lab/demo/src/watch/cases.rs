@@ -62,7 +62,7 @@ pub(crate) const CASES: [Case; 11] = [
     Case {
         what: "a session locks the table inventory.reservations",
         alerts: &[fires("ConsumerStalled", 10), fires("QueueGrows", 60)],
-        inject: |faults| Box::pin(faults.lock("inventory.reservations")),
+        inject: |faults| Box::pin(faults.lock("inventory", "reservations")),
         repair: |faults| Box::pin(faults.unlock()),
     },
     // For the dashboard.
@@ -89,7 +89,7 @@ pub(crate) const CASES: [Case; 11] = [
     Case {
         what: "a session locks the table orders.orders",
         alerts: &[fires("OrderErrors", 20)],
-        inject: |faults| Box::pin(faults.lock("orders.orders")),
+        inject: |faults| Box::pin(faults.lock("orders", "orders")),
         repair: |faults| Box::pin(faults.unlock()),
     },
     Case {
@@ -159,24 +159,24 @@ impl<'a> Faults<'a> {
 
     async fn send_bad_messages(&self) -> Result<()> {
         let refuse = format!(
-            "create function public.refuse_letter() returns trigger language plpgsql as $$
+            "create function refuse_letter() returns trigger language plpgsql as $$
              begin
                  if new.message_id = '{REFUSED}' then
                      raise exception 'refused' using errcode = 'check_violation';
                  end if;
                  return new;
              end $$;
-             create trigger refuse_letter before insert on billing.dead_letters
-                 for each row execute function public.refuse_letter()"
+             create trigger refuse_letter before insert on dead_letters
+                 for each row execute function refuse_letter()"
         );
-        self.system.administer(&refuse).await?;
+        self.system.execute_as("billing", &refuse).await?;
         let api = self.broker()?;
         api.publish("inventory.events", "this is no event", "no-event").await?;
         api.publish("billing.events.dead", "this is no event", REFUSED).await
     }
 
     async fn save_dead_letters(&self) -> Result<()> {
-        self.system.administer("drop trigger refuse_letter on billing.dead_letters").await?;
+        self.system.execute_as("billing", "drop trigger refuse_letter on dead_letters").await?;
         // Billing's comes into its table first, once it can be saved.
         eventually("the dead letters to be discarded", CONDITION_DEADLINE, async || {
             discard_all(self.system, "sent by demo watch").await?;
@@ -188,14 +188,14 @@ impl<'a> Faults<'a> {
 
     /// Full at one message: one more is refused while billing applies nothing.
     async fn fill_queue(&self) -> Result<()> {
-        self.lock("billing.payments").await?;
+        self.lock("billing", "payments").await?;
         let full = json!({ "max-length": 1, "overflow": "reject-publish" });
         let policy = json!({ "pattern": "^billing.events$", "definition": full, "apply-to": "queues" });
         self.broker()?.put(POLICY, &policy).await?;
-        let again = "update orders.outbox set published_at = null
-                     where seq in (select seq from orders.outbox where published_at is not null order by seq desc limit 50);
-                     select orders.outbox_wake()";
-        self.system.administer(again).await
+        let again = "update outbox set published_at = null
+                     where seq in (select seq from outbox where published_at is not null order by seq desc limit 50);
+                     select outbox_wake()";
+        self.system.execute_as("orders", again).await
     }
 
     async fn empty_queue(&self) -> Result<()> {
@@ -207,10 +207,12 @@ impl<'a> Faults<'a> {
         BrokerApi::new(self.system.own()?.rabbitmq.api_url(), "shop")
     }
 
-    async fn lock(&self, table: &str) -> Result<()> {
-        let mut session = PgConnection::connect(&self.system.own()?.addresses()?.admin_url).await?;
-        let statements = format!("begin; lock table {table} in access exclusive mode");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(statements)).execute(&mut session).await?;
+    async fn lock(&self, service: &str, table: &str) -> Result<()> {
+        let mut session = PgConnection::connect(&self.system.own()?.addresses()?.databases[service]).await?;
+        let lock = format!(
+            "set idle_in_transaction_session_timeout = 0; begin; lock table {table} in access exclusive mode"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut session).await?;
         *self.lock.lock().await = Some(session);
         Ok(())
     }
@@ -225,18 +227,18 @@ impl<'a> Faults<'a> {
     }
 
     async fn slow_marks(&self) -> Result<()> {
-        let slow = "create function public.slow_mark() returns trigger language plpgsql as $$
+        let slow = "create function slow_mark() returns trigger language plpgsql as $$
                     begin
                         perform pg_sleep(2.5);
                         return null;
                     end $$;
-                    create trigger slow_mark before update on orders.outbox
-                        for each statement execute function public.slow_mark()";
-        self.system.administer(slow).await
+                    create trigger slow_mark before update on outbox
+                        for each statement execute function slow_mark()";
+        self.system.execute_as("orders", slow).await
     }
 
     async fn fast_marks(&self) -> Result<()> {
-        self.system.administer("drop trigger slow_mark on orders.outbox").await
+        self.system.execute_as("orders", "drop trigger slow_mark on outbox").await
     }
 
     async fn hide_database(&self, service: &str) -> Result<()> {
@@ -249,13 +251,13 @@ impl<'a> Faults<'a> {
 
     /// By SQL, because thirteen refusals take ten minutes.
     async fn park(&self) -> Result<()> {
-        let park = "update orders.outbox set published_at = null, parked_at = now(), attempts = 13
-                    where seq = (select max(seq) from orders.outbox where published_at is not null)";
-        self.system.administer(park).await
+        let park = "update outbox set published_at = null, parked_at = now(), attempts = 13
+                    where seq = (select max(seq) from outbox where published_at is not null)";
+        self.system.execute_as("orders", park).await
     }
 
     async fn unpark(&self) -> Result<()> {
-        let unpark = "update orders.outbox set parked_at = null, attempts = 0 where parked_at is not null";
-        self.system.administer(unpark).await
+        let unpark = "update outbox set parked_at = null, attempts = 0 where parked_at is not null";
+        self.system.execute_as("orders", unpark).await
     }
 }

@@ -198,8 +198,10 @@ async fn reset_leaves_the_seed_data_only_and_the_next_order_is_applied() -> anyh
     stage.held().await?;
 
     let database = stage.database.as_ref().context("no database of its own")?;
-    let mut admin = PgConnection::connect(&database.admin_url()).await?;
-    sqlx::raw_sql(RESET_TO_SEEDS).execute(&mut admin).await?;
+    for login in ["orders", "inventory", "billing", "provider"] {
+        let mut owner = PgConnection::connect(&database.url(login)).await?;
+        sqlx::raw_sql(RESET_TO_SEEDS).execute(&mut owner).await?;
+    }
     let empty = stage.reconcile_with(&[]).await?;
     assert!(empty.is_quiescent() && empty.findings.is_empty(), "{empty:?}");
     assert_eq!((empty.orders, empty.events, empty.cancelled, empty.discarded()), (0, 0, 0, 0));

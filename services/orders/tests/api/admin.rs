@@ -83,6 +83,27 @@ async fn admin_api_needs_its_token_and_is_not_on_the_public_port() -> anyhow::Re
     Ok(())
 }
 
+/// As in a container without another HTTP client.
+#[tokio::test]
+async fn binary_of_the_service_asks_the_running_process() -> anyhow::Result<()> {
+    let admin = Admin::start().await?;
+    let orders = &admin.orders;
+    assert!(orders.run(&["healthcheck"], "")?.0);
+    let (_, metrics) = orders.run(&["get", "/metrics"], "")?;
+    assert!(metrics.contains("\r\n\r\n") && metrics.contains("\noutbox_parked 0\n"), "{metrics}");
+    let (_, event) = admin.parked(0).await?;
+    let (_, listed) = orders.run(&["get", "/admin/parked?limit=10"], "")?;
+    assert!(listed.starts_with("HTTP/1.0 200 ") && listed.contains(&event.to_string()), "{listed}");
+    let (_, refused) = orders.run(&["post", "/admin/parked/replay"], "{}")?;
+    assert!(refused.starts_with("HTTP/1.0 4"), "{refused}");
+    let (_, replayed) = orders.run(&["post", "/admin/parked/replay"], r#"{"all":true}"#)?;
+    assert!(
+        replayed.starts_with("HTTP/1.0 200 ") && replayed.contains(r#""outcome":"pending""#),
+        "{replayed}"
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn parked_events_can_be_listed_replayed_and_discarded() -> anyhow::Result<()> {
     let admin = Admin::start().await?;

@@ -1,10 +1,12 @@
 //! Starts the order service in a process of its own.
 
 use std::{
+    io::Write as _,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
+use anyhow::Context as _;
 use reqwest::Client;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -64,6 +66,16 @@ impl Orders {
             Ok(ready.status().is_success().then_some(()))
         })
         .await
+    }
+
+    /// Runs the binary beside the service, with the same settings, and returns whether it succeeded and what it printed.
+    pub(crate) fn run(&self, arguments: &[&str], input: &str) -> anyhow::Result<(bool, String)> {
+        let mut run = command();
+        run.args(arguments).envs(self.settings.clone()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = run.spawn()?;
+        child.stdin.take().context("no standard input")?.write_all(input.as_bytes())?;
+        let output = child.wait_with_output()?;
+        Ok((output.status.success(), String::from_utf8(output.stdout)?))
     }
 
     /// Kills the service and starts it again, with the same database.

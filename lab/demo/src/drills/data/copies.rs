@@ -127,7 +127,7 @@ async fn backlog(run: &DrillRun<'_>) -> Result<Report> {
     run.phase("outage", "stopped billing with SIGSTOP; every event of orders is published again and again");
     let (mut depth, mut rounds) = (0, 0);
     while depth < BACKLOG_MESSAGES && rounds < MAX_ROUNDS {
-        run.system.administer("update orders.outbox set published_at = null").await?;
+        run.system.execute_as("orders", "update outbox set published_at = null").await?;
         rounds += 1;
         let pending = "select count(*)::text from orders.outbox where published_at is null";
         testbed::eventually("the events to be published again", Duration::from_secs(60), async || {

@@ -12,7 +12,7 @@ use crate::drills::drill_run::DrillRun;
 use crate::drills::report::{Fact, Refusals, Report};
 use crate::own_system::OwnSystem;
 use crate::running_system::RunningSystem;
-use crate::set_aside::{DEFECT, REPAIR, replay_all};
+use crate::set_aside::{add_defect, repair_defect, replay_all};
 
 pub(in crate::drills) const DRILL: Drill = Drill {
     name: "replayed-twice",
@@ -32,7 +32,7 @@ const MAX_IDS: usize = 100;
 const DOUBT: Duration = Duration::from_secs(3);
 
 async fn replay_twice(run: &DrillRun<'_>) -> Result<Report> {
-    run.system.administer(DEFECT).await?;
+    add_defect(run.system).await?;
     let load = run.steady().await;
     run.phase("defect", "inventory and billing fail over one order in a hundred");
     let accepted = run.accepted_meanwhile().await;
@@ -46,7 +46,7 @@ async fn replay_twice(run: &DrillRun<'_>) -> Result<Report> {
     let summary = run.end(load).await?;
     // Everything that can be applied is, before the repair.
     run.settled().await?;
-    run.system.administer(REPAIR).await?;
+    repair_defect(run.system).await?;
     let first = replay_all(run.system).await?;
     let second = replay_all(run.system).await?;
     sleep(DOUBT).await;

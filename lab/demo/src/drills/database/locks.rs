@@ -44,7 +44,7 @@ async fn lock_orders(run: &DrillRun<'_>) -> Result<Report> {
         Ok((refused > 0.0)
             .then(|| format!("{refused} orders were refused with 503; the metrics page answers")))
     });
-    let (locked, refused) = tokio::join!(run.system.administer(&lock), refused);
+    let (locked, refused) = tokio::join!(run.system.execute_as("orders", &lock), refused);
     locked?;
     let summary = run.end(load).await?;
     run.report(vec![refused], summary, Refusals::AreExpected).await
@@ -60,11 +60,11 @@ async fn hold_snapshot(run: &DrillRun<'_>) -> Result<Report> {
     let held_back = run.felt("the snapshot is old", async || {
         let age = "select coalesce(max(age(backend_xmin)), 0)::text from pg_stat_activity
                    where query like '%pg_sleep%' and pid <> pg_backend_pid()";
-        let age: u64 = run.system.read_sessions(age).await?.trim().parse()?;
+        let age: u64 = run.system.read(age).await?.trim().parse()?;
         Ok((age > 500).then(|| format!("the snapshot is {age} transactions old")))
     });
     let (held, held_back, accepted) =
-        tokio::join!(run.system.administer(&snapshot), held_back, run.accepted_meanwhile());
+        tokio::join!(run.system.execute_as("orders", &snapshot), held_back, run.accepted_meanwhile());
     held?;
     let pending = run.system.metric("orders", "outbox_pending").await?;
     let summary = run.end(load).await?;

@@ -52,9 +52,7 @@ async fn terminate(run: &DrillRun<'_>) -> Result<Report> {
         let sessions = "select count(*)::text from pg_stat_activity
                         where usename in ('orders', 'inventory', 'billing', 'provider')";
         ended += run.system.read(sessions).await?.trim().parse::<u64>()?;
-        let terminate = "select pg_terminate_backend(pid) from pg_stat_activity
-                         where usename in ('orders', 'inventory', 'billing', 'provider')";
-        run.system.administer(terminate).await?;
+        run.system.terminate_sessions().await?;
         run.phase("terminate", "terminated all sessions of the services");
         sleep(run.outage).await;
     }

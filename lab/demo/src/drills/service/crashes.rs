@@ -142,12 +142,12 @@ async fn freeze_relay(run: &DrillRun<'_>) -> Result<Report> {
     };
     let holds = run
         .felt("a session holds its transaction for ten seconds", async || {
-            let held: u32 = run.system.read_sessions(&age(10)).await?.trim().parse()?;
+            let held: u32 = run.system.read(&age(10)).await?.trim().parse()?;
             Ok((held > 0).then(|| "the frozen relay's transaction is open for ten seconds".to_owned()))
         })
         .await;
     sleep(run.outage.saturating_sub(Duration::from_secs(10))).await;
-    let left: u32 = run.system.read_sessions(&age(10)).await?.trim().parse()?;
+    let left: u32 = run.system.read(&age(10)).await?.trim().parse()?;
     let ended = Fact { what: "the server has ended that transaction".to_owned(), observed: left == 0 };
     resume_process(pid)?;
     let summary = run.end(load).await?;

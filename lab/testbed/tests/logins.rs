@@ -1,0 +1,61 @@
+//! No login gets the rights of another one through what that one reads.
+
+use anyhow::Result;
+use sqlx::postgres::PgListener;
+use sqlx::{Connection as _, PgConnection};
+use testbed::{TestDatabase, database};
+
+/// What each trap calls: it reads another service's table with the rights of the reader, and sends what it has read.
+const SPY: &str = "
+    create function orders.spy() returns boolean language plpgsql as $$
+    begin
+        perform pg_notify('spy', current_user || ' reads ' || secret) from billing.secrets;
+        return true;
+    end $$";
+
+async fn execute(database: &TestDatabase, login: &str, statements: &'static str) -> Result<()> {
+    let mut session = PgConnection::connect(&database.url(login)).await?;
+    sqlx::raw_sql(statements).execute(&mut session).await?;
+    Ok(session.close().await?)
+}
+
+/// Lets the auditor read what a service has prepared, and returns what the service has learned.
+async fn leaked(trap: &'static str, query: &'static str) -> Result<Option<String>> {
+    let database = database().await?;
+    execute(&database, "billing", "create table secrets as select 'a secret' as secret").await?;
+    execute(&database, "orders", SPY).await?;
+    execute(&database, "orders", trap).await?;
+    let mut learned = PgListener::connect(&database.url("orders")).await?;
+    learned.listen("spy").await?;
+    // Whether the query is refused does not matter.
+    let _ = execute(&database, "auditor", query).await;
+    // A channel delivers in the order of commits.
+    execute(&database, "orders", "select pg_notify('spy', '')").await?;
+    let first = learned.recv().await?.payload().to_owned();
+    Ok(Some(first).filter(|payload| !payload.is_empty()))
+}
+
+#[tokio::test]
+async fn view_in_the_place_of_a_table_learns_nothing_from_the_auditor() -> Result<()> {
+    let trap = "create view orders.orders as select orders.spy() as id";
+    assert_eq!(leaked(trap, "select id from orders.orders").await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn row_security_policy_learns_nothing_from_the_auditor() -> Result<()> {
+    let trap = "create table orders.orders as select 1 as id;
+                alter table orders.orders enable row level security;
+                create policy spy on orders.orders using (orders.spy())";
+    assert_eq!(leaked(trap, "select id from orders.orders").await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn function_with_the_name_of_a_built_in_one_learns_nothing_from_the_auditor() -> Result<()> {
+    // It fits better than the one with a parameter of the type `numeric`.
+    let trap = "create table orders.orders as select 1 as id;
+                create function orders.ceil(integer) returns boolean language sql as 'select orders.spy()'";
+    assert_eq!(leaked(trap, "select ceil(id) from orders.orders").await?, None);
+    Ok(())
+}
