@@ -28,6 +28,7 @@ mod running_system;
 pub mod seeds;
 mod set_aside;
 mod soak;
+mod sql_faults;
 mod state;
 mod target;
 mod terminal;

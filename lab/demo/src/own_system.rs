@@ -53,6 +53,7 @@ impl OwnSystem {
         }
         let proxy = Proxy::start(routes).await?;
         options.instances = self.setup.instances;
+        options.piped_logs = self.setup.piped_logs;
         options.lab = self.setup.lab || self.crash_point.is_some();
         options.variant = self.setup.variant.map(Variant::name);
         options.env = self.setup.settings;

@@ -1,14 +1,17 @@
-//! What an operator does with dead letters, for drills and the soak: replay all, discard all.
+//! What an operator does with dead letters and with what was lost, for drills and the soak.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::running_system::RunningSystem;
 
 /// Bounds the loops over pages, in case a service never answers with the last one.
 const MAX_PAGES: usize = 1_000;
+/// How many events or dead letters one request may name.
+const MAX_IDS: usize = 100;
 
 const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
@@ -62,6 +65,19 @@ pub(crate) async fn replay_all(system: &RunningSystem) -> Result<usize> {
     Ok(applied)
 }
 
+/// Publishes events of the order service again whose ids this query returns as one list. Returns how many.
+pub(crate) async fn publish_again(system: &RunningSystem, ids: &str) -> Result<usize> {
+    let ids: Vec<Uuid> = serde_json::from_str(&system.read(ids).await?)?;
+    let mut again = 0;
+    for ids in ids.chunks(MAX_IDS) {
+        let body = json!({ "ids": ids });
+        let answer = system.admin("orders", "/admin/published/replay", Some(&body)).await?;
+        let items = answer["items"].as_array().context("a page has no items")?;
+        again += items.iter().filter(|item| item["outcome"] == "pending").count();
+    }
+    Ok(again)
+}
+
 /// The dead letters that wait for an operator: the service, and the ids there.
 pub(crate) async fn waiting(system: &RunningSystem) -> Result<Vec<(&'static str, Vec<i64>)>> {
     let mut letters = vec![];
@@ -95,7 +111,7 @@ pub(crate) async fn count_reasons(system: &RunningSystem) -> Result<BTreeMap<Str
 pub(crate) async fn discard_all(system: &RunningSystem, note: &str) -> Result<Vec<String>> {
     let mut message_ids = vec![];
     for (service, ids) in waiting(system).await? {
-        for ids in ids.chunks(100) {
+        for ids in ids.chunks(MAX_IDS) {
             let query = format!(
                 "select json_agg(coalesce(message_id, ''))::text from {service}.dead_letters
                  where id = any(array{ids:?}::bigint[])"

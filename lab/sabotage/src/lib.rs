@@ -8,6 +8,7 @@
 //!
 //! These programs are also the only ones that arm crash points: see [`crash`].
 
+mod cancels;
 pub mod crash;
 pub mod dead_letters;
 pub mod handler;
@@ -17,7 +18,8 @@ pub mod row_locks;
 mod run;
 pub mod store;
 
-pub use run::{api, caught_up, relay, run_consumer, sabotage_from_env};
+pub use cancels::ignore_cancels;
+pub use run::{api, caught_up, database, relay, run_consumer, sabotage_from_env};
 
 /// A protection that one of these programs can leave out. `lab/demo/src/lab/sabotage` holds the experiments that detect
 /// it; the last three need another clock, a broker that is away, a lost answer, so drills detect them (`docs/drills.md`).
@@ -55,10 +57,18 @@ pub enum Sabotage {
     LimitByTimeAlone,
     /// A client that tries again counts as another client.
     NewKeyPerAttempt,
+    /// The consumer is not told that the broker has ended its subscription.
+    CancelIgnored,
+    /// Events that no queue wants count as a broker that is too busy: the relay pauses for longer each time.
+    RefusalsBackOff,
+    /// The relay publishes again although its last marks failed and the next ones will.
+    FailedMarksIgnored,
+    /// Health calls a database available that answers reads, while all commits hang.
+    HangingCommitsIgnored,
 }
 
 impl Sabotage {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 20] = [
         Self::MarkBeforeConfirm,
         Self::ConfirmsIgnored,
         Self::UnroutableIgnored,
@@ -75,6 +85,10 @@ impl Sabotage {
         Self::AgeByOwnClock,
         Self::LimitByTimeAlone,
         Self::NewKeyPerAttempt,
+        Self::CancelIgnored,
+        Self::RefusalsBackOff,
+        Self::FailedMarksIgnored,
+        Self::HangingCommitsIgnored,
     ];
 
     /// The value of `SABOTAGE`.
@@ -96,6 +110,10 @@ impl Sabotage {
             Self::AgeByOwnClock => "age-by-own-clock",
             Self::LimitByTimeAlone => "limit-by-time-alone",
             Self::NewKeyPerAttempt => "new-key-per-attempt",
+            Self::CancelIgnored => "cancel-ignored",
+            Self::RefusalsBackOff => "refusals-back-off",
+            Self::FailedMarksIgnored => "failed-marks-ignored",
+            Self::HangingCommitsIgnored => "hanging-commits-ignored",
         }
     }
 }

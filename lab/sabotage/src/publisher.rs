@@ -11,7 +11,7 @@ pub enum LabPublisher<P> {
     Whole(P),
     PublishLater(PublishLater<P>),
     IgnoreConfirms(IgnoreConfirms),
-    IgnoreReturns(IgnoreReturns<P>),
+    ReportReturns(ReportReturns<P>),
     ShiftReturns(ShiftReturns<P>),
     NewIds(NewIds<P>),
 }
@@ -21,7 +21,12 @@ impl<P: Publisher + 'static> LabPublisher<P> {
         match sabotage {
             Some(Sabotage::MarkBeforeConfirm) => Self::PublishLater(PublishLater { inner, pending: vec![] }),
             Some(Sabotage::ConfirmsIgnored) => Self::IgnoreConfirms(IgnoreConfirms::new(inner)),
-            Some(Sabotage::UnroutableIgnored) => Self::IgnoreReturns(IgnoreReturns(inner)),
+            Some(Sabotage::UnroutableIgnored) => {
+                Self::ReportReturns(ReportReturns(inner, PublishOutcome::Confirmed))
+            }
+            Some(Sabotage::RefusalsBackOff) => {
+                Self::ReportReturns(ReportReturns(inner, PublishOutcome::Refused(Refusal::Nacked)))
+            }
             Some(Sabotage::ReturnTrustedToItsConfirm) => Self::ShiftReturns(ShiftReturns(inner)),
             Some(Sabotage::NewIdPerAttempt) => Self::NewIds(NewIds(inner)),
             _ => Self::Whole(inner),
@@ -35,7 +40,7 @@ impl<P: Publisher + 'static> Publisher for LabPublisher<P> {
             Self::Whole(publisher) => publisher.ready().await,
             Self::PublishLater(publisher) => publisher.ready().await,
             Self::IgnoreConfirms(publisher) => publisher.ready().await,
-            Self::IgnoreReturns(publisher) => publisher.ready().await,
+            Self::ReportReturns(publisher) => publisher.ready().await,
             Self::ShiftReturns(publisher) => publisher.ready().await,
             Self::NewIds(publisher) => publisher.ready().await,
         }
@@ -46,7 +51,7 @@ impl<P: Publisher + 'static> Publisher for LabPublisher<P> {
             Self::Whole(publisher) => publisher.publish(batch).await,
             Self::PublishLater(publisher) => publisher.publish(batch).await,
             Self::IgnoreConfirms(publisher) => publisher.publish(batch).await,
-            Self::IgnoreReturns(publisher) => publisher.publish(batch).await,
+            Self::ReportReturns(publisher) => publisher.publish(batch).await,
             Self::ShiftReturns(publisher) => publisher.publish(batch).await,
             Self::NewIds(publisher) => publisher.publish(batch).await,
         }
@@ -104,20 +109,18 @@ impl Publisher for IgnoreConfirms {
     }
 }
 
-/// Reports returned messages as confirmed, as a publisher without `mandatory` would.
-pub struct IgnoreReturns<P>(P);
+/// Reports returned messages as something else: as confirmed, as a publisher without `mandatory` would, or as refused by a
+/// full queue.
+pub struct ReportReturns<P>(P, PublishOutcome);
 
-impl<P: Publisher> Publisher for IgnoreReturns<P> {
+impl<P: Publisher> Publisher for ReportReturns<P> {
     async fn ready(&mut self) -> Result<(), BrokerUnavailable> {
         self.0.ready().await
     }
 
     async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
         let outcomes = self.0.publish(batch).await;
-        outcomes
-            .into_iter()
-            .map(|outcome| if outcome == UNROUTABLE { PublishOutcome::Confirmed } else { outcome })
-            .collect()
+        outcomes.into_iter().map(|outcome| if outcome == UNROUTABLE { self.1 } else { outcome }).collect()
     }
 }
 

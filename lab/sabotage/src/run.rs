@@ -50,6 +50,19 @@ pub fn api(sabotage: Option<Sabotage>, routes: Router) -> Router {
     }))
 }
 
+/// Whether the database can be used; with `hanging-commits-ignored`, whether it answers reads.
+pub fn database(
+    sabotage: Option<Sabotage>,
+    probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+    move || match probe() {
+        Err(reason) if sabotage == Some(Sabotage::HangingCommitsIgnored) && reason.contains("commits") => {
+            Ok(())
+        }
+        state => state,
+    }
+}
+
 /// Tells whether all answers that wait in the queue are applied; with `limit-by-time-alone` it always says so.
 pub fn caught_up(
     sabotage: Option<Sabotage>,

@@ -1,4 +1,4 @@
-//! Two well-known ways to claim events that lose them, or their order.
+//! Two well-known ways to claim events that lose them, or their order, and a relay that publishes what it cannot mark.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -14,26 +14,23 @@ use crate::{
     row_locks::{OncePublished, RowLockStore, RowLockTransaction},
 };
 
-/// The product's store, or one that claims events in another way.
+/// The product's store, with a part of it left out, or one that claims events in another way.
 pub enum LabStore {
-    Whole(PostgresStore),
-    Cursor(PostgresStore),
+    Postgres(PostgresStore, Option<Sabotage>),
     RowLocks(RowLockStore),
 }
 
 impl LabStore {
     pub fn new(pool: PgPool, options: &RelayOptions, sabotage: Option<Sabotage>) -> Self {
         match sabotage {
-            Some(Sabotage::CursorOverSeq) => Self::Cursor(PostgresStore::new(pool, options.full_scan)),
             Some(Sabotage::SkipLockedOnRows) => Self::RowLocks(RowLockStore::new(pool, OncePublished::Mark)),
-            _ => Self::Whole(PostgresStore::new(pool, options.full_scan)),
+            _ => Self::Postgres(PostgresStore::new(pool, options.full_scan), sabotage),
         }
     }
 }
 
 pub enum LabTransaction<'store> {
-    Whole(PostgresTransaction<'store>),
-    Cursor(PostgresTransaction<'store>),
+    Postgres(PostgresTransaction<'store>, Option<Sabotage>),
     RowLocks(RowLockTransaction),
 }
 
@@ -49,11 +46,9 @@ impl Store for LabStore {
         max_lanes: u8,
     ) -> Result<ClaimResult<LabTransaction<'_>>, Error> {
         match self {
-            Self::Whole(store) => {
-                Ok(wrap(store.claim_lanes(first_lane, max_lanes).await?, LabTransaction::Whole))
-            }
-            Self::Cursor(store) => {
-                Ok(wrap(store.claim_lanes(first_lane, max_lanes).await?, LabTransaction::Cursor))
+            Self::Postgres(store, sabotage) => {
+                let claimed = store.claim_lanes(first_lane, max_lanes).await?;
+                Ok(wrap(claimed, |transaction| LabTransaction::Postgres(transaction, *sabotage)))
             }
             Self::RowLocks(store) => {
                 Ok(wrap(store.claim_lanes(first_lane, max_lanes).await?, LabTransaction::RowLocks))
@@ -75,13 +70,14 @@ fn wrap<T, U>(result: ClaimResult<T>, wrap: impl FnOnce(T) -> U) -> ClaimResult<
 impl OutboxTransaction for LabTransaction<'_> {
     async fn claimable(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<ClaimedEvent>, Error> {
         match self {
-            Self::Whole(transaction) => transaction.claimable(lanes, per_lane).await,
-            Self::Cursor(transaction) => {
-                // Sequence numbers are drawn before the commit, so one that commits late is behind the cursor for good.
+            Self::Postgres(transaction, sabotage) => {
                 let mut claimed = transaction.claimable(lanes, per_lane).await?;
-                let cursor = CURSOR.load(Ordering::SeqCst);
-                claimed.retain(|event| event.seq > cursor);
-                CURSOR.fetch_max(claimed.last().map_or(0, |event| event.seq), Ordering::SeqCst);
+                if *sabotage == Some(Sabotage::CursorOverSeq) {
+                    // Sequence numbers are drawn before the commit, so one that commits late is behind the cursor for good.
+                    let cursor = CURSOR.load(Ordering::SeqCst);
+                    claimed.retain(|event| event.seq > cursor);
+                    CURSOR.fetch_max(claimed.last().map_or(0, |event| event.seq), Ordering::SeqCst);
+                }
                 Ok(claimed)
             }
             Self::RowLocks(transaction) => transaction.claimable(lanes, per_lane).await,
@@ -90,30 +86,29 @@ impl OutboxTransaction for LabTransaction<'_> {
 
     async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
         match self {
-            Self::Whole(transaction) | Self::Cursor(transaction) => transaction.try_write(event).await,
+            Self::Postgres(_, Some(Sabotage::FailedMarksIgnored)) => Ok(()),
+            Self::Postgres(transaction, _) => transaction.try_write(event).await,
             Self::RowLocks(transaction) => transaction.try_write(event).await,
         }
     }
 
     async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         match self {
-            Self::Whole(transaction) | Self::Cursor(transaction) => {
-                transaction.mark_published(confirmed).await
-            }
+            Self::Postgres(transaction, _) => transaction.mark_published(confirmed).await,
             Self::RowLocks(transaction) => transaction.mark_published(confirmed).await,
         }
     }
 
     async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
         match self {
-            Self::Whole(transaction) | Self::Cursor(transaction) => transaction.mark_refused(refused).await,
+            Self::Postgres(transaction, _) => transaction.mark_refused(refused).await,
             Self::RowLocks(transaction) => transaction.mark_refused(refused).await,
         }
     }
 
     async fn commit(self) -> Result<(), Error> {
         match self {
-            Self::Whole(transaction) | Self::Cursor(transaction) => transaction.commit().await,
+            Self::Postgres(transaction, _) => transaction.commit().await,
             Self::RowLocks(transaction) => transaction.commit().await,
         }
     }

@@ -8,6 +8,7 @@ use crate::{
     actor::{Actor, SERVICES},
     fault::Fault,
     queue::{Channel, Delivery, Message},
+    sometimes::Sometimes,
     state::State,
 };
 
@@ -58,6 +59,10 @@ pub(crate) fn deliver(state: &mut State, service: usize) {
                 channel.unacknowledged.push_back(delivery.clone());
                 channel.unread.push_back(delivery);
                 channel.arrived.notify_one();
+                let before = queue.last_receiver.replace(channel.instance);
+                if before.is_some_and(|before| before != channel.instance) {
+                    state.reached[Sometimes::StandbyTookOver as usize] += 1;
+                }
                 progress = true;
             }
         }

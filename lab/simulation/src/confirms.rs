@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use broker::confirms::Confirm;
 use uuid::Uuid;
 
-use crate::{fault::Fault, state::State};
+use crate::{fault::Fault, sometimes::Sometimes, state::State};
 
 /// What became of one message of a batch on its way to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +70,9 @@ pub(crate) fn draw_confirms(state: &mut State, routings: &[Routing], end: Answer
             waiting.push_back(id);
         }
         let returned = waiting.pop_front();
+        if returned.is_some_and(|id| routings[*index] != Routing::Returned(id)) {
+            state.reach(Sometimes::ReturnOnNeighboursConfirm);
+        }
         confirms[*index] = match routings[*index] {
             Routing::Nacked => Confirm::Nack { returned },
             _ => Confirm::Ack { returned },

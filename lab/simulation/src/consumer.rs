@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use broker::{
     Error,
-    group::{Availability, DeliveryChannel, Settling},
+    group::{Availability, DeliveryChannel, Pace, Settling},
 };
 use messaging::Backoff;
 use tokio::{
@@ -23,6 +23,7 @@ use crate::{
     mutant::Mutant,
     process::Process,
     queue::Delivery,
+    sometimes::Sometimes,
 };
 
 /// After this much silence the consumer checks that its subscription still exists.
@@ -109,7 +110,9 @@ impl Session {
                 queue: QUEUES[service],
                 stop: &stop,
             };
-            settling.settle(group).await?;
+            if settling.settle(group).await? == Pace::TooSlow {
+                handler.process.world.lock().reach(Sometimes::GroupHalved);
+            }
             if stop.is_cancelled() {
                 return Ok(());
             }

@@ -3,7 +3,7 @@
 use messaging::{DeadLetter, DeadLetterStore, Failure};
 use uuid::Uuid;
 
-use crate::{fault::Fault, process::Process};
+use crate::{fault::Fault, process::Process, sometimes::Sometimes};
 
 /// Saves the dead letters of one service in memory.
 pub(crate) struct MemoryDeadLetters {
@@ -57,6 +57,9 @@ impl MemoryDeadLetters {
                 letters.push((event.id, event.aggregate_id));
             }
             state.judge.set_aside(self.service, event.id);
+            if only_behind {
+                state.reach(Sometimes::SetAsideBehind);
+            }
         }
         if unknown {
             return Err(Failure::Temporary("no answer to the commit of a dead letter".into()));

@@ -145,6 +145,13 @@ impl FaultInjector {
         Self { one_in, injected: [0; Fault::COUNT], enabled: true }
     }
 
+    /// Injects this fault never. The others keep their rates.
+    pub(crate) fn leave_out(&mut self, fault: Option<Fault>) {
+        if let Some(fault) = fault {
+            self.one_in[fault as usize] = 0;
+        }
+    }
+
     /// Draws whether to inject this fault now, and counts it if so.
     pub(crate) fn injects(&mut self, fault: Fault, random: &mut RandomSource) -> bool {
         let one_in = self.one_in[fault as usize];

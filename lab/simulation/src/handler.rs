@@ -14,6 +14,7 @@ use crate::{
     fault::Fault,
     mutant::Mutant,
     process::{InjectedFault, Process},
+    sometimes::Sometimes,
 };
 
 /// Longer than the deadline that `broker::group` has for a handler: the consumer drops the handler's future.
@@ -56,7 +57,11 @@ impl Handler for MemoryHandler {
         };
         self.write_effects(&first).await?;
         transaction.commit(&first).await?;
-        Ok(Applied { first: first.len(), duplicates: group.len() - first.len() })
+        let duplicates = group.len() - first.len();
+        if duplicates > 0 {
+            self.process.world.lock().reach(Sometimes::DuplicateDropped);
+        }
+        Ok(Applied { first: first.len(), duplicates })
     }
 }
 

@@ -8,6 +8,7 @@
 //! - [`run()`]: simulates one seed, from the first event until nothing is pending.
 //! - [`Fault`]: what can go wrong.
 //! - [`Violation`]: an invariant that did not hold.
+//! - [`Sometimes`]: a rare state that a run of many seeds has to reach.
 //! - [`Mutant`]: a protection that is removed, to show that the judge notices.
 
 // Modules import only modules of their own part and of the parts above it, and never in a circle.
@@ -22,6 +23,7 @@ mod mutant;
 mod outbox_table;
 mod queue;
 mod random_source;
+mod sometimes;
 mod state;
 
 // Functions over the state.
@@ -50,4 +52,5 @@ mod run;
 pub use fault::Fault;
 pub use judge::{Violation, ViolationKind};
 pub use mutant::Mutant;
-pub use run::{Report, run};
+pub use run::{Report, run, run_without};
+pub use sometimes::Sometimes;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use clap::Parser;
-use simulation::{Fault, Report, ViolationKind, run};
+use simulation::{Fault, Report, Sometimes, ViolationKind, run_without};
 
 /// The number of violations whose seeds are printed.
 const MAX_PRINTED_VIOLATIONS: usize = 20;
@@ -33,9 +33,18 @@ struct Arguments {
     /// Prints the history of the seed.
     #[arg(long, requires = "seed")]
     trace: bool,
+    /// Leaves out one fault, such as ReturnOnAnother.
+    #[arg(long, value_parser = fault)]
+    without: Option<Fault>,
     /// The number of threads. Each runs one seed at a time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
+}
+
+/// For `value_parser`: a fault by its name.
+fn fault(name: &str) -> Result<Fault, &'static str> {
+    let found = Fault::ALL.into_iter().find(|(fault, _)| format!("{fault:?}") == name);
+    found.map(|(fault, _)| fault).ok_or("there is no such fault: a run prints their names")
 }
 
 /// The sums over all seeds.
@@ -49,6 +58,7 @@ struct Totals {
     set_aside: usize,
     simulated_hours: f64,
     injected: Vec<u64>,
+    reached: [u64; Sometimes::ALL.len()],
     violations: Vec<Report>,
 }
 
@@ -65,6 +75,9 @@ impl Totals {
         for (sum, count) in self.injected.iter_mut().zip(report.injected) {
             *sum += count;
         }
+        for (sum, count) in self.reached.iter_mut().zip(report.reached) {
+            *sum += count;
+        }
         if report.violation.is_some() {
             self.violations.push(report);
         }
@@ -72,6 +85,12 @@ impl Totals {
 
     fn injected(&self, fault: Fault) -> u64 {
         self.injected.get(fault as usize).copied().unwrap_or_default()
+    }
+
+    /// The states that this many seeds should have reached, and have not.
+    fn unreached(&self) -> Vec<Sometimes> {
+        let expected = Sometimes::ALL.into_iter().filter(|_| self.seeds >= Sometimes::SEEDS);
+        expected.filter(|state| self.reached[*state as usize] == 0).collect()
     }
 
     fn violations(&self, kind: ViolationKind) -> usize {
@@ -95,7 +114,7 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
                         if index >= seeds {
                             return Ok(());
                         }
-                        let report = run(from + index, None, arguments.trace)?;
+                        let report = run_without(arguments.without, from + index, None, arguments.trace)?;
                         for line in &report.history {
                             println!("{line}");
                         }
@@ -118,7 +137,15 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
     let mut totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
     totals.violations.sort_by_key(|report| report.seed);
     print(&totals, began);
-    Ok(if totals.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let unreached = totals.unreached();
+    if !unreached.is_empty() {
+        println!("\nthe run proves nothing about states that no seed reached: {unreached:?}");
+    }
+    Ok(match (totals.violations.is_empty(), unreached.is_empty()) {
+        (false, _) => ExitCode::FAILURE,
+        (true, false) => ExitCode::from(2),
+        (true, true) => ExitCode::SUCCESS,
+    })
 }
 
 fn print(totals: &Totals, began: Instant) {
@@ -129,6 +156,10 @@ fn print(totals: &Totals, began: Instant) {
     println!("{:<24}{:>12}", "published", totals.published);
     println!("{:<24}{:>12}", "duplicates", totals.duplicates);
     println!("{:<24}{:>12}", "set aside", totals.set_aside);
+    println!("states reached");
+    for state in Sometimes::ALL {
+        println!("  {:<26}{:>8}", format!("{state:?}"), totals.reached[state as usize]);
+    }
     println!("injected faults");
     for (fault, _) in Fault::ALL {
         println!("  {:<22}{:>12}", format!("{fault:?}"), totals.injected(fault));

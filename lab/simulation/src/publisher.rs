@@ -60,6 +60,7 @@ impl Publisher for MemoryPublisher {
         if self.process.world.is(Mutant::MarkBeforeConfirm) && self.process.world.lock().random.one_in(10) {
             return vec![PublishOutcome::Confirmed; batch.len()];
         }
+        *self.process.world.lock().sent.entry(self.process.actor).or_default() += batch.len();
         self.process.scheduling_point("publish a batch").await;
         let routings = self.send(batch).await;
         self.process.scheduling_point("after sending a batch").await;

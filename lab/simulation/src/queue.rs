@@ -48,6 +48,8 @@ pub(crate) struct Queue {
     /// is RabbitMQ's order, and not always the order in which they were enqueued: see `broker::Consumer`.
     pub(crate) returned: VecDeque<Message>,
     pub(crate) channels: BTreeMap<u64, Channel>,
+    /// The instance that received the last message.
+    pub(crate) last_receiver: Option<usize>,
 }
 
 #[derive(Default)]

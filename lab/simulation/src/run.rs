@@ -13,6 +13,7 @@ use crate::{
     outbox_table::IDLE_LIMIT,
     process_lifecycle::Processes,
     quiescence::{check_all_settled, pending_work},
+    sometimes::Sometimes,
     state::State,
     world::World,
 };
@@ -46,6 +47,8 @@ pub struct Report {
     pub set_aside: usize,
     /// How often each fault was injected, in the order of [`Fault::ALL`].
     pub injected: [u64; Fault::COUNT],
+    /// How often each state was reached, in the order of [`Sometimes::ALL`].
+    pub reached: [u64; Sometimes::ALL.len()],
     /// The duration by the simulated clock.
     pub simulated_time: Duration,
     /// The first violation.
@@ -59,12 +62,25 @@ pub struct Report {
 /// # Errors
 /// When the runtime cannot be built.
 pub fn run(seed: u64, mutant: Option<Mutant>, keep_history: bool) -> std::io::Result<Report> {
+    run_without(None, seed, mutant, keep_history)
+}
+
+/// Runs one seed in which one fault is never injected.
+///
+/// # Errors
+/// When the runtime cannot be built.
+pub fn run_without(
+    without: Option<Fault>,
+    seed: u64,
+    mutant: Option<Mutant>,
+    keep_history: bool,
+) -> std::io::Result<Report> {
     // The real code draws its back-off and its first lane from this thread's generator.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let (world, simulated_time) = runtime.block_on(async {
         let began = Instant::now();
-        let world = Arc::new(World::new(State::new(seed, mutant, keep_history), mutant));
+        let world = Arc::new(World::new(State::new(seed, mutant, without, keep_history), mutant));
         simulate(&world).await;
         (world, began.elapsed())
     });
@@ -73,8 +89,11 @@ pub fn run(seed: u64, mutant: Option<Mutant>, keep_history: bool) -> std::io::Re
     let Some(world) = Arc::into_inner(world) else {
         return Err(std::io::Error::other("a task still references the world"));
     };
-    let state = world.into_state();
+    let mut state = world.into_state();
     let parked = state.outbox.rows.values().filter(|row| row.parked).count();
+    if parked > 0 {
+        state.reach(Sometimes::EventParked);
+    }
     let (hash, steps, history) = state.history.finish();
     Ok(Report {
         seed,
@@ -85,6 +104,7 @@ pub fn run(seed: u64, mutant: Option<Mutant>, keep_history: bool) -> std::io::Re
         duplicates: state.judge.duplicates,
         set_aside: parked + state.judge.set_aside_count(),
         injected: state.faults.injected,
+        reached: state.reached,
         simulated_time,
         violation: state.judge.violation,
         history,

@@ -15,6 +15,7 @@ use crate::{
     outbox_table::OutboxTable,
     queue::BrokerState,
     random_source::RandomSource,
+    sometimes::Sometimes,
 };
 
 pub(crate) struct State {
@@ -31,6 +32,12 @@ pub(crate) struct State {
     pub(crate) databases_unavailable_until: Duration,
     /// The events that each relay has claimed and not settled: a fault may cause one more copy of each.
     pub(crate) claimed: BTreeMap<Actor, Vec<Uuid>>,
+    /// How many of them each relay has sent.
+    pub(crate) sent: BTreeMap<Actor, usize>,
+    /// The relay that claimed each event last.
+    pub(crate) last_claim: BTreeMap<Uuid, Actor>,
+    /// How often each of these states was reached.
+    pub(crate) reached: [u64; Sometimes::ALL.len()],
 }
 
 /// A row of the writers' own table. Transactions that change the same aggregate wait for each other on it.
@@ -42,9 +49,10 @@ pub(crate) struct Aggregate {
 
 impl State {
     /// The state at the beginning of a seed's run.
-    pub(crate) fn new(seed: u64, mutant: Option<Mutant>, keep_history: bool) -> Self {
+    pub(crate) fn new(seed: u64, mutant: Option<Mutant>, without: Option<Fault>, keep_history: bool) -> Self {
         let mut random = RandomSource::new(seed);
         let mut faults = FaultInjector::draw(&mut random);
+        faults.leave_out(without);
         let broker = BrokerState {
             competing_consumers: mutant == Some(Mutant::CompetingConsumers),
             slow: faults.injects(Fault::SlowBroker, &mut random),
@@ -66,6 +74,9 @@ impl State {
             wakes: BTreeMap::new(),
             databases_unavailable_until: Duration::ZERO,
             claimed: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            last_claim: BTreeMap::new(),
+            reached: Default::default(),
         }
     }
 
@@ -76,6 +87,11 @@ impl State {
             self.history.add(self.now, Actor::Environment, "fault", fault as u128, || format!("{fault:?}"));
         }
         injects
+    }
+
+    /// Counts a state that was reached.
+    pub(crate) fn reach(&mut self, state: Sometimes) {
+        self.reached[state as usize] += 1;
     }
 
     /// Adds a step to the history.

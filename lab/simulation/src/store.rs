@@ -11,6 +11,7 @@ use crate::{
     mutant::Mutant,
     outbox_table::{ClaimFilter, Mark, Session},
     process::{InjectedFault, Process},
+    sometimes::Sometimes,
 };
 
 /// The error after `idle_in_transaction_session_timeout`.
@@ -111,7 +112,10 @@ impl MemoryTransaction<'_> {
                 session.last_statement = state.now;
                 Ok(())
             }
-            None => Err(Error::new(failure, SESSION_ENDED)),
+            None => {
+                state.reach(Sometimes::FrozenSessionEnded);
+                Err(Error::new(failure, SESSION_ENDED))
+            }
         }
     }
 
@@ -125,6 +129,7 @@ impl MemoryTransaction<'_> {
 
 impl OutboxTransaction for MemoryTransaction<'_> {
     async fn try_write(&mut self, _: &ClaimedEvent) -> Result<(), Error> {
+        self.store.process.world.lock().reach(Sometimes::WriteTriedAfterFailedMarks);
         self.statement("try to write", "failed to write after failed marks").await
     }
 
@@ -166,6 +171,13 @@ impl OutboxTransaction for MemoryTransaction<'_> {
                 session.rows = claimed.iter().map(|event| event.seq).collect();
             }
             self.store.cursor = claimed.last().map_or(self.store.cursor, |event| event.seq);
+            for event in &claimed {
+                let before = state.last_claim.insert(event.message.id, process.actor);
+                if before.is_some_and(|before| before != process.actor) {
+                    state.reach(Sometimes::LaneHandedOver);
+                }
+            }
+            state.sent.insert(process.actor, 0);
             state.claimed.insert(process.actor, claimed.iter().map(|event| event.message.id).collect());
             state.note(process.actor, "claimed", claimed.len() as u128, || {
                 format!("{:?}", claimed.iter().map(|event| event.seq).collect::<Vec<_>>())
@@ -221,6 +233,7 @@ impl OutboxTransaction for MemoryTransaction<'_> {
             let state = &mut *state;
             state.outbox.end_idle_sessions(state.now);
         }
+        let claimed = process.world.lock().claimed.get(&process.actor).map_or(0, Vec::len);
         let Some(session) = self.end() else {
             return Err(Error::new(FAILURE, SESSION_ENDED));
         };
@@ -228,6 +241,11 @@ impl OutboxTransaction for MemoryTransaction<'_> {
             let mut state = process.world.lock();
             let state = &mut *state;
             state.outbox.apply(&session.staged);
+            // All that was sent was confirmed, so no aggregate was held back.
+            let published = session.staged.iter().filter(|mark| matches!(mark, Mark::Published(_))).count();
+            if state.sent.get(&process.actor) == Some(&published) && published < claimed {
+                state.reach(Sometimes::WaveCutAtDeadline);
+            }
             state.note(process.actor, "committed marks", session.staged.len() as u128, || {
                 format!("{:?}", session.staged)
             });

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
 
-use simulation::{Fault, run};
+use std::process::Command;
+
+use simulation::{Fault, Sometimes, run};
 
 #[test]
 fn two_thousand_seeds_violate_no_invariant_and_inject_every_fault() {
-    let mut injected = [0; Fault::COUNT];
-    for seed in 0..2_000 {
+    let (mut injected, mut reached) = ([0; Fault::COUNT], [0; Sometimes::ALL.len()]);
+    for seed in 0..Sometimes::SEEDS {
         let report = run(seed, None, false).unwrap();
         if let Some(violation) = report.violation {
             panic!(
@@ -18,6 +20,12 @@ fn two_thousand_seeds_violate_no_invariant_and_inject_every_fault() {
         for (sum, count) in injected.iter_mut().zip(report.injected) {
             *sum += count;
         }
+        for (sum, count) in reached.iter_mut().zip(report.reached) {
+            *sum += count;
+        }
+    }
+    for state in Sometimes::ALL {
+        assert!(reached[state as usize] > 0, "no seed reached {state:?}");
     }
     for (fault, _) in Fault::ALL {
         assert!(injected[fault as usize] > 0, "{fault:?} was never injected");
@@ -38,4 +46,14 @@ fn same_seed_produces_same_history() {
 #[test]
 fn different_seeds_produce_different_histories() {
     assert_ne!(run(1, None, false).unwrap().hash, run(2, None, false).unwrap().hash);
+}
+
+#[test]
+fn run_that_cannot_reach_a_state_names_it_and_exits_with_2() {
+    let mut simulation = Command::new(env!("CARGO_BIN_EXE_simulation"));
+    simulation.args(["--without", "ReturnOnAnother", "--seeds", &Sometimes::SEEDS.to_string()]);
+    let output = simulation.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.ends_with("states that no seed reached: [ReturnOnNeighboursConfirm]\n"), "{printed}");
 }

@@ -10,8 +10,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use uuid::Uuid;
 
 use crate::binaries;
+use crate::command::copy_surroundings;
 use crate::eventually::eventually_send;
-use crate::guard::signal_all;
+use crate::guard::{signal_all, with_descendants};
 use crate::ports::free_port;
 use crate::private_dir::PrivateDir;
 use crate::restartable_process::RestartableProcess;
@@ -151,6 +152,22 @@ impl System {
         signal_all("CONT", &[pid])
     }
 
+    /// Sends SIGSTOP to what reads a process's output: see `SystemOptions::piped_logs`.
+    pub fn pause_log_reader(&self, name: &str) -> Result<()> {
+        self.signal_log_reader(name, "STOP")
+    }
+
+    /// Undoes [`System::pause_log_reader`].
+    pub fn resume_log_reader(&self, name: &str) -> Result<()> {
+        self.signal_log_reader(name, "CONT")
+    }
+
+    fn signal_log_reader(&self, name: &str, signal: &str) -> Result<()> {
+        let pid = self.pid(name).with_context(|| format!("{name} is not running"))?;
+        let reader = with_descendants(pid)?.get(1).copied();
+        signal_all(signal, &[reader.with_context(|| format!("the output of {name} goes into no pipe"))?])
+    }
+
     /// Starts a process again that was killed or has ended.
     pub async fn start_again(&self, name: &str) -> Result<()> {
         self.member(name)?.process.start().with_context(|| format!("failed to start {name}"))
@@ -259,7 +276,9 @@ impl Member {
         command.envs(options.env.iter().map(|(variable, value)| (variable, value)));
         let own = options.env_of_service.iter().filter(|(of, _)| *of == service);
         command.envs(own.map(|(_, (variable, value))| (variable, value)));
-        let process = RestartableProcess::new(command, setup.logs.join(format!("{name}.log")));
+        let log = setup.logs.join(format!("{name}.log"));
+        let command = if options.piped_logs { piped(&command, &log) } else { command };
+        let process = RestartableProcess::new(command, log);
         let admin_url = variant.is_none().then(|| format!("http://{admin_address}"));
         Ok(Self { process, url: format!("http://{address}"), admin_url })
     }
@@ -277,4 +296,13 @@ fn command_without_settings(binary: &str, prefix: &str) -> Result<Command> {
     // A failure shows the end of the log. A backtrace there would leave no room for the chain of causes.
     command.env("RUST_BACKTRACE", "0");
     Ok(command)
+}
+
+/// The command with a pipe for its output, which a child process copies into the log.
+fn piped(command: &Command, log: &Path) -> Command {
+    let script = r#"rm -f "$1"; mkfifo "$1"; cat <"$1" & exec "$0" >"$1" 2>&1"#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(command.get_program()).arg(log.with_extension("pipe"));
+    copy_surroundings(command, &mut shell);
+    shell
 }

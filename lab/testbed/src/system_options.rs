@@ -30,6 +30,9 @@ pub struct SystemOptions {
     pub orders_port: u16,
     /// The directory of the logs, one file per process. `None` stands for a directory that is erased at the end.
     pub log_dir: Option<PathBuf>,
+    /// Whether the services write into a pipe, as in a container, from which another process copies into the log:
+    /// `System::pause_log_reader` stops that one.
+    pub piped_logs: bool,
     /// Further settings, for example `("ORDERS_RELAY_POLL", "100ms")`. Each service reads those with its own prefix.
     pub env: Vec<(String, String)>,
     /// The same for all processes of one service: its name, and the setting.
@@ -49,6 +52,7 @@ impl SystemOptions {
             amqp_url: amqp_url.into(),
             orders_port: 0,
             log_dir: None,
+            piped_logs: false,
             env: Vec::new(),
             env_of_service: Vec::new(),
             instances: Instances::default(),

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::choice::Choice;
 use crate::reconciliation::DuplicatesDropped;
-use crate::soak::Soak;
+use crate::soak::{Reached, Soak};
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
@@ -53,6 +53,10 @@ pub(crate) async fn run(choice: Choice, soak: Soak, terminal: &Terminal) -> Resu
     }
     for gap in published.out_of_order.iter().take(PRINTED_GAPS) {
         terminal.print(format!("  OUT OF ORDER {gap}"));
+    }
+    terminal.print("");
+    for Reached { state, times, .. } in &result.reached {
+        terminal.print(format!("  {times:>6}  {state}"));
     }
     terminal.print("");
     for (name, value, meaning) in result.figures() {

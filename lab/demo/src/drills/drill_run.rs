@@ -155,6 +155,16 @@ impl<'a> DrillRun<'a> {
         Fact { what: format!("{expected}{last}"), observed: false }
     }
 
+    /// Waits until so many events of the order service are committed and not published.
+    pub(crate) async fn pending_grow(&self, events: u32) -> Fact {
+        self.felt(&format!("{events} events wait in the outbox"), async || {
+            let pending = self.system.metric("orders", "outbox_pending").await?;
+            Ok((pending > f64::from(events))
+                .then(|| format!("{pending} events wait in the outbox of orders")))
+        })
+        .await
+    }
+
     /// The system that this drill has for itself.
     pub(crate) fn own(&self) -> Result<&LocalSystem> {
         self.system.own()

@@ -32,15 +32,17 @@ pub(crate) use on_own::{SERVICE, own_system, run_both, run_on_own};
 use drill_run::DrillRun;
 
 /// All drills, in the order in which `drill all` runs them.
-pub(crate) static ALL: [Drill; 46] = [
+pub(crate) static ALL: [Drill; 51] = [
     broker::kill::DRILL,
     broker::freeze::DRILL,
     broker::refuse::ALARM,
     broker::refuse::PASSWORD,
     broker::refuse::STUCK_QUEUE,
+    broker::refuse::UNROUTABLE,
     broker::operator::CONNECTIONS,
     broker::operator::BINDINGS,
     broker::operator::EXCHANGE,
+    broker::operator::QUEUE,
     network::resets::CONFIRM_LOST,
     network::resets::ACK_LOST,
     network::silence::ONE_WAY,
@@ -54,6 +56,8 @@ pub(crate) static ALL: [Drill; 46] = [
     network::silence::DATABASE_AWAY,
     database::locks::POOL_EXHAUSTED,
     database::locks::OLD_SNAPSHOT,
+    database::writes::MARKS,
+    database::writes::COMMITS,
     database::commit_contention::DRILL,
     service::saga::DRILL,
     service::crashes::ORDER_BEFORE_COMMIT,
@@ -65,6 +69,7 @@ pub(crate) static ALL: [Drill; 46] = [
     service::crashes::BILLING_AFTER_CHARGE,
     service::stops::TERMINATE,
     service::stops::FREEZE,
+    service::logs::DRILL,
     service::instances::SCALE,
     service::instances::NO_WAKE_UP,
     service::provider::AWAY,

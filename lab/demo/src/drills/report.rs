@@ -57,6 +57,14 @@ impl Report {
         self.facts.push(fact);
     }
 
+    /// Adds a part of the claim. One that was not observed breaks it.
+    pub(crate) fn claim(&mut self, fact: Fact) {
+        if !fact.observed {
+            self.refute(format!("not observed: {}", fact.what));
+        }
+        self.facts.push(fact);
+    }
+
     /// Makes the verdict broken, whatever the reconciliation says.
     pub(crate) fn refute(&mut self, reason: String) {
         if self.verdict == Verdict::Broken {

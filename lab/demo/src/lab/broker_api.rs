@@ -175,11 +175,11 @@ impl BrokerApi {
         Ok(())
     }
 
-    /// Declares a queue that receives everything that is published from now on. The exchange has to exist.
+    /// Declares a queue that receives all events that are published from now on. The exchange has to exist.
     pub async fn declare_tap(&self, queue: &str) -> Result<()> {
         self.put(&format!("queues/{}/{queue}", self.vhost), &json!({ "durable": true })).await?;
         let url = self.address(&format!("bindings/{}/e/shop.events/q/{queue}", self.vhost));
-        self.client.post(url).json(&json!({ "routing_key": "#" })).send().await?.error_for_status()?;
+        self.client.post(url).json(&json!({ "routing_key": "*.*" })).send().await?.error_for_status()?;
         Ok(())
     }
 

@@ -34,6 +34,8 @@ pub struct Setup {
     pub settings: Vec<(String, String)>,
     /// Settings for the processes of one service: its name, and the setting.
     pub settings_of_service: Vec<(&'static str, (String, String))>,
+    /// Whether another process reads the output of each process and writes its log.
+    pub piped_logs: bool,
     /// Whether the lab programs are started instead of the services.
     pub lab: bool,
     /// The variant that accepts the orders instead of the order service.

@@ -9,17 +9,20 @@ use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
 use fault_proxy::{Direction, Effect, Fault as NetworkFault};
 use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection};
+use testbed::eventually;
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::http;
-use crate::lab::{BrokerApi, Tap};
+use crate::lab::{BrokerApi, CONDITION_DEADLINE, Tap};
 use crate::local_system::LocalSystem;
 use crate::own_system::{broker_route, database_route};
 use crate::running_system::RunningSystem;
+use crate::sql_faults::{ACCEPT_MARKS, ERASE_UNROUTABLE, REFUSE_MARKS, WRITE_UNROUTABLE, set_standby};
 use crate::target::{Action, Target};
 
-/// A kind of fault. Each is drawn as often as every other.
+/// A kind of fault. Each is injected once in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     KillProcess,
@@ -39,6 +42,11 @@ pub(crate) enum Fault {
     ProviderFaults,
     Poison,
     Copies,
+    CancelConsumer,
+    RefuseEvents,
+    FailMarks,
+    HangCommits,
+    StallLogReader,
 }
 
 /// RabbitMQ 3.10, killed and started again within a second or two, may come back without a leader for a queue.
@@ -53,7 +61,7 @@ const DELAY: Duration = Duration::from_millis(100);
 const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 impl Fault {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::KillProcess,
         Self::KillDatabase,
         Self::KillBroker,
@@ -71,6 +79,11 @@ impl Fault {
         Self::ProviderFaults,
         Self::Poison,
         Self::Copies,
+        Self::CancelConsumer,
+        Self::RefuseEvents,
+        Self::FailMarks,
+        Self::HangCommits,
+        Self::StallLogReader,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -92,6 +105,11 @@ impl Fault {
             Self::ProviderFaults => "payment provider failing",
             Self::Poison => "bad message",
             Self::Copies => "events published again, shuffled",
+            Self::CancelConsumer => "queue deleted behind deliveries",
+            Self::RefuseEvents => "thousands of events refused",
+            Self::FailMarks => "marks refused by a full disk",
+            Self::HangCommits => "commits waiting for a standby",
+            Self::StallLogReader => "logs not read",
         }
     }
 }
@@ -144,6 +162,20 @@ impl Injector<'_> {
             Fault::ProviderFaults => self.provider_faults(own).await,
             Fault::Poison => self.publish_poison(own).await,
             Fault::Copies => self.publish_copies(own, tap).await,
+            Fault::CancelConsumer => self.cancel_consumer(own, tap).await,
+            Fault::RefuseEvents => self.for_a_while(WRITE_UNROUTABLE, ERASE_UNROUTABLE).await,
+            Fault::FailMarks => self.for_a_while(REFUSE_MARKS, ACCEPT_MARKS).await,
+            Fault::HangCommits => {
+                set_standby(self.system, "= 'ghost'").await?;
+                sleep(self.time(FREEZE)).await;
+                set_standby(self.system, "to default").await
+            }
+            Fault::StallLogReader => {
+                let name = self.process(own);
+                own.processes.pause_log_reader(&name)?;
+                sleep(self.time(FREEZE)).await;
+                own.processes.resume_log_reader(&name)
+            }
         }
     }
 
@@ -160,6 +192,12 @@ impl Injector<'_> {
         own.act(Action::Pause, server).await?;
         sleep(self.time(FREEZE)).await;
         own.act(Action::Resume, server).await
+    }
+
+    async fn for_a_while(&mut self, begin: &str, end: &str) -> Result<()> {
+        self.system.execute_as("orders", begin).await?;
+        sleep(self.time(FREEZE)).await;
+        self.system.execute_as("orders", end).await
     }
 
     async fn network(&mut self, own: &LocalSystem, effect: Effect, direction: Direction) -> Result<()> {
@@ -188,9 +226,50 @@ impl Injector<'_> {
 
     async fn publish_poison(&mut self, own: &LocalSystem) -> Result<()> {
         let service = SERVICES[self.random.usize(..SERVICES.len())];
+        self.publish_poison_to(own, service).await.map(drop)
+    }
+
+    async fn publish_poison_to(&mut self, own: &LocalSystem, service: &str) -> Result<String> {
         let id = Uuid::now_v7().to_string();
         self.poison.insert(id.clone());
-        broker_api(own)?.publish(&format!("{service}.events"), "not json", &id).await
+        broker_api(own)?.publish(&format!("{service}.events"), "not json", &id).await?;
+        Ok(id)
+    }
+
+    /// Deletes inventory's queue behind messages that its consumer has buffered. Nothing is published meanwhile, and the
+    /// messages are copies: what the queue loses has been applied, and no cancellation overtakes a lost creation.
+    async fn cancel_consumer(&mut self, own: &LocalSystem, tap: &Tap) -> Result<()> {
+        let orders: Vec<_> = own.processes.names().filter(|name| name.starts_with("orders")).collect();
+        orders.iter().try_for_each(|name| own.processes.pause(name))?;
+        let deleted = self.delete_queue(own, tap).await;
+        orders.iter().try_for_each(|name| own.processes.resume(name))?;
+        deleted
+    }
+
+    async fn delete_queue(&mut self, own: &LocalSystem, tap: &Tap) -> Result<()> {
+        // A queue is read in its order: once a bad message is set aside, all before it are applied.
+        let last = self.publish_poison_to(own, "inventory").await?;
+        let saved = format!("select count(*)::text from inventory.dead_letters where message_id = '{last}'");
+        eventually("inventory to set aside the last message", CONDITION_DEADLINE, async || {
+            Ok((self.system.read(&saved).await? != "0").then_some(()))
+        })
+        .await?;
+        let mut operator = PgConnection::connect(&self.system.addresses()?.admin_url).await?;
+        let mut lock = operator.begin().await?;
+        sqlx::query("lock table inventory.processed_events in access exclusive mode")
+            .execute(&mut *lock)
+            .await?;
+        let api = broker_api(own)?;
+        for message in tap.recent() {
+            if message["routing_key"] == "order.created" {
+                let payload = message["payload"].as_str().context("a message without a payload")?;
+                api.publish_as("amq.default", "inventory.events", payload, &message["properties"]).await?;
+            }
+        }
+        api.delete("queues/shop/inventory.events").await?;
+        // A consumer that misses the end finds a healthy queue when the lock is released.
+        api.await_bindings().await?;
+        Ok(lock.rollback().await?)
     }
 
     async fn publish_copies(&mut self, own: &LocalSystem, tap: &Tap) -> Result<()> {

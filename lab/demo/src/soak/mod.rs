@@ -5,6 +5,7 @@
 mod fault;
 mod load;
 mod result;
+mod sometimes;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -26,12 +27,14 @@ use crate::running_system::RunningSystem;
 use crate::set_aside::{
     GIVEN_UP, add_defect, count_reasons, count_waiting, discard_all, repair_defect, replay_all,
 };
+use crate::sql_faults::{ACCEPT_MARKS, ERASE_UNROUTABLE, set_standby};
 use crate::terminal::Terminal;
 
 use fault::{Fault, Injector};
 use load::SoakLoad;
 
 pub(crate) use result::SoakResult;
+pub(crate) use sometimes::Reached;
 
 const INSTANCES: Instances = Instances { orders: 4, inventory: 2, billing: 2 };
 /// The pause between two faults, in milliseconds.
@@ -57,7 +60,7 @@ impl Soak {
     /// # Errors
     /// When the system cannot be set up. What is wrong in the end is part of the result.
     pub(crate) async fn run(self, choice: Choice, terminal: &Terminal) -> Result<Option<SoakResult>> {
-        let setup = Setup { instances: INSTANCES, ..Setup::default() };
+        let setup = Setup { instances: INSTANCES, piped_logs: true, ..Setup::default() };
         let own = OwnSystem { setup, ..OwnSystem::default() };
         let logs = paths::home().join("soak/logs");
         let Some(system) = RunningSystem::start_own(choice, own, logs, terminal).await? else {
@@ -83,10 +86,15 @@ impl Soak {
         let mut injector =
             Injector { system, random: Rng::with_seed(self.seed), poison: HashSet::new(), copies: 0 };
         let mut faults: BTreeMap<Fault, u32> = BTreeMap::new();
+        let mut round = vec![];
         let began = Instant::now();
         let mut printed = began;
         while began.elapsed() < self.for_ {
-            let fault = Fault::ALL[injector.random.usize(..Fault::ALL.len())];
+            if round.is_empty() {
+                round.extend(Fault::ALL);
+                injector.random.shuffle(&mut round);
+            }
+            let Some(fault) = round.pop() else { break };
             match injector.inject(fault, &tap).await {
                 Ok(()) => *faults.entry(fault).or_default() += 1,
                 // Such as a request to the provider while a process is killed. What was not injected does not count.
@@ -134,6 +142,7 @@ impl Soak {
             published: tap.drain().await?.clone(),
             ending,
             reconciliation,
+            reached: sometimes::count(system, self.for_).await?,
         })
     }
 
@@ -155,6 +164,8 @@ async fn count_overtaken(system: &RunningSystem) -> Result<u64> {
 async fn repair(system: &RunningSystem) -> Result<()> {
     let own = system.own()?;
     own.tools()?.proxies.clear_all().await?;
+    set_standby(system, "to default").await?;
+    system.execute_as("orders", &format!("{ACCEPT_MARKS}; {ERASE_UNROUTABLE}")).await?;
     for name in own.processes.names() {
         if own.processes.pid(name).is_none() {
             own.processes.start_again(name).await?;

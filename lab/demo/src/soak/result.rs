@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::fault::Fault;
 use super::load::Sent;
+use super::sometimes::Reached;
 use crate::lab::Published;
 use crate::reconciliation::{Ending, Kind, Reconciliation};
 use crate::verdict::Verdict;
@@ -32,6 +33,7 @@ pub(crate) struct SoakResult {
     /// How the wait for the end ended.
     pub(crate) ending: Ending,
     pub(crate) reconciliation: Reconciliation,
+    pub(crate) reached: Vec<Reached>,
 }
 
 /// A figure of the block, and what it counts.
@@ -110,6 +112,17 @@ impl SoakResult {
                 format!("{both}; but no event was published twice, or none was set aside"),
             );
         }
+        let never: Vec<_> = self
+            .reached
+            .iter()
+            .filter(|state| state.expected && state.times == 0)
+            .map(|never| never.state)
+            .collect();
+        if !never.is_empty() {
+            let reason =
+                format!("{both}; but it proves nothing about what was never reached: {}", never.join(", "));
+            return (Verdict::Inconclusive, reason);
+        }
         (Verdict::Held, both)
     }
 
@@ -121,7 +134,7 @@ impl SoakResult {
             "figures": figures, "faults": faults, "cancelled": self.sent.cancelled, "deadLetters": self.dead_letters, "givenUp": self.given_up,
             "overtaken": self.overtaken, "replayed": self.replayed, "discarded": self.discarded,
             "messages": self.published.messages, "copies": self.copies(),
-            "outOfOrder": self.published.out_of_order, "reconciliation": self.reconciliation,
+            "outOfOrder": self.published.out_of_order, "reached": self.reached, "reconciliation": self.reconciliation,
         })
     }
 }

@@ -13,18 +13,21 @@ use tokio::sync::Notify;
 async fn main() -> anyhow::Result<ExitCode> {
     sabotage::crash::arm_from_env();
     let sabotage = sabotage::sabotage_from_env();
-    let settings: Settings = service::load(&SERVICE);
+    let mut settings: Settings = service::load(&SERVICE);
+    sabotage::ignore_cancels(sabotage, &mut settings.common.amqp_url).await?;
     let common = &settings.common;
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let provider = HttpPaymentProvider::new(settings.provider_url.clone(), settings.provider_deadline)?;
     let provider = LabProvider::new(provider, sabotage);
     let relays = RelayTasks::new(&process, common, &settings.publisher);
     let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
-    process.serve_health(Health::new().with("database", Needed::Yes, process.database()).with(
-        "broker",
-        Needed::Yes,
-        consumer.probe(),
-    ));
+    process.serve_health(
+        Health::new().with("database", Needed::Yes, sabotage::database(sabotage, process.database())).with(
+            "broker",
+            Needed::Yes,
+            consumer.probe(),
+        ),
+    );
     if process.prepare().await {
         let payments_due = Arc::new(Notify::new());
         let handler = SharedHandler::new(PaymentHandler::new(consumer.pool(), payments_due.clone()));

@@ -11,16 +11,19 @@ use service::{ConsumerTasks, Process, RelayTasks};
 async fn main() -> anyhow::Result<ExitCode> {
     sabotage::crash::arm_from_env();
     let sabotage = sabotage::sabotage_from_env();
-    let settings: Settings = service::load(&SERVICE);
+    let mut settings: Settings = service::load(&SERVICE);
+    sabotage::ignore_cancels(sabotage, &mut settings.common.amqp_url).await?;
     let common = &settings.common;
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let relays = RelayTasks::new(&process, common, &settings.publisher);
     let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
-    process.serve_health(Health::new().with("database", Needed::Yes, process.database()).with(
-        "broker",
-        Needed::Yes,
-        consumer.probe(),
-    ));
+    process.serve_health(
+        Health::new().with("database", Needed::Yes, sabotage::database(sabotage, process.database())).with(
+            "broker",
+            Needed::Yes,
+            consumer.probe(),
+        ),
+    );
     if process.prepare().await {
         let handler = SharedHandler::new(StockHandler::new(consumer.pool(), relays.wake()));
         process.watch_database(consumer.pool());

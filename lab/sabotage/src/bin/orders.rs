@@ -11,13 +11,15 @@ use service::{ConsumerTasks, Process, RelayTasks};
 async fn main() -> anyhow::Result<ExitCode> {
     sabotage::crash::arm_from_env();
     let sabotage = sabotage::sabotage_from_env();
-    let settings: Settings = service::load(&SERVICE);
+    let mut settings: Settings = service::load(&SERVICE);
+    sabotage::ignore_cancels(sabotage, &mut settings.common.amqp_url).await?;
     let common = &settings.common;
     let mut process = Process::start(&SERVICE, settings.http_address, common)?;
     let relays = RelayTasks::new(&process, common, &settings.publisher);
     let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
     let state = AppState::new(&settings, relays.wake());
-    let health = Health::new().with("database", Needed::Yes, process.database());
+    let health =
+        Health::new().with("database", Needed::Yes, sabotage::database(sabotage, process.database()));
     process.serve(sabotage::api(sabotage, api::router(state.clone())?), health);
     if process.prepare().await && process.read_at_start("the catalogue", || state.read_catalogue()).await? {
         let handler = SharedHandler::new(OrderHandler::new(consumer.pool(), relays.wake()));

@@ -1,14 +1,16 @@
-//! What an operator of RabbitMQ can do by mistake: close connections, delete bindings or the exchange.
+//! What an operator of RabbitMQ can do by mistake: close connections, delete bindings, the exchange or a queue.
 
 use std::time::Duration;
 
 use anyhow::Result;
+use sqlx::{Connection as _, PgConnection};
 
 use crate::drills::drill::{Drill, Group, Subject};
 use crate::drills::drill_run::DrillRun;
 use crate::drills::report::{Fact, Refusals, Report};
 use crate::lab::{BrokerApi, Setup};
 use crate::own_system::OwnSystem;
+use crate::set_aside::publish_again;
 
 pub(in crate::drills) const CONNECTIONS: Drill = Drill {
     name: "connections-closed",
@@ -42,6 +44,25 @@ pub(in crate::drills) const EXCHANGE: Drill = Drill {
     system: Subject::Own(one_relay),
     run: |run| Box::pin(delete_exchange(run)),
 };
+
+pub(in crate::drills) const QUEUE: Drill = Drill {
+    name: "consumer-cancelled",
+    group: Group::Broker,
+    teaches: "A broker can end a subscription and leave the connection open. Its last word comes behind the messages that it \
+              has delivered.",
+    question: "Inventory's queue is deleted while messages wait in the client's memory. Who creates it again, and who reads it?",
+    claim: "The consumer notices the end behind the buffered messages and reads the new queue. What was lost with the old one \
+            is published again, and applied once.",
+    outage: Duration::from_secs(2),
+    system: Subject::Own(OwnSystem::default),
+    run: |run| Box::pin(delete_queue(run)),
+};
+
+/// The events that inventory should have applied by now, and has not.
+const UNAPPLIED: &str = "
+    select coalesce(json_agg(event_id), '[]')::text from orders.outbox event
+    where event_type in ('OrderCreated', 'OrderCancelled') and created_at < clock_timestamp() - interval '1 second'
+      and not exists (select from inventory.processed_events done where done.event_id = event.event_id)";
 
 const TIMES: usize = 3;
 
@@ -114,4 +135,36 @@ async fn delete_exchange(run: &DrillRun<'_>) -> Result<Report> {
     }
     let summary = run.end(load).await?;
     run.report(facts, summary, Refusals::BreakTheClaim).await
+}
+
+/// The lock is held until the queue exists again: a consumer that missed the end finds a healthy queue from then on.
+/// Billing is frozen, so that it declines no payment: the cancellation would reach the new queue, and be applied before the
+/// creation that was lost with the old one.
+async fn delete_queue(run: &DrillRun<'_>) -> Result<Report> {
+    let (api, own) = (api(run)?, run.own()?);
+    let load = run.steady().await;
+    own.processes.pause("billing")?;
+    let mut operator = PgConnection::connect(&run.system.addresses()?.admin_url).await?;
+    let mut lock = operator.begin().await?;
+    sqlx::query("lock table inventory.reservations in access exclusive mode").execute(&mut *lock).await?;
+    run.phase("lock", "locked inventory's reservations: messages wait in the consumer's memory");
+    let accepted = run.accepted_meanwhile().await;
+    api.delete("queues/shop/inventory.events").await?;
+    run.phase("delete", "deleted inventory's queue behind them");
+    api.await_bindings().await?;
+    lock.rollback().await?;
+    let summary = run.end(load).await?;
+    let again = publish_again(run.system, UNAPPLIED).await?;
+    run.phase("replay", format!("published {again} events again that inventory has not applied"));
+    let applied = run
+        .felt("inventory has applied all events", async || {
+            let all = run.system.read(UNAPPLIED).await? == "[]";
+            Ok(all.then(|| "inventory has applied all events".to_owned()))
+        })
+        .await;
+    own.processes.resume("billing")?;
+    let lost = Fact { what: format!("{again} events were lost with the queue"), observed: again > 0 };
+    let mut report = run.report(vec![accepted, lost], summary, Refusals::BreakTheClaim).await?;
+    report.claim(applied);
+    Ok(report)
 }

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use testbed::Rabbitmq;
+use tokio::time::sleep;
 
 use crate::drills::drill::{Drill, Group, Subject};
 use crate::drills::drill_run::DrillRun;
 use crate::drills::report::{Fact, Refusals, Report};
 use crate::lab::BrokerApi;
 use crate::own_system::OwnSystem;
+use crate::sql_faults::{ERASE_UNROUTABLE, WRITE_UNROUTABLE};
 
 pub(in crate::drills) const ALARM: Drill = Drill {
     name: "broker-alarm",
@@ -46,12 +48,25 @@ pub(in crate::drills) const STUCK_QUEUE: Drill = Drill {
     run: |run| Box::pin(stuck_queue(run)),
 };
 
+pub(in crate::drills) const UNROUTABLE: Drill = Drill {
+    name: "unroutable-burst",
+    group: Group::Broker,
+    teaches: "An event that the broker refuses says nothing about the broker. It waits by itself, and no other waits with it.",
+    question: "Four thousand events that no queue wants are written into the outbox. How many good ones are published beside \
+               them?",
+    claim: "Beside thousands of refused events, at least 80 % as many good ones are published as without them, and their \
+            orders end.",
+    outage: Duration::from_secs(10),
+    system: Subject::Own(OwnSystem::default),
+    run: |run| Box::pin(write_unroutable(run)),
+};
+
 async fn alarm(run: &DrillRun<'_>) -> Result<Report> {
     let load = run.steady().await;
     let broker = &run.own()?.rabbitmq;
     broker.set_memory_limit("1").await?;
     run.phase("outage", "RabbitMQ raised its memory alarm, and reads nothing from publishers");
-    let blocked = pending_grow(run, 2 * run.rate).await;
+    let blocked = run.pending_grow(2 * run.rate).await;
     let accepted = run.accepted_meanwhile().await;
     broker.set_memory_limit(Rabbitmq::NO_ALARM).await?;
     let summary = run.end(load).await?;
@@ -85,18 +100,39 @@ async fn stuck_queue(run: &DrillRun<'_>) -> Result<Report> {
     let broker = &run.own()?.rabbitmq;
     broker.suspend_queue("billing.events", true).await?;
     run.phase("outage", "billing's queue takes and confirms nothing");
-    let unconfirmed = pending_grow(run, 2 * run.rate).await;
+    let unconfirmed = run.pending_grow(2 * run.rate).await;
     let accepted = run.accepted_meanwhile().await;
     broker.suspend_queue("billing.events", false).await?;
     let summary = run.end(load).await?;
     run.report(vec![unconfirmed, accepted], summary, Refusals::BreakTheClaim).await
 }
 
-/// Waits until so many events of the order service are committed and not published.
-async fn pending_grow(run: &DrillRun<'_>, events: u32) -> Fact {
-    run.felt(&format!("{events} events wait in the outbox"), async || {
-        let pending = run.system.metric("orders", "outbox_pending").await?;
-        Ok((pending > f64::from(events)).then(|| format!("{pending} events wait in the outbox of orders")))
-    })
-    .await
+async fn write_unroutable(run: &DrillRun<'_>) -> Result<Report> {
+    let load = run.steady().await;
+    let alone = published(run).await?;
+    run.system.execute_as("orders", WRITE_UNROUTABLE).await?;
+    run.phase("burst", "wrote 4000 events that no queue wants");
+    let beside = published(run).await?;
+    let refused = run.system.metric("orders", "outbox_failed_total").await?;
+    // With an operator, they would be parked after twenty minutes, and then discarded.
+    run.system.execute_as("orders", ERASE_UNROUTABLE).await?;
+    let summary = run.end(load).await?;
+    let refused = Fact {
+        what: format!("{refused} publications were returned as unroutable"),
+        observed: refused > 4000.0,
+    };
+    let mut report = run.report(vec![refused], summary, Refusals::BreakTheClaim).await?;
+    report.claim(Fact {
+        what: format!("{beside} good events were published beside them, and {alone} in the same time before"),
+        observed: beside >= 0.8 * alone,
+    });
+    Ok(report)
+}
+
+/// How many events the order service publishes in the time of the outage.
+async fn published(run: &DrillRun<'_>) -> Result<f64> {
+    let count = async || run.system.metric("orders", "outbox_published_total").await;
+    let before = count().await?;
+    sleep(run.outage).await;
+    Ok(count().await? - before)
 }

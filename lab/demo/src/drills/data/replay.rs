@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use serde_json::json;
+use anyhow::Result;
 use tokio::time::sleep;
-use uuid::Uuid;
 
 use crate::drills::drill::{Drill, Group, Subject};
 use crate::drills::drill_run::DrillRun;
 use crate::drills::report::{Fact, Refusals, Report};
 use crate::own_system::OwnSystem;
-use crate::running_system::RunningSystem;
-use crate::set_aside::{add_defect, repair_defect, replay_all};
+use crate::set_aside::{add_defect, publish_again, repair_defect, replay_all};
 
 pub(in crate::drills) const DRILL: Drill = Drill {
     name: "replayed-twice",
@@ -26,8 +23,10 @@ pub(in crate::drills) const DRILL: Drill = Drill {
     run: |run| Box::pin(replay_twice(run)),
 };
 
-/// How many events one request may name.
-const MAX_IDS: usize = 100;
+/// The first events of the orders that the defect is about.
+const REFUSED: &str = "
+    select coalesce(json_agg(event_id), '[]')::text from orders.outbox
+    where aggregate_version = 1 and abs(hashtext(aggregate_id::text)) % 100 = 0";
 /// When the operator begins to doubt. The records of what was applied have to last longer.
 const DOUBT: Duration = Duration::from_secs(3);
 
@@ -50,7 +49,7 @@ async fn replay_twice(run: &DrillRun<'_>) -> Result<Report> {
     let first = replay_all(run.system).await?;
     let second = replay_all(run.system).await?;
     sleep(DOUBT).await;
-    let again = publish_again(run.system).await?;
+    let again = publish_again(run.system, REFUSED).await?;
     run.phase(
         "replay",
         format!("the first replay applied {first} events, the second {second}; {again} were published again"),
@@ -63,19 +62,4 @@ async fn replay_twice(run: &DrillRun<'_>) -> Result<Report> {
         report.refute(format!("the second replay applied {second} events"));
     }
     Ok(report)
-}
-
-/// An operator who does not trust the replay publishes the first events of these orders again. Returns how many.
-async fn publish_again(system: &RunningSystem) -> Result<usize> {
-    let ids = "select coalesce(json_agg(event_id), '[]')::text from orders.outbox
-               where aggregate_version = 1 and abs(hashtext(aggregate_id::text)) % 100 = 0";
-    let ids: Vec<Uuid> = serde_json::from_str(&system.read(ids).await?)?;
-    let mut again = 0;
-    for ids in ids.chunks(MAX_IDS) {
-        let body = json!({ "ids": ids });
-        let answer = system.admin("orders", "/admin/published/replay", Some(&body)).await?;
-        let items = answer["items"].as_array().context("a page has no items")?;
-        again += items.iter().filter(|item| item["outcome"] == "pending").count();
-    }
-    Ok(again)
 }

@@ -5,3 +5,4 @@ pub(super) mod freeze;
 pub(super) mod kill;
 pub(super) mod locks;
 pub(super) mod sessions;
+pub(super) mod writes;
