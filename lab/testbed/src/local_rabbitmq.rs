@@ -98,6 +98,8 @@ fn config(port: u16, api_port: u16, password: &str) -> String {
         // The default is a share of the machine's memory, which other programs may need.
         "vm_memory_high_watermark.absolute = 1GB".to_owned(),
         "disk_free_limit.absolute = 50MB".to_owned(),
+        // As in `compose.yaml`: the largest message that our publishers send. The default is 128 MiB.
+        "max_message_size = 1048576".to_owned(),
     ];
     lines.join("\n") + "\n"
 }
