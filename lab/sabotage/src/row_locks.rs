@@ -63,7 +63,8 @@ impl Store for RowLockStore {
 impl OutboxTransaction for RowLockTransaction {
     async fn claimable(&mut self, _: &[i16], _: i64) -> Result<Vec<ClaimedEvent>, Error> {
         let rows = sqlx::query(
-            "select seq, lane, aggregate_id, event_id, event_type, payload::text, headers ->> 'traceparent', created_at
+            "select seq, lane, aggregate_id, event_id, event_type, payload::text, headers ->> 'traceparent', created_at,
+                 attempts > 0
              from outbox where published_at is null and parked_at is null and available_at <= clock_timestamp()
              order by seq limit 500 for update skip locked",
         )
@@ -105,6 +106,7 @@ fn claimed(row: &PgRow) -> Result<ClaimedEvent, sqlx::Error> {
         lane: row.try_get(1)?,
         aggregate_id: row.try_get(2)?,
         created_at: row.try_get::<OffsetDateTime, _>(7)?.into(),
+        refused_before: row.try_get(8)?,
         message: Outgoing {
             id: row.try_get(3)?,
             event_type: row.try_get(4)?,

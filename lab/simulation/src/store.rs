@@ -156,6 +156,7 @@ impl OutboxTransaction for MemoryTransaction<'_> {
                     lane: row.lane,
                     aggregate_id: row.aggregate,
                     created_at: SystemTime::UNIX_EPOCH,
+                    refused_before: row.attempts > 0,
                     message: Outgoing {
                         id: row.id,
                         event_type: "OrderCreated".into(),

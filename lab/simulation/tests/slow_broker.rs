@@ -106,6 +106,7 @@ fn event(aggregate_id: u128, seq: u128) -> ClaimedEvent {
         lane: 0,
         aggregate_id: Uuid::from_u128(aggregate_id),
         created_at: SystemTime::UNIX_EPOCH,
+        refused_before: false,
         message: Outgoing {
             id: Uuid::from_u128(seq),
             event_type: String::new(),

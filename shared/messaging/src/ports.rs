@@ -43,6 +43,9 @@ pub enum Refusal {
     /// the whole batch would be unconfirmed.
     #[error("larger than the limit")]
     TooLarge,
+    /// The broker closes the channel over it: the topic is not permitted, or the broker has a lower limit of size.
+    #[error("the broker closes the channel over it")]
+    Rejected,
 }
 
 impl Refusal {
@@ -59,6 +62,7 @@ impl Refusal {
             Self::Unconfirmed => "unconfirmed",
             Self::Unroutable => "unroutable",
             Self::TooLarge => "too-large",
+            Self::Rejected => "rejected",
         }
     }
 }

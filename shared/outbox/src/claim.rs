@@ -61,12 +61,13 @@ pub(crate) async fn read_claimable(
     let rows = sqlx::query!(
         r#"select claimed.seq as "seq!", claimed.lane as "lane!", claimed.event_id as "event_id!",
                   claimed.aggregate_id as "aggregate_id!", claimed.event_type as "event_type!",
-                  claimed.payload as "payload!", claimed.traceparent, claimed.created_at as "created_at!"
+                  claimed.payload as "payload!", claimed.traceparent, claimed.created_at as "created_at!",
+                  claimed.refused_before as "refused_before!"
            from unnest($1::smallint[]) as locked (lane)
            cross join lateral (
                select event.seq, event.lane, event.event_id, event.aggregate_id, event.event_type,
                       event.payload::text as payload, event.headers ->> 'traceparent' as traceparent,
-                      event.created_at
+                      event.created_at, event.attempts > 0 as refused_before
                from outbox_claimable(locked.lane, ($3::bigint[])[locked.lane + 1]) event
                order by event.seq
                limit $2) claimed
@@ -83,6 +84,7 @@ pub(crate) async fn read_claimable(
         lane: row.lane,
         aggregate_id: row.aggregate_id,
         created_at: row.created_at.into(),
+        refused_before: row.refused_before,
         message: Outgoing {
             id: row.event_id,
             event_type: row.event_type,

@@ -290,13 +290,20 @@ fn record_waits(published: &[ClaimedEvent], claimed_at: SystemTime) {
 }
 
 /// Splits off the first event of each aggregate, in order. Events of aggregates that are held back stay in the outbox.
+///
+/// An event that was refused before follows in a later wave. If the broker closes the channel over it, what is in flight
+/// with it is unconfirmed and published again.
 fn next_wave(
     claimed: Vec<ClaimedEvent>,
     held_back: &HashSet<Uuid>,
 ) -> (Vec<ClaimedEvent>, Vec<ClaimedEvent>) {
     let mut seen = HashSet::new();
-    claimed
+    let (first, rest): (Vec<_>, Vec<_>) = claimed
         .into_iter()
         .filter(|event| !held_back.contains(&event.aggregate_id))
-        .partition(|event| seen.insert(event.aggregate_id))
+        .partition(|event| seen.insert(event.aggregate_id));
+    match first.into_iter().partition::<Vec<_>, _>(|event| event.refused_before) {
+        (wave, others) if others.is_empty() => (wave, rest),
+        (later, wave) => (wave, later.into_iter().chain(rest).collect()),
+    }
 }

@@ -17,6 +17,8 @@ pub struct ClaimedEvent {
     pub aggregate_id: Uuid,
     /// When it was written, by the database's clock.
     pub created_at: SystemTime,
+    /// Whether the broker has refused it before.
+    pub refused_before: bool,
     pub message: Outgoing,
 }
 

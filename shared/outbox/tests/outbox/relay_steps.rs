@@ -122,6 +122,31 @@ async fn refused_event_delays_only_its_own_aggregate() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// If the broker closes the channel over it, everything that is in flight with it is published again.
+#[tokio::test]
+async fn event_that_was_refused_before_is_sent_after_the_others_are_confirmed() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let aggregate = Uuid::now_v7();
+    let bad = outbox.append(aggregate, 1).await?;
+    let behind = outbox.append(aggregate, 2).await?;
+    let mut attempts = 0;
+    let broker = ScriptedBroker::new(move |message| {
+        attempts += i32::from(message.id == bad);
+        if message.id == bad && attempts == 1 {
+            PublishOutcome::Refused(Refusal::Rejected)
+        } else {
+            PublishOutcome::Confirmed
+        }
+    });
+    let mut relay = outbox.relay(&broker);
+    assert_eq!(relay.step().await?, Step::Refused);
+    let other = outbox.append(Uuid::now_v7(), 1).await?;
+    sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+    assert_eq!(relay.step().await?, Step::PublishedAll(3));
+    assert_eq!(broker.seen(), [bad, other, bad, behind]);
+    Ok(())
+}
+
 #[tokio::test]
 async fn event_is_parked_after_its_last_attempt_and_others_go_on() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
