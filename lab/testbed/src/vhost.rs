@@ -24,12 +24,11 @@ pub struct TestVhost {
 pub async fn vhost() -> Result<TestVhost> {
     let broker = shared_servers::rabbitmq().await?;
     let name = format!("test-{}", Uuid::now_v7().simple());
-    let user = Url::parse(&broker.api).context("the management API's URL is invalid")?.username().to_owned();
     put(format!("{}/api/vhosts/{name}", broker.api), "{}").await?;
+    let vhost = TestVhost { name, amqp: broker.url.clone(), api: broker.api.clone() };
     // RabbitMQ 4.x grants these rights to the creator; 3.x does not.
-    let all = r#"{"configure": ".*", "write": ".*", "read": ".*"}"#;
-    put(format!("{}/api/permissions/{name}/{user}", broker.api), all).await?;
-    Ok(TestVhost { name, amqp: broker.url.clone(), api: broker.api.clone() })
+    vhost.permit_writes(".*").await?;
+    Ok(vhost)
 }
 
 impl TestVhost {
@@ -43,16 +42,31 @@ impl TestVhost {
         &self.name
     }
 
-    /// Limits a queue to so many messages by a policy, as an operator may; `None` removes the policy.
-    pub async fn limit_queue(&self, queue: &str, messages: Option<u32>) -> Result<()> {
-        let path = format!("{}/api/policies/{}/limit", self.api, self.name);
-        let Some(messages) = messages else {
+    /// Lets its user write to the exchanges and queues that match `resources`, and do all else.
+    pub async fn permit_writes(&self, resources: &str) -> Result<()> {
+        let permissions = format!(r#"{{"configure": ".*", "write": "{resources}", "read": ".*"}}"#);
+        put(format!("{}/api/permissions/{}/{}", self.api, self.name, self.user()?), permissions).await
+    }
+
+    /// Lets its user publish to an exchange under the routing keys that match `keys` only.
+    pub async fn permit_topics(&self, exchange: &str, keys: &str) -> Result<()> {
+        let path = format!("{}/api/topic-permissions/{}/{}", self.api, self.name, self.user()?);
+        put(path, format!(r#"{{"exchange": "{exchange}", "write": "{keys}", "read": ".*"}}"#)).await
+    }
+
+    fn user(&self) -> Result<String> {
+        Ok(Url::parse(&self.api).context("the management API's URL is invalid")?.username().to_owned())
+    }
+
+    /// Sets the only policy, on one queue, as an operator may: a JSON object. `None` removes it.
+    pub async fn set_policy(&self, queue: &str, definition: Option<&str>) -> Result<()> {
+        let path = format!("{}/api/policies/{}/only", self.api, self.name);
+        let Some(definition) = definition else {
             let response = reqwest::Client::new().delete(&path).timeout(REQUEST_TIMEOUT).send().await?;
             response.error_for_status().context("failed to delete a policy")?;
             return Ok(());
         };
         let pattern = queue.replace('.', r"\\.");
-        let definition = format!(r#"{{"max-length": {messages}}}"#);
         let policy =
             format!(r#"{{"pattern": "^{pattern}$", "definition": {definition}, "apply-to": "queues"}}"#);
         put(path, policy).await

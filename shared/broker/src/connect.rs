@@ -9,7 +9,8 @@ use lapin::{
 
 use crate::{
     error::{Error, REQUEST_DEADLINE, within},
-    topology::{self, Queue},
+    replies::Fault,
+    topology::{self, KnownQueues, Queue},
 };
 
 /// Seconds between heartbeats. A peer is given up after two missed ones: with RabbitMQ's default of 60 s that would be
@@ -60,6 +61,7 @@ pub struct Endpoint {
     uri: AMQPUri,
     name: String,
     own_queue: Option<Queue>,
+    known_queues: KnownQueues,
 }
 
 impl Endpoint {
@@ -89,7 +91,7 @@ impl Endpoint {
             return Err(Error::Url("it ends in a slash, which names a virtual host without a name".into()));
         }
         uri.query.heartbeat = Some(HEARTBEAT);
-        Ok(Self { uri, name: name.to_owned(), own_queue: None })
+        Ok(Self { uri, name: name.to_owned(), own_queue: None, known_queues: KnownQueues::default() })
     }
 
     /// Adds the queue of an external consumer, which no other client declares: it exists from the first connection on.
@@ -106,36 +108,43 @@ impl Endpoint {
         &self.name
     }
 
-    /// Opens a connection and a channel on it. Declares the topology first, so that nothing is published before every
-    /// queue that should receive it exists, whichever service starts first.
-    pub(crate) async fn open(&self, role: Role) -> Result<(Connection, Channel), Error> {
+    pub(crate) async fn connect(&self, role: Role) -> Result<Connection, Error> {
         let properties = ConnectionProperties::default()
             .with_connection_name(format!("{} {}", self.name, role.name()).into());
         let mut uri = self.uri.clone();
         uri.query.frame_max.get_or_insert(role.frame_max());
-        let connecting = Connection::connect_uri(uri, properties);
-        let connection = within(REQUEST_DEADLINE, "connect", connecting).await?;
-        let channel = within(REQUEST_DEADLINE, "channel.open", connection.create_channel()).await?;
+        within(REQUEST_DEADLINE, "connect", Connection::connect_uri(uri, properties)).await
+    }
+
+    /// Opens a connection and a channel on it. Declares the topology first, so that nothing is published before every
+    /// queue that should receive it exists, whichever service starts first.
+    pub(crate) async fn open(&self, role: Role) -> Result<(Connection, Channel), Error> {
+        let connection = self.connect(role).await?;
+        let channel = open_channel(&connection).await?;
         self.declare(&channel).await?;
         Ok((connection, channel))
     }
 
     pub(crate) async fn declare(&self, channel: &Channel) -> Result<(), Error> {
-        topology::declare(channel, self.own_queue).await
+        topology::declare(channel, self.own_queue, &self.known_queues).await
     }
 
     /// Connects once, at start. An unavailable broker is no error here: the tasks wait for it later.
     ///
     /// # Errors
-    /// [`Error::Refused`]: a setting is wrong, and waiting will not help.
+    /// [`Fault::Setting`]: waiting will not help.
     pub async fn check(&self) -> Result<(), Error> {
         match self.open(Role::Check).await {
             Ok((connection, _)) => close(connection).await,
-            Err(error @ (Error::Refused(_) | Error::Url(_))) => return Err(error),
+            Err(error @ Error::Refused(Fault::Setting, _)) => return Err(error),
             Err(_) => {}
         }
         Ok(())
     }
+}
+
+pub(crate) async fn open_channel(connection: &Connection) -> Result<Channel, Error> {
+    within(REQUEST_DEADLINE, "channel.open", connection.create_channel()).await
 }
 
 /// Starts consuming a queue, with at most `prefetch` unacknowledged deliveries.
@@ -162,27 +171,4 @@ pub(crate) async fn message_count(channel: &Channel, queue: &str) -> Result<Opti
 /// Closes a connection. An error makes no difference: what was not acknowledged returns to the broker either way.
 pub(crate) async fn close(connection: Connection) {
     let _ = within(CLOSE_DEADLINE, "connection.close", connection.close(200, "bye".into())).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_invalid_url_is_refused_before_anything_is_dialled() {
-        for url in [
-            "",
-            "hello",
-            "http://localhost:5672/shop",
-            "amqp://localhost:5672/",
-            // Without TLS, this would be sent in plain text.
-            "amqps://localhost:5671/shop",
-            // These would be taken for localhost, or for one name.
-            "amqp://shop:shop@[fd00::5]:5672/shop",
-            "amqp://shop:shop@one,two:5672/shop",
-        ] {
-            assert!(Endpoint::new(url, "test").is_err(), "{url:?} was accepted");
-        }
-        assert!(Endpoint::new("amqp://shop:p%40ss@localhost:5672/shop", "test").is_ok());
-    }
 }

@@ -1,7 +1,8 @@
 use std::{future::Future, time::Duration};
 
-use lapin::{ErrorKind, protocol::AMQPErrorKind};
 use tokio::time::timeout;
+
+use crate::replies::{Fault, reply};
 
 /// How long one request to the broker may take. lapin has no time-out of its own: connecting to a server that accepts
 /// and stays silent would hang for ever.
@@ -12,10 +13,9 @@ pub(crate) const REQUEST_DEADLINE: Duration = Duration::from_secs(3);
 pub enum Error {
     #[error("not an AMQP URL: {0}")]
     Url(String),
-    /// The broker refuses: credentials, virtual host, permissions, or a queue that exists with other arguments. Waiting
-    /// does not help; a setting has to change.
-    #[error("the broker refuses: {0}")]
-    Refused(String),
+    /// The broker refuses, and waiting alone does not help.
+    #[error("the broker refuses: {1}")]
+    Refused(Fault, String),
     /// The broker did not answer in time.
     #[error("no answer within {0:?} to {1}")]
     Silent(Duration, &'static str),
@@ -29,6 +29,9 @@ pub enum Error {
     /// The dead-letter collector holds so many that its store refuses.
     #[error("{0} dead letters cannot be saved")]
     Unsaved(u16),
+    /// An alarm (memory, disk) keeps the broker from reading what this client sends.
+    #[error("blocked by an alarm")]
+    Blocked,
     /// The broker cannot be reached, or the connection broke.
     #[error(transparent)]
     Lost(lapin::Error),
@@ -36,22 +39,10 @@ pub enum Error {
 
 impl From<lapin::Error> for Error {
     fn from(error: lapin::Error) -> Self {
-        use lapin::protocol::{AMQPHardError::NOTALLOWED, AMQPSoftError::*};
-        if let ErrorKind::ProtocolError(refusal) = error.kind() {
-            let text = refusal.get_message().as_str();
-            let is_setting = match refusal.kind() {
-                AMQPErrorKind::Soft(kind) => matches!(kind, ACCESSREFUSED | PRECONDITIONFAILED),
-                // The broker gives this reply for a virtual host that does not exist, and also for a limit of connections
-                // and for a virtual host that it has not started yet: those end by themselves.
-                AMQPErrorKind::Hard(kind) => {
-                    matches!(kind, NOTALLOWED) && !text.contains("limit") && !text.contains("is down")
-                }
-            };
-            if is_setting {
-                return Self::Refused(refusal.get_message().to_string());
-            }
+        match reply(&error) {
+            Some((fault, text)) if fault != Fault::Server => Self::Refused(fault, text.to_owned()),
+            _ => Self::Lost(error),
         }
-        Self::Lost(error)
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     connect::{Role, close},
     error::{REQUEST_DEADLINE, within},
     publish_span,
+    replies::Fault,
     topology::EVENTS,
 };
 
@@ -64,24 +65,23 @@ pub struct Publisher {
     status: ConnectionStatus,
     confirm_deadline: Duration,
     open: Option<Open>,
-    /// When a message was last negatively acknowledged.
+    /// When a queue last refused a message.
     refused: Option<Instant>,
 }
 
 struct Open {
     connection: Connection,
-    channel: Channel,
+    /// `None`: the next message needs a new one. Answers that are still to come on the old one would be taken for those of
+    /// other messages.
+    channel: Option<Channel>,
     /// When the broker last answered.
     last_answer: Instant,
-    /// When the topology was last declared.
-    declared: Instant,
+    /// When the topology was last declared. `None`: it may have changed since.
+    declared: Option<Instant>,
     /// A message was returned since then.
     needs_repair: bool,
-    /// When the topology was last declared for that reason.
-    repaired: Option<Instant>,
-    opened: Instant,
-    /// Confirms were given up because of an alarm. They may still come, so nothing else is published here.
-    abandoned: bool,
+    /// When a channel that refuses messages is to be replaced.
+    renew_at: Instant,
 }
 
 impl Publisher {
@@ -91,22 +91,30 @@ impl Publisher {
         Self { endpoint, status, confirm_deadline, open: None, refused: None }
     }
 
-    async fn connect(&self) -> Result<Open, Error> {
-        let (connection, channel) = self.endpoint.open(Role::Publisher).await?;
-        // Without this every publish would be "confirmed" at once, as `NotRequested`.
-        let select = channel.confirm_select(ConfirmSelectOptions::default());
-        within(REQUEST_DEADLINE, "confirm.select", select).await?;
-        let now = Instant::now();
-        Ok(Open {
-            connection,
-            channel,
-            last_answer: now,
-            declared: now,
-            needs_repair: false,
-            repaired: None,
-            opened: now,
-            abandoned: false,
-        })
+    /// Connects, opens a channel and declares the topology, as far as that is due.
+    async fn prepare(&mut self) -> Result<(), Error> {
+        if let Some(open) = &self.open
+            && !open.connection.status().connected()
+        {
+            self.disconnect("the connection was lost").await;
+        }
+        let open = match &mut self.open {
+            Some(open) => open,
+            open => {
+                let connection = self.endpoint.connect(Role::Publisher).await?;
+                let now = Instant::now();
+                let (channel, declared, needs_repair) = (None, None, false);
+                open.insert(Open {
+                    connection,
+                    channel,
+                    last_answer: now,
+                    declared,
+                    needs_repair,
+                    renew_at: now,
+                })
+            }
+        };
+        open.prepare(&self.endpoint).await
     }
 
     /// Closes the connection: the outcome of everything in flight on it is unknown now.
@@ -120,26 +128,14 @@ impl Publisher {
 
 impl messaging::Publisher for Publisher {
     async fn ready(&mut self) -> Result<(), BrokerUnavailable> {
-        if let Some(open) = &mut self.open
-            && let Err(reason) = open.check(&self.endpoint).await
-        {
-            // A blocked connection is alive: the next one would be blocked too.
-            if reason == BLOCKED && open.connection.status().connected() {
-                self.status.down(&reason);
-            } else {
-                self.disconnect(&reason).await;
+        if let Err(error) = self.prepare().await {
+            let reason = error.to_string();
+            match error {
+                // A blocked connection is alive: the next one would be blocked too.
+                Error::Blocked => self.status.down(&reason),
+                _ => self.disconnect(&reason).await,
             }
             return Err(BrokerUnavailable(reason));
-        }
-        if self.open.is_none() {
-            match self.connect().await {
-                Ok(open) => self.open = Some(open),
-                Err(error) => {
-                    let reason = error.to_string();
-                    self.status.down(&reason);
-                    return Err(BrokerUnavailable(reason));
-                }
-            }
         }
         match self.refused {
             Some(at) if at.elapsed() < REFUSAL_SHOWN => self.status.down(REFUSED),
@@ -149,50 +145,77 @@ impl messaging::Publisher for Publisher {
     }
 
     async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
-        let began = SystemTime::now();
-        let outcomes = self.publish_and_confirm(batch).await;
+        let (began, deadline) = (SystemTime::now(), Instant::now() + self.confirm_deadline);
+        let (mut outcomes, is_refused) = self.publish_together(batch, deadline).await;
+        // The broker has closed the channel over one of these. Alone, each shows whether it is the one.
+        for (message, outcome) in batch.iter().zip(&mut outcomes) {
+            if !is_refused || *outcome != PublishOutcome::Unknown {
+                continue;
+            }
+            let (alone, is_culprit) = self.publish_together(std::slice::from_ref(message), deadline).await;
+            *outcome = match alone[..] {
+                _ if is_culprit => PublishOutcome::Refused(Refusal::Rejected),
+                [PublishOutcome::Unknown] | [] => break,
+                [outcome, ..] => outcome,
+            };
+        }
         publish_span::record(batch, &outcomes, began);
         outcomes
     }
 }
 
 impl Publisher {
-    async fn publish_and_confirm(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
-        // Confirms that are still to come on an abandoned channel would be taken for those of this batch.
-        let Some(open) = self.open.as_mut().filter(|open| !open.abandoned) else {
-            return vec![PublishOutcome::Unknown; batch.len()];
+    /// Publishes messages on one channel, up to the deadline. `true`: the broker has closed it over one of those whose
+    /// outcome is unknown.
+    async fn publish_together(
+        &mut self,
+        batch: &[Outgoing],
+        deadline: Instant,
+    ) -> (Vec<PublishOutcome>, bool) {
+        let is_ready = matches!(timeout_at(deadline, self.prepare()).await, Ok(Ok(())));
+        let open = self.open.as_mut().filter(|_| is_ready);
+        let Some((open, channel)) = open.and_then(|open| open.channel.take().map(|channel| (open, channel)))
+        else {
+            return (vec![PublishOutcome::Unknown; batch.len()], false);
         };
-        let deadline = Instant::now() + self.confirm_deadline;
-        let sent = open.send_all(batch, self.endpoint.name(), deadline).await;
+        let sent = send_all(&channel, batch, self.endpoint.name(), deadline).await;
         crash_point("batch-sent");
-        let mut outcomes = open.await_confirms(batch, sent, deadline).await;
-        open.last_answer = Instant::now();
-        if outcomes.contains(&PublishOutcome::Unknown) && open.is_usable().await {
-            // A queue is stuck. As unknown these would be published again at once, into the other queues too, every time.
-            let unconfirmed = PublishOutcome::Refused(Refusal::Unconfirmed);
-            outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown).for_each(|it| *it = unconfirmed);
-            self.refused = Some(open.last_answer);
-            self.disconnect(UNCONFIRMED).await;
-            return outcomes;
+        let (mut outcomes, refusal) = await_confirms(&open.connection, batch, sent, deadline).await;
+        let now = Instant::now();
+        open.last_answer = now;
+        let is_nacked = outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked));
+        if is_nacked {
+            self.refused = Some(now);
         }
-        if outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked)) {
-            self.refused = Some(open.last_answer);
-        }
-        if outcomes.contains(&PublishOutcome::Unknown) && open.connection.status().blocked() {
-            open.abandoned = true;
-            self.status.down(BLOCKED);
-        } else if outcomes.contains(&PublishOutcome::Unknown) {
-            // Confirms and returns that are still to come would be counted for the next batch's messages.
-            self.disconnect("a publish was not confirmed").await;
-        } else if outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked))
-            && open.opened.elapsed() > RENEW_INTERVAL
-        {
-            self.disconnect(REFUSED).await;
-        } else if outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable)) {
+        if outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable)) {
             // On the same connection: events of a type that no queue wants must not slow down the others.
             open.needs_repair = true;
         }
-        outcomes
+        if !outcomes.contains(&PublishOutcome::Unknown) {
+            if !is_nacked || now < open.renew_at {
+                open.channel = Some(channel);
+            }
+        } else if !channel.status().connected() {
+            match refusal {
+                Some(Error::Refused(Fault::Message, _)) => return (outcomes, true),
+                Some(error) => self.status.down(&error.to_string()),
+                None => {}
+            }
+            open.declared = None;
+        } else if open.connection.status().blocked() {
+            self.status.down(&Error::Blocked.to_string());
+        } else if let Ok(channel) = confirm_channel(&open.connection).await {
+            // The broker answers, so a queue is stuck. As unknown these would be published again at once, into the other
+            // queues too, every time.
+            let unconfirmed = PublishOutcome::Refused(Refusal::Unconfirmed);
+            outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown).for_each(|it| *it = unconfirmed);
+            open.channel = Some(channel);
+            self.refused = Some(now);
+            self.status.down(UNCONFIRMED);
+        } else {
+            self.disconnect("a publish was not confirmed").await;
+        }
+        (outcomes, false)
     }
 }
 
@@ -202,113 +225,114 @@ const REFUSED: &str = "a queue refuses messages, or does not confirm them";
 /// What health says when a broker that answers did not confirm.
 const UNCONFIRMED: &str = "a queue does not confirm";
 
-/// What [`Open::check`] says while an alarm (memory, disk) keeps the broker from reading what we send.
-const BLOCKED: &str = "blocked by an alarm";
-
 impl Open {
-    /// Whether the broker answers, and would take messages on this channel: what it has not confirmed waits for a queue.
-    async fn is_usable(&self) -> bool {
-        let status = self.connection.status();
-        status.connected()
-            && !status.blocked()
-            && self.channel.status().connected()
-            && within(REQUEST_DEADLINE, "channel.open", self.connection.create_channel()).await.is_ok()
-    }
-
-    async fn check(&mut self, endpoint: &Endpoint) -> Result<(), String> {
-        let status = self.connection.status();
-        if !status.connected() || !self.channel.status().connected() {
-            return Err("the connection was lost".into());
+    async fn prepare(&mut self, endpoint: &Endpoint) -> Result<(), Error> {
+        // The broker answers nothing during an alarm.
+        if self.connection.status().blocked() {
+            return Err(Error::Blocked);
         }
-        // The broker answers no publish during an alarm: it would wait until the deadline.
-        if status.blocked() {
-            return Err(BLOCKED.into());
-        }
-        if self.abandoned {
-            return Err("the alarm is over".into());
-        }
-        let repairs = self.needs_repair && self.repaired.is_none_or(|at| at.elapsed() > REPAIR_INTERVAL);
-        let is_due = repairs || self.declared.elapsed() > DECLARE_INTERVAL;
-        if is_due || self.last_answer.elapsed() > MAX_SILENCE {
-            if repairs {
-                (self.needs_repair, self.repaired) = (false, Some(Instant::now()));
+        let channel = match self.channel.take().filter(|channel| channel.status().connected()) {
+            Some(channel) => channel,
+            None => {
+                self.renew_at = Instant::now() + RENEW_INTERVAL;
+                confirm_channel(&self.connection).await?
             }
-            endpoint.declare(&self.channel).await.map_err(|error| error.to_string())?;
+        };
+        let interval = if self.needs_repair { REPAIR_INTERVAL } else { DECLARE_INTERVAL };
+        let is_due = self.declared.is_none_or(|at| at.elapsed() > interval);
+        if is_due || self.last_answer.elapsed() > MAX_SILENCE {
+            endpoint.declare(&channel).await?;
             self.last_answer = Instant::now();
-            self.declared = self.last_answer;
+            (self.declared, self.needs_repair) = (Some(self.last_answer), false);
         }
+        self.channel = Some(channel);
         Ok(())
     }
+}
 
-    /// Sends all messages without waiting for confirms: a round trip for each would cost nine tenths of the throughput.
-    /// `None` stands for a message that is too large to send.
-    async fn send_all(
-        &self,
-        batch: &[Outgoing],
-        app: &str,
-        deadline: Instant,
-    ) -> Vec<Option<PublisherConfirm>> {
-        let mut sent = Vec::with_capacity(batch.len());
-        // `mandatory`: a message that no queue is bound for is returned, instead of being confirmed and dropped.
-        let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
-        for (index, message) in batch.iter().enumerate() {
-            if index == batch.len() / 2 {
-                crash_point("batch-half-sent");
-            }
-            let routing_key = events::routing_key(&message.event_type);
-            if is_too_large(message, &routing_key) {
-                sent.push(None);
-                continue;
-            }
-            let publish = self.channel.basic_publish(
-                EVENTS.into(),
-                routing_key.into(),
-                mandatory,
-                &message.body,
-                properties(message, app),
-            );
-            match timeout_at(deadline, publish).await {
-                Ok(Ok(confirm)) => sent.push(Some(confirm)),
-                // The connection is lost or stuck: later messages would not get through either.
-                Ok(Err(_)) | Err(_) => break,
-            }
+/// Opens a channel that confirms: without that, every publish would be "confirmed" at once, as `NotRequested`.
+async fn confirm_channel(connection: &Connection) -> Result<Channel, Error> {
+    let opening = async {
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(channel)
+    };
+    within(REQUEST_DEADLINE, "channel.open", opening).await
+}
+
+/// Sends all messages without waiting for confirms: a round trip for each would cost nine tenths of the throughput.
+/// `None` stands for a message that is too large to send.
+async fn send_all(
+    channel: &Channel,
+    batch: &[Outgoing],
+    app: &str,
+    deadline: Instant,
+) -> Vec<Option<PublisherConfirm>> {
+    let mut sent = Vec::with_capacity(batch.len());
+    // `mandatory`: a message that no queue is bound for is returned, instead of being confirmed and dropped.
+    let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
+    for (index, message) in batch.iter().enumerate() {
+        if index == batch.len() / 2 {
+            crash_point("batch-half-sent");
         }
-        sent
+        let routing_key = events::routing_key(&message.event_type);
+        if is_too_large(message, &routing_key) {
+            sent.push(None);
+            continue;
+        }
+        let publish = channel.basic_publish(
+            EVENTS.into(),
+            routing_key.into(),
+            mandatory,
+            &message.body,
+            properties(message, app),
+        );
+        match timeout_at(deadline, publish).await {
+            Ok(Ok(confirm)) => sent.push(Some(confirm)),
+            // The connection is lost or stuck: later messages would not get through either.
+            Ok(Err(_)) | Err(_) => break,
+        }
     }
+    sent
+}
 
-    /// Waits for all confirms of a batch, and only then decides.
-    async fn await_confirms(
-        &self,
-        batch: &[Outgoing],
-        sent: Vec<Option<PublisherConfirm>>,
-        mut deadline: Instant,
-    ) -> Vec<PublishOutcome> {
-        let mut answers = Vec::with_capacity(batch.len());
-        for confirm in sent {
-            let Some(confirm) = confirm else {
-                answers.push(Confirm::TooLarge);
-                continue;
-            };
-            let mut confirm = pin!(confirm);
-            let answer = loop {
-                let until = deadline.min(Instant::now() + ALARM_CHECK_INTERVAL);
-                let answer = timeout_at(until, &mut confirm).await;
-                if answer.is_err() && until < deadline {
-                    if !self.connection.status().blocked() {
-                        continue;
-                    }
-                    deadline = until;
+/// Waits for all confirms of a batch, and only then decides. Also returns why the channel was closed meanwhile.
+async fn await_confirms(
+    connection: &Connection,
+    batch: &[Outgoing],
+    sent: Vec<Option<PublisherConfirm>>,
+    mut deadline: Instant,
+) -> (Vec<PublishOutcome>, Option<Error>) {
+    let mut refusal = None;
+    let mut answers = Vec::with_capacity(batch.len());
+    for confirm in sent {
+        let Some(confirm) = confirm else {
+            answers.push(Confirm::TooLarge);
+            continue;
+        };
+        let mut confirm = pin!(confirm);
+        let answer = loop {
+            let until = deadline.min(Instant::now() + ALARM_CHECK_INTERVAL);
+            let answer = timeout_at(until, &mut confirm).await;
+            if answer.is_err() && until < deadline {
+                if !connection.status().blocked() {
+                    continue;
                 }
-                break answer;
-            };
-            answers.push(match answer {
-                Ok(Ok(Confirmation::Ack(message))) => Confirm::Ack { returned: id_of(message) },
-                Ok(Ok(Confirmation::Nack(message))) => Confirm::Nack { returned: id_of(message) },
-                Ok(Ok(Confirmation::NotRequested) | Err(_)) | Err(_) => Confirm::Silence,
-            });
-        }
-        confirms::decide(batch, &answers)
+                deadline = until;
+            }
+            break answer;
+        };
+        answers.push(match answer {
+            Ok(Ok(Confirmation::Ack(message))) => Confirm::Ack { returned: id_of(message) },
+            Ok(Ok(Confirmation::Nack(message))) => Confirm::Nack { returned: id_of(message) },
+            Ok(Err(error)) => {
+                refusal.get_or_insert(error.into());
+                Confirm::Silence
+            }
+            Ok(Ok(Confirmation::NotRequested)) | Err(_) => Confirm::Silence,
+        });
     }
+    (confirms::decide(batch, &answers), refusal)
 }
 
 /// Whether a message has a part that cannot be sent. One row in the outbox, of whatever writer, must not end the process or

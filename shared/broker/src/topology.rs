@@ -11,7 +11,10 @@
 //! and the relay would mark an event as published that no service received. Without it a `mandatory` message is returned,
 //! stays in the outbox, and is delivered as soon as the binding exists again.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use lapin::{
     Channel, ExchangeKind,
@@ -75,8 +78,16 @@ pub fn dead_letter_queue(queue: &str) -> String {
     format!("{queue}.dead")
 }
 
+/// The queues that this process has declared. Later it only checks that they exist: one that is made again is empty, as
+/// after a policy of an operator has deleted it.
+pub(crate) type KnownQueues = Arc<Mutex<HashSet<String>>>;
+
 /// Declares the exchanges, the services' queues and the client's own queue, if it has one.
-pub(crate) async fn declare(channel: &Channel, own_queue: Option<Queue>) -> Result<(), Error> {
+pub(crate) async fn declare(
+    channel: &Channel,
+    own_queue: Option<Queue>,
+    known: &KnownQueues,
+) -> Result<(), Error> {
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
     for (exchange, kind) in [(EVENTS, ExchangeKind::Topic), (DEAD, ExchangeKind::Direct)] {
         let declared = channel.exchange_declare(exchange.into(), kind, durable, FieldTable::default());
@@ -85,9 +96,9 @@ pub(crate) async fn declare(channel: &Channel, own_queue: Option<Queue>) -> Resu
     let queues: Vec<_> = SHOP_QUEUES.into_iter().chain(own_queue).collect();
     for Queue { name, .. } in &queues {
         let dead = dead_letter_queue(name);
-        declare_queue(channel, &dead, dead_letter_arguments()).await?;
+        declare_queue(channel, &dead, dead_letter_arguments(), known).await?;
         bind(channel, &dead, DEAD, name).await?;
-        declare_queue(channel, name, arguments(name)).await?;
+        declare_queue(channel, name, arguments(name), known).await?;
     }
     // Key by key and not queue by queue. If all bindings were lost, an event that is published while they are restored
     // reaches only the queues that are bound already: the shorter that moment, the better.
@@ -132,13 +143,30 @@ fn arguments(queue: &str) -> FieldTable {
     arguments
 }
 
-async fn declare_queue(channel: &Channel, queue: &str, mut arguments: FieldTable) -> Result<(), Error> {
+async fn declare_queue(
+    channel: &Channel,
+    queue: &str,
+    mut arguments: FieldTable,
+    known: &KnownQueues,
+) -> Result<(), Error> {
     // Quorum queues write to disk before they confirm; classic queues do not, whatever their messages' delivery mode.
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-    let declared = channel.queue_declare(queue.into(), durable, arguments);
-    within(REQUEST_DEADLINE, "queue.declare", declared).await?;
-    Ok(())
+    let passive = known.lock().unwrap_or_else(PoisonError::into_inner).contains(queue);
+    let options = QueueDeclareOptions { durable: true, passive, ..Default::default() };
+    let declared = channel.queue_declare(queue.into(), options, arguments);
+    let declared = within(REQUEST_DEADLINE, "queue.declare", declared).await.map(drop);
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    match &declared {
+        Ok(()) => _ = known.insert(queue.to_owned()),
+        // The error has closed the channel. The next attempt makes all queues that are missing.
+        Err(Error::Refused(_, text)) if passive && text.starts_with("NOT_FOUND") => {
+            known.clear();
+            tracing::error!(queue, "a queue is missing and is made again; what it held is lost");
+            metrics::counter!("broker_queues_recreated_total", "queue" => queue.to_owned()).increment(1);
+        }
+        Err(_) => {}
+    }
+    declared
 }
 
 async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<(), Error> {

@@ -1,11 +1,12 @@
 use std::time::Duration;
 
-use broker::{ConnectionStatus, Endpoint, Error, Publisher, topology};
+use broker::{ConnectionStatus, Endpoint, Error, Fault, Publisher, topology};
 use lapin::{
     options::{ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions},
     types::FieldTable,
 };
 use messaging::{PublishOutcome, Publisher as _, Refusal};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use testbed::{Rabbitmq, eventually};
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -60,17 +61,28 @@ async fn unroutable_messages_are_never_reported_as_confirmed() -> anyhow::Result
 }
 
 #[tokio::test]
-async fn deleted_queues_are_declared_again_before_the_next_attempt() -> anyhow::Result<()> {
+async fn deleted_queues_are_declared_again() -> anyhow::Result<()> {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
     let vhost = Vhost::new().await?;
     let mut publisher = vhost.publisher().await?;
+    assert!(
+        !recorder.handle().render().contains("broker_queues_recreated_total"),
+        "a new broker has no queues"
+    );
     for queue in [topology::INVENTORY, topology::BILLING] {
         vhost.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
     }
     let message = outgoing("OrderCreated");
     let batch = std::slice::from_ref(&message);
     assert_eq!(publisher.publish(batch).await, [PublishOutcome::Refused(Refusal::Unroutable)]);
-    ready(&mut publisher).await?;
-    assert_eq!(publisher.publish(batch).await, [PublishOutcome::Confirmed]);
+    eventually("the message to be confirmed", DEADLINE, async || {
+        ready(&mut publisher).await?;
+        Ok((publisher.publish(batch).await == [PublishOutcome::Confirmed]).then_some(()))
+    })
+    .await?;
+    let metrics = recorder.handle().render();
+    assert!(metrics.contains("broker_queues_recreated_total{queue=\"inventory.events\"} 1"), "{metrics}");
     Ok(())
 }
 
@@ -81,7 +93,7 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     let status = ConnectionStatus::new("test");
     let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), DEADLINE);
     ready(&mut publisher).await?;
-    vhost.limit_queue(topology::BILLING, Some(5)).await?;
+    vhost.set_policy(topology::BILLING, Some(r#"{"max-length": 5}"#)).await?;
     eventually("a message to be refused", DEADLINE, async || {
         ready(&mut publisher).await?;
         let outcomes = publisher.publish(&[outgoing("OrderCreated"), outgoing("OrderCreated")]).await;
@@ -90,7 +102,7 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     .await?;
     ready(&mut publisher).await?;
     assert_eq!(status.state(), Err("a queue refuses messages, or does not confirm them".into()));
-    vhost.limit_queue(topology::BILLING, None).await?;
+    vhost.set_policy(topology::BILLING, None).await?;
     while !vhost.is_empty(topology::BILLING).await? {
         vhost.take(topology::BILLING).await?;
     }
@@ -166,22 +178,27 @@ async fn silent_broker_is_unavailable_within_a_deadline() -> anyhow::Result<()> 
 }
 
 #[tokio::test]
-async fn check_refuses_invalid_settings_and_accepts_an_unavailable_broker() -> anyhow::Result<()> {
+async fn check_refuses_invalid_settings_only() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let check = async |url: &str| Endpoint::new(url, "test").unwrap().check().await;
     let url = vhost.url();
     let (address, _) = url.rsplit_once('/').unwrap();
     assert!(
-        matches!(check(&format!("{address}/does-not-exist")).await, Err(Error::Refused(_))),
+        matches!(check(&format!("{address}/does-not-exist")).await, Err(Error::Refused(Fault::Setting, _))),
         "an unknown virtual host"
     );
     let unknown_user = url.replacen("amqp://", "amqp://unknown-", 1);
-    assert!(matches!(check(&unknown_user).await, Err(Error::Refused(_))), "an unknown user");
+    let refused = check(&unknown_user).await;
+    assert!(matches!(refused, Err(Error::Refused(Fault::Setting, _))), "an unknown user: {refused:?}");
 
     vhost.channel.queue_delete(topology::BILLING.into(), QueueDeleteOptions::default()).await?;
     let classic = QueueDeclareOptions { durable: true, ..Default::default() };
     vhost.channel.queue_declare(topology::BILLING.into(), classic, FieldTable::default()).await?;
-    assert!(matches!(check(&url).await, Err(Error::Refused(_))), "a queue with other arguments");
+    // An operator repairs the queue, not this process: it waits, and says why.
+    check(&url).await?;
+    let mut publisher = Publisher::new(vhost.endpoint(), ConnectionStatus::new("test"), DEADLINE);
+    let refused = publisher.ready().await.unwrap_err().to_string();
+    assert!(refused.contains("the broker refuses: PRECONDITION_FAILED - inequivalent arg"), "{refused}");
 
     // Bound without listening: connections to this port are refused while the socket exists.
     let socket = TcpSocket::new_v4()?;
@@ -191,11 +208,25 @@ async fn check_refuses_invalid_settings_and_accepts_an_unavailable_broker() -> a
 }
 
 #[test]
-fn error_of_an_invalid_url_does_not_show_its_password() {
-    for url in ["amqp://shop:secret@broker:port/shop", "ampq://shop:secret@broker/shop", "shop:secret"] {
+fn invalid_url_is_refused_and_the_error_does_not_show_its_password() {
+    for url in [
+        "",
+        "hello",
+        "shop:secret",
+        "http://localhost:5672/shop",
+        "amqp://localhost:5672/",
+        "amqp://shop:secret@broker:port/shop",
+        "ampq://shop:secret@broker/shop",
+        // Without TLS, this would be sent in plain text.
+        "amqps://shop:secret@localhost:5671/shop",
+        // These would be taken for localhost, or for one name.
+        "amqp://shop:secret@[fd00::5]:5672/shop",
+        "amqp://shop:secret@one,two:5672/shop",
+    ] {
         let error = Endpoint::new(url, "test").err().map(|error| error.to_string());
         assert!(error.as_deref().is_some_and(|error| !error.contains("secret")), "{url}: {error:?}");
     }
+    assert!(Endpoint::new("amqp://shop:p%40ss@localhost:5672/shop", "test").is_ok());
 }
 
 /// As unknown, the same messages would be published again every few seconds, into the queues that do confirm too.
@@ -219,6 +250,54 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
         Ok((outcomes == [PublishOutcome::Confirmed]).then_some(()))
     })
     .await
+}
+
+/// The broker closes the channel over a message whose topic is not permitted, and says nothing about the others. Published
+/// together again, they would never be confirmed.
+#[tokio::test]
+async fn message_over_which_the_broker_closes_the_channel_is_refused_and_others_are_confirmed()
+-> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    vhost.permit_topics(topology::EVENTS, "order.created").await?;
+    let mut publisher = vhost.publisher().await?;
+    let batch: Vec<_> = (0..20)
+        .map(|number| outgoing(if number % 8 == 3 { "OrderCancelled" } else { "OrderCreated" }))
+        .collect();
+    let expected = |event_type: &str| match event_type {
+        "OrderCreated" => PublishOutcome::Confirmed,
+        _ => PublishOutcome::Refused(Refusal::Rejected),
+    };
+    for _ in 0..2 {
+        ready(&mut publisher).await?;
+        for (message, outcome) in batch.iter().zip(publisher.publish(&batch).await) {
+            assert_eq!(outcome, expected(&message.event_type), "{}", message.event_type);
+        }
+    }
+    let alone = [outgoing("OrderCancelled")];
+    assert_eq!(publisher.publish(&alone).await, [PublishOutcome::Refused(Refusal::Rejected)]);
+    Ok(())
+}
+
+/// Without the permission for the exchange no message is to blame: none may be parked.
+#[tokio::test]
+async fn missing_permission_for_the_exchange_makes_the_outcome_unknown_and_health_says_so()
+-> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let status = ConnectionStatus::new("test");
+    let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), DEADLINE);
+    ready(&mut publisher).await?;
+    vhost.permit_writes("nothing").await?;
+    let batch = [outgoing("OrderCreated"), outgoing("OrderCreated")];
+    assert_eq!(publisher.publish(&batch).await, [PublishOutcome::Unknown; 2]);
+    let state = status.state().unwrap_err();
+    assert!(state.contains("refuses: ACCESS_REFUSED"), "{state}");
+    vhost.permit_writes(".*").await?;
+    eventually("the messages to be confirmed", DEADLINE, async || {
+        publisher.ready().await?;
+        Ok((publisher.publish(&batch).await == [PublishOutcome::Confirmed; 2]).then_some(()))
+    })
+    .await?;
+    status.state().map_err(anyhow::Error::msg)
 }
 
 /// A limit of connections ends by itself, such as when the old instance of a roll-out stops.

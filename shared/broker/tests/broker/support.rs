@@ -51,14 +51,24 @@ impl Vhost {
         Ok(Self { channel, connection, url, vhost: None })
     }
 
-    /// Limits a queue to so many messages; `None` removes the limit.
-    pub(crate) async fn limit_queue(&self, queue: &str, messages: Option<u32>) -> anyhow::Result<()> {
-        self.vhost.as_ref().context("on a private server")?.limit_queue(queue, messages).await
+    /// Sets the only policy, on one queue; `None` removes it.
+    pub(crate) async fn set_policy(&self, queue: &str, definition: Option<&str>) -> anyhow::Result<()> {
+        self.vhost.as_ref().context("on a private server")?.set_policy(queue, definition).await
     }
 
     /// Limits the number of connections to the virtual host; `None` removes the limit.
     pub(crate) async fn limit_connections(&self, connections: Option<u32>) -> anyhow::Result<()> {
         self.vhost.as_ref().context("on a private server")?.limit_connections(connections).await
+    }
+
+    /// Permits to publish to an exchange under the routing keys that match `keys` only.
+    pub(crate) async fn permit_topics(&self, exchange: &str, keys: &str) -> anyhow::Result<()> {
+        self.vhost.as_ref().context("on a private server")?.permit_topics(exchange, keys).await
+    }
+
+    /// Permits to publish to the exchanges that match `exchanges` only.
+    pub(crate) async fn permit_writes(&self, exchanges: &str) -> anyhow::Result<()> {
+        self.vhost.as_ref().context("on a private server")?.permit_writes(exchanges).await
     }
 
     /// The arguments that a queue was declared with.
