@@ -28,7 +28,7 @@ pub enum Error {
     Unavailable(String),
     /// The dead-letter collector holds so many that its store refuses.
     #[error("{0} dead letters cannot be saved")]
-    Unsaved(u16),
+    Unsaved(usize),
     /// An alarm (memory, disk) keeps the broker from reading what this client sends.
     #[error("blocked by an alarm")]
     Blocked,

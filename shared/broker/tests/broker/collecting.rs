@@ -181,3 +181,21 @@ async fn dead_letters_that_cannot_be_saved_block_no_others_and_are_saved_after_t
     eventually("health to be good", DEADLINE, async || Ok(status.state().is_ok().then_some(()))).await?;
     stop_and_check_acknowledged(collector, &vhost).await
 }
+
+/// An operator's policy may allow fewer deliveries than the queue's own limit, and there is no other queue behind this one.
+#[tokio::test]
+async fn dead_letter_that_cannot_be_saved_for_a_while_is_kept_under_a_policy_of_one_redelivery()
+-> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let dead = topology::dead_letter_queue(QUEUE);
+    vhost.set_policy(&dead, Some(r#"{"delivery-limit": 1}"#)).await?;
+    vhost.put(&dead, "letter", b"x").await?;
+    let store = ScriptedStore::new(|_, earlier_calls| match earlier_calls {
+        0 | 1 => Err(Failure::Unexpected("set by the test".into())),
+        _ => Ok(true),
+    });
+    let collector = collect(&vhost, store.clone());
+    let letters = store.saved(1).await?;
+    assert_eq!(letters[0].headers.get("x-delivery-count"), None, "{letters:?}");
+    stop_and_check_acknowledged(collector, &vhost).await
+}
