@@ -1,5 +1,5 @@
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -21,39 +21,37 @@ pub struct ConnectionStatus {
     role: &'static str,
     /// How many users of this role are disconnected.
     disconnected_users: Arc<Mutex<u32>>,
+    user: Arc<Mutex<User>>,
+}
+
+#[derive(Default)]
+struct User {
     /// `None` while connected; else the reason.
-    down: Arc<Mutex<Option<String>>>,
+    down: Option<String>,
     /// For a consumer: when it last checked its queue, if it was empty then.
-    found_empty: Arc<Mutex<Option<Instant>>>,
+    found_empty: Option<Instant>,
     /// For a consumer: when it began with the group that it works on.
-    working_since: Arc<Mutex<Option<Instant>>>,
+    working_since: Option<Instant>,
 }
 
 impl ConnectionStatus {
     /// The status of the first user of a role, not connected yet.
     pub fn new(role: &'static str) -> Self {
-        Self {
-            role,
-            disconnected_users: Arc::default(),
-            down: Arc::default(),
-            found_empty: Arc::default(),
-            working_since: Arc::default(),
-        }
-        .register_user()
+        Self { role, disconnected_users: Arc::default(), user: Arc::default() }.register_user()
     }
 
     /// The status of one more user of the same role, not connected yet.
     #[must_use]
     pub fn register_user(&self) -> Self {
-        let user = Self {
-            role: self.role,
-            disconnected_users: self.disconnected_users.clone(),
-            down: Arc::new(Mutex::new(Some("not connected yet".into()))),
-            found_empty: Arc::default(),
-            working_since: Arc::default(),
-        };
-        user.count(|disconnected| disconnected + 1);
-        user
+        let down = Some("not connected yet".into());
+        let user = Arc::new(Mutex::new(User { down, ..User::default() }));
+        let status = Self { user, ..self.clone() };
+        status.count(|disconnected| disconnected + 1);
+        status
+    }
+
+    fn user(&self) -> MutexGuard<'_, User> {
+        self.user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn count(&self, change: impl FnOnce(u32) -> u32) {
@@ -65,13 +63,10 @@ impl ConnectionStatus {
 
     /// `Err` says why the broker cannot be used, or why nothing moves although it can.
     pub fn state(&self) -> Result<(), String> {
-        if let Some(reason) = self.down.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-            return Err(reason.clone());
-        }
-        let working =
-            self.working_since.lock().unwrap_or_else(PoisonError::into_inner).map(|at| at.elapsed());
-        match working {
-            Some(time) if time > STALL_LIMIT => {
+        let user = self.user();
+        match (&user.down, user.working_since.map(|at| at.elapsed())) {
+            (Some(reason), _) => Err(reason.clone()),
+            (None, Some(time)) if time > STALL_LIMIT => {
                 Err(format!("no progress: one group of messages has taken {} s", time.as_secs()))
             }
             _ => Ok(()),
@@ -80,25 +75,23 @@ impl ConnectionStatus {
 
     /// Records that a group is being worked on, or that it is done.
     pub(crate) fn set_working(&self, working: bool) {
-        let since = working.then(Instant::now);
-        *self.working_since.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        self.user().working_since = working.then(Instant::now);
     }
 
     /// Whether a consumer had received everything that waited in its queue, at the last check on this connection, and that
-    /// check is at most ten seconds ago. What it held at that moment may not be applied yet.
+    /// check is at most ten seconds ago. What it held at that moment may not be applied yet. Never of a consumer that has
+    /// received nothing on this connection: another client may be the active one.
     pub fn caught_up(&self) -> bool {
-        let found_empty = *self.found_empty.lock().unwrap_or_else(PoisonError::into_inner);
-        found_empty.is_some_and(|at| at.elapsed() < EMPTY_COUNTS_FOR)
+        self.user().found_empty.is_some_and(|at| at.elapsed() < EMPTY_COUNTS_FOR)
     }
 
     /// Records how many messages waited in the consumer's queue at a check; `None` if that is unknown.
     pub(crate) fn set_waiting(&self, messages: Option<u32>) {
-        let empty = (messages == Some(0)).then(Instant::now);
-        *self.found_empty.lock().unwrap_or_else(PoisonError::into_inner) = empty;
+        self.user().found_empty = (messages == Some(0)).then(Instant::now);
     }
 
     pub(crate) fn up(&self) {
-        let was = self.down.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let was = self.user().down.take();
         if was.is_some() {
             self.count(|disconnected| disconnected.saturating_sub(1));
             tracing::info!(role = self.role, "connected to the broker");
@@ -106,8 +99,8 @@ impl ConnectionStatus {
     }
 
     pub(crate) fn down(&self, reason: &str) {
-        *self.found_empty.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let was = self.down.lock().unwrap_or_else(PoisonError::into_inner).replace(reason.to_owned());
+        self.user().found_empty = None;
+        let was = self.user().down.replace(reason.to_owned());
         match was {
             None => {
                 self.count(|disconnected| disconnected + 1);

@@ -40,6 +40,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// After this much silence the queue is checked as well: an empty queue and a dead broker look the same.
 const MAX_SILENCE: Duration = Duration::from_secs(2);
 
+/// A group takes no further message when its bodies are this large together. Each is held several times while it is applied.
+const MAX_GROUP_BYTES: usize = 8 * 1024 * 1024;
+
 /// A connection that lasted for less than this is followed by a longer pause than the one before. Each connection counts as one
 /// more delivery of all that it held. If the network breaks every one of them within milliseconds, a consumer that connects
 /// again at once uses up the delivery limit within seconds, and the broker sets good messages aside.
@@ -104,6 +107,7 @@ impl Consumer {
             if let Err(error) = ended {
                 self.status.down(&error.to_string());
                 metrics::gauge!("broker_queue_ready", "queue" => self.queue).set(f64::NAN);
+                metrics::gauge!("broker_consumer_active", "queue" => self.queue).set(0.0);
                 stop.run_until_cancelled(sleep(backoff.next_wait())).await;
             }
         }
@@ -132,6 +136,7 @@ impl Consumer {
             own_queue: self.endpoint.own_queue(self.queue),
             status: self.status.clone(),
             checked: Instant::now(),
+            is_active: false,
             handler,
             letters,
             available: &self.available,
@@ -162,6 +167,8 @@ struct Session<'run, H, L> {
     status: ConnectionStatus,
     /// When the queue was last checked.
     checked: Instant,
+    /// Whether anything was delivered on this connection. The active consumer of a queue stays it until it is lost.
+    is_active: bool,
     handler: &'run H,
     letters: &'run L,
     available: &'run Availability,
@@ -173,7 +180,10 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
     async fn check_queue(&mut self) -> Result<(), Error> {
         let messages = message_count(&self.channel.channel, self.queue).await?;
         show(self.queue, messages);
-        self.status.set_waiting(messages);
+        // What another client holds does not wait, and does not reach this one.
+        self.status.set_waiting(messages.filter(|_| self.is_active));
+        let active = if self.is_active { 1.0 } else { 0.0 };
+        metrics::gauge!("broker_consumer_active", "queue" => self.queue).set(active);
         if let Some(own) = self.own_queue {
             topology::bind_queue(&self.channel.channel, own).await?;
         }
@@ -201,10 +211,15 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
             };
             // Everything that has arrived joins the group; nothing is waited for. Under load groups are large and cheap
             // per message; when calm, each message is applied at once.
-            let mut group = vec![first];
-            while group.len() < limit {
+            self.is_active = true;
+            let (mut bytes, mut group) = (first.data.len(), vec![first]);
+            while group.len() < limit && bytes < MAX_GROUP_BYTES {
                 match self.deliveries.next().now_or_never() {
-                    Some(Some(delivery)) => group.push(delivery?),
+                    Some(Some(delivery)) => {
+                        let delivery = delivery?;
+                        bytes += delivery.data.len();
+                        group.push(delivery);
+                    }
                     // lapin announces the end of a subscription once: a later read would wait forever, on a healthy connection.
                     Some(None) => {
                         self.channel.is_cancelled = true;

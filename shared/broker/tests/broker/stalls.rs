@@ -7,7 +7,9 @@ use std::sync::{
 
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, topology};
 use events::Event;
+use lapin::options::BasicConsumeOptions;
 use messaging::{Applied, Failure, Handler};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use testbed::{Rabbitmq, eventually};
 
 use crate::{
@@ -189,9 +191,68 @@ async fn queue_with_a_silent_leader_does_not_count_as_empty() -> anyhow::Result<
     let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status.clone());
     let handler = ScriptedHandler::that_applies();
     let _running = Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop));
+    vhost.put_event(QUEUE, &order_created()).await?;
     eventually("an empty queue to be found", DEADLINE, async || Ok(status.caught_up().then_some(()))).await?;
     broker.suspend_queue(QUEUE, true).await?;
     eventually("it to be unknown", DEADLINE, async || Ok((!status.caught_up()).then_some(()))).await?;
     broker.suspend_queue(QUEUE, false).await?;
     eventually("it to be empty again", DEADLINE, async || Ok(status.caught_up().then_some(()))).await
+}
+
+/// A client of someone else is the active consumer and holds all messages, so that none waits in the queue. Orders are
+/// cancelled when a queue is empty.
+#[tokio::test]
+async fn queue_whose_messages_another_client_holds_does_not_count_as_empty() -> anyhow::Result<()> {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let vhost = Vhost::new().await?;
+    let held = vhost.open_channel().await?;
+    let options = BasicConsumeOptions::default();
+    let _other = held.basic_consume(QUEUE.into(), "".into(), options, Default::default()).await?;
+    let (handler, status) = (ScriptedHandler::that_applies(), ConnectionStatus::new("test"));
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status.clone());
+    let _running = Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop));
+    let event = order_created();
+    vhost.put_event(QUEUE, &event).await?;
+    eventually("the consumer to check its queue", DEADLINE, async || {
+        let metrics = recorder.handle().render();
+        let checked = metrics.contains("broker_consumer_active{queue=\"inventory.events\"} 0")
+            && metrics.contains("broker_queue_ready{queue=\"inventory.events\"} 0");
+        Ok(checked.then_some(()))
+    })
+    .await?;
+    assert!(!status.caught_up(), "the queue counts as empty");
+    held.close(200, "done".into()).await?;
+    handler.has_applied(&[event.event_id]).await?;
+    eventually("the queue to be empty", DEADLINE, async || Ok(status.caught_up().then_some(()))).await
+}
+
+/// Two hundred large messages in one group would be held several times over.
+#[tokio::test]
+async fn group_of_large_messages_is_limited_by_their_size() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let blocked = Arc::new(AtomicBool::new(true));
+    let is_blocked = blocked.clone();
+    let handler =
+        ScriptedHandler::new(
+            move |_, _| {
+                if is_blocked.load(Ordering::SeqCst) { Err(unavailable()) } else { Ok(()) }
+            },
+        );
+    let _consumer = consume(&vhost, &handler);
+    let mut ids = vec![];
+    for _ in 0..30 {
+        let mut event = order_created();
+        event.payload.push_str(&" ".repeat(1_000_000));
+        ids.push(event.event_id);
+        vhost.put_event(QUEUE, &event).await?;
+    }
+    eventually("all to be delivered", DEADLINE, async || Ok(vhost.is_empty(QUEUE).await?.then_some(())))
+        .await?;
+    blocked.store(false, Ordering::SeqCst);
+    handler.has_applied(&ids).await?;
+    assert_eq!(handler.applied(), ids);
+    let largest = handler.record.lock().unwrap().largest_group;
+    assert!(largest <= 9, "{largest} messages of one megabyte in a group");
+    Ok(())
 }
