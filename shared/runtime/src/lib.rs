@@ -9,6 +9,7 @@
 pub mod body;
 mod health;
 pub mod http;
+mod log_writer;
 mod own_process;
 pub mod problem;
 pub mod settings;
@@ -16,5 +17,6 @@ mod supervisor;
 pub mod telemetry;
 
 pub use health::{Health, Needed};
+pub use log_writer::flush as flush_log;
 pub use own_process::request_if_asked;
 pub use supervisor::Supervisor;

@@ -53,6 +53,7 @@ fn parse<Settings: FromArgMatches>(
 /// Ends the process because of a setting, with one line on standard error and exit code 78. Callers name the variable and
 /// what is wrong with it, never its value: it may be a secret.
 pub fn exit_invalid_config(problem: &str) -> ! {
+    crate::flush_log();
     let _ = writeln!(std::io::stderr(), "invalid setting: {problem}");
     std::process::exit(INVALID_CONFIG);
 }

@@ -7,6 +7,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::flush_log;
+
 /// How long a stop may take. `docker stop` kills after ten seconds; this leaves time to log what was unfinished.
 const STOP_DEADLINE: Duration = Duration::from_secs(9);
 
@@ -75,9 +77,11 @@ impl Supervisor {
                 ?unfinished,
                 "stopping by force; unfinished work is safe in the database and the broker"
             );
+            flush_log();
             return ExitCode::FAILURE;
         }
         tracing::info!("stopped");
+        flush_log();
         if self.orderly { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::log_writer::LogWriter;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
@@ -36,14 +37,17 @@ pub fn filter(text: &str) -> Result<String, String> {
 /// When called twice.
 pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<PrometheusHandle> {
     let registry = tracing_subscriber::registry().with(EnvFilter::try_new(with_quiet_client(filter))?);
-    let lines = tracing_subscriber::fmt::layer();
+    let writer = LogWriter::of_process()?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
     match format {
         LogFormat::Json => {
             registry.with(lines.json().flatten_event(true).with_span_list(false)).try_init()?;
         }
         LogFormat::Text => registry.with(lines).try_init()?,
     }
-    Ok(PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?)
+    let metrics = PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?;
+    metrics::counter!("log_lines_dropped_total").absolute(0);
+    Ok(metrics)
 }
 
 /// Adds limits for RabbitMQ's client. At `warn` it prints each returned message whole, with what a customer has ordered, and at
