@@ -15,6 +15,7 @@ use crate::{
 };
 
 /// The product's store, with a part of it left out, or one that claims events in another way.
+#[expect(clippy::large_enum_variant, reason = "there is one for each relay")]
 pub enum LabStore {
     Postgres(PostgresStore, Option<Sabotage>),
     RowLocks(RowLockStore),
@@ -29,6 +30,7 @@ impl LabStore {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one for each relay")]
 pub enum LabTransaction<'store> {
     Postgres(PostgresTransaction<'store>, Option<Sabotage>),
     RowLocks(RowLockTransaction),

@@ -63,11 +63,13 @@ impl Inbox {
     }
 }
 
+type Defect = fn() -> Failure;
+
 /// A service's handler, with a defect that a test can set and remove.
 #[derive(Clone)]
 struct OrderHandler {
     pool: PgPool,
-    defect: Arc<Mutex<Option<fn() -> Failure>>>,
+    defect: Arc<Mutex<Option<Defect>>>,
 }
 
 impl OrderHandler {
@@ -75,7 +77,7 @@ impl OrderHandler {
         Self { pool: inbox.0.pool.clone(), defect: Arc::default() }
     }
 
-    fn set_defect(&self, defect: Option<fn() -> Failure>) {
+    fn set_defect(&self, defect: Option<Defect>) {
         *self.defect.lock().unwrap() = defect;
     }
 }
