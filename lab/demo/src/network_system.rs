@@ -14,8 +14,7 @@ use tokio::time::timeout;
 
 use crate::http;
 use crate::proxies::Proxies;
-use crate::running_system::LOGINS;
-use crate::state::{Addresses, AdminUrls};
+use crate::state::{Addresses, AdminUrls, LOGINS};
 use crate::target::{Action, Target};
 use crate::terminal::Terminal;
 

@@ -24,13 +24,10 @@ use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::proxies::Proxies;
 use crate::reconciliation::{self, DuplicatesDropped, Reconciliation};
-use crate::state::{Addresses, State};
+use crate::state::{Addresses, LOGINS, State};
 use crate::target::{Action, ActiveFaults, Target};
 use crate::terminal::Terminal;
 use crate::variant::Variant;
-
-/// The logins that own tables.
-pub(crate) const LOGINS: [&str; 4] = ["orders", "inventory", "billing", "provider"];
 
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::paths;
 
+/// The logins that own tables.
+pub(crate) const LOGINS: [&str; 4] = ["orders", "inventory", "billing", "provider"];
+
 /// Where the services and their servers answer, with the passwords for them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]

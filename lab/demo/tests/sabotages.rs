@@ -58,8 +58,17 @@ fn there_is_an_experiment_or_a_drill_for_every_sabotage() {
     let mut known: Vec<_> = Sabotage::ALL.map(Sabotage::name).to_vec();
     let parts = ALL.into_iter().flatten().filter(|experiment| experiment.left_out == LeftOut::Part);
     let mut tried: Vec<_> = parts.map(|experiment| experiment.name).collect();
-    // These need what an experiment on the shared servers has not: a wrong clock, a broker that is away, a lost answer.
-    for name in ["age-by-own-clock", "limit-by-time-alone", "new-key-per-attempt"] {
+    // These need what an experiment on the shared servers has not: a wrong clock, a broker that is away, a lost answer, a fault
+    // under load.
+    for name in [
+        "age-by-own-clock",
+        "limit-by-time-alone",
+        "new-key-per-attempt",
+        "cancel-ignored",
+        "refusals-back-off",
+        "failed-marks-ignored",
+        "hanging-commits-ignored",
+    ] {
         assert!(include_str!("../../../docs/drills.md").contains(&format!("`--sabotage {name}`")), "{name}");
         tried.push(name);
     }

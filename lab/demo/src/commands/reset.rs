@@ -6,8 +6,9 @@ use anyhow::{Context as _, Result};
 use testbed::eventually;
 
 use crate::choice::Choice;
-use crate::running_system::{LOGINS, RunningSystem};
+use crate::running_system::RunningSystem;
 use crate::seeds::RESET_TO_SEEDS;
+use crate::state::LOGINS;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
