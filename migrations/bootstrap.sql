@@ -37,17 +37,16 @@ begin
     alter role auditor set default_transaction_read_only = on;
     -- The ages of other sessions and of their transactions, for drills.
     grant pg_read_all_stats to auditor;
-    -- A service owns its tables. So it could put a view in the place of one, add a row security policy, or define a function
-    -- that a query of the auditor finds before PostgreSQL's own: the service's code would then run with the rights of the
-    -- auditor, and read other schemas. So the auditor reads plain tables only, and names their schemas.
+    -- A service owns its tables. So it could put a view in the place of one, or add a row security policy: the service's code
+    -- would then run with the rights of the auditor, and read other schemas. So the auditor reads plain tables only.
     alter role auditor set row_security = off;
-    alter role auditor set search_path = '';
     -- Since August 2024 (15.8, 16.4).
     if current_setting('restrict_nonsystem_relation_kind', true) is not null then
         alter role auditor set restrict_nonsystem_relation_kind = 'view, foreign-table';
     end if;
     -- Reconciliation is one large statement: compiling it to machine code takes twenty times as long as running it.
     alter role auditor set jit = off;
+    alter role auditor set search_path = orders, inventory, billing, provider;
     execute format('grant connect on database %I to auditor', current_database());
 
     foreach service in array array['orders', 'inventory', 'billing', 'provider'] loop

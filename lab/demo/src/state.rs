@@ -63,6 +63,7 @@ impl Addresses {
 
 /// The file. It holds passwords, so only this user can read it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct State {
     #[serde(flatten)]
     pub(crate) addresses: Addresses,

@@ -50,12 +50,3 @@ async fn row_security_policy_learns_nothing_from_the_auditor() -> Result<()> {
     assert_eq!(leaked(trap, "select id from orders.orders").await?, None);
     Ok(())
 }
-
-#[tokio::test]
-async fn function_with_the_name_of_a_built_in_one_learns_nothing_from_the_auditor() -> Result<()> {
-    // It fits better than the one with a parameter of the type `numeric`.
-    let trap = "create table orders.orders as select 1 as id;
-                create function orders.ceil(integer) returns boolean language sql as 'select orders.spy()'";
-    assert_eq!(leaked(trap, "select ceil(id) from orders.orders").await?, None);
-    Ok(())
-}

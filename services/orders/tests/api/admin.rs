@@ -90,7 +90,7 @@ async fn binary_of_the_service_asks_the_running_process() -> anyhow::Result<()> 
     let orders = &admin.orders;
     assert!(orders.run(&["healthcheck"], "")?.0);
     let (_, metrics) = orders.run(&["get", "/metrics"], "")?;
-    assert!(metrics.contains("\r\n\r\n") && metrics.contains("\noutbox_parked 0\n"), "{metrics}");
+    assert!(metrics.contains("\r\n\r\n") && metrics.contains("\nlog_lines_dropped_total 0\n"), "{metrics}");
     let (_, event) = admin.parked(0).await?;
     let (_, listed) = orders.run(&["get", "/admin/parked?limit=10"], "")?;
     assert!(listed.starts_with("HTTP/1.0 200 ") && listed.contains(&event.to_string()), "{listed}");
