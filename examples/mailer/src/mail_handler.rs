@@ -1,6 +1,7 @@
+use database::Pool;
 use events::{Body, Cause, Event};
 use messaging::{Applied, Failure, Handler};
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::INBOX;
@@ -12,11 +13,11 @@ use crate::INBOX;
 /// there is an answer, and writes the answer: `services/billing/src/payment_worker.rs` is such a task.
 #[derive(Clone)]
 pub struct MailHandler {
-    pool: PgPool,
+    pool: Pool,
 }
 
 impl MailHandler {
-    pub fn new(pool: PgPool) -> Self {
+    pub fn new(pool: Pool) -> Self {
         Self { pool }
     }
 }

@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<ExitCode> {
 
     if process.prepare().await {
         let handler = SharedHandler::new(MailHandler::new(consumer.pool()));
-        process.watch_database(consumer.pool());
+        process.watch_database();
         process.serve_admin(consumer.admin_routes(handler.clone()));
         consumer.start(&mut process, handler);
     }

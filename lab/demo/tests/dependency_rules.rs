@@ -28,7 +28,7 @@ const MAY_USE: [(&str, &[&str]); 27] = [
     // Where spans go.
     ("otlp", &["events", "spans"]),
     // Wiring: the admin API, and the start and stop of a service.
-    ("operator", &["axum", "events", "inbox", "messaging", "outbox", "runtime", "sqlx"]),
+    ("operator", &["axum", "database", "events", "inbox", "messaging", "outbox", "runtime", "sqlx"]),
     (
         "service",
         &[
@@ -96,7 +96,7 @@ const MAY_USE: [(&str, &[&str]); 27] = [
         ],
     ),
     // An external consumer: the consuming half of a service. No crate uses it.
-    ("mailer", &["broker", "events", "inbox", "messaging", "runtime", "service", "sqlx"]),
+    ("mailer", &["broker", "database", "events", "inbox", "messaging", "runtime", "service", "sqlx"]),
     // The lab. No service uses any of these.
     // It knows the commands of the documentation only: no crate of this workspace.
     ("docs-runner", &[]),
@@ -109,6 +109,7 @@ const MAY_USE: [(&str, &[&str]); 27] = [
             "billing",
             "broker",
             "crash-points",
+            "database",
             "events",
             "inbox",
             "inventory",

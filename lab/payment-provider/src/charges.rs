@@ -6,10 +6,10 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use database::Pool;
 use database::is_locked;
 use runtime::problem::Problem;
 use serde::{Deserialize, Serialize};
-use sqlx::PgPool;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -101,7 +101,7 @@ pub(crate) async fn charge(
 }
 
 async fn charge_once(
-    pool: &PgPool,
+    pool: &Pool,
     key: Option<&IdempotencyKey>,
     request: ChargeRequest,
     status: &str,
@@ -123,7 +123,7 @@ async fn charge_once(
 /// The key is inserted first, and the charge depends on its row: of fifty requests with one key, forty-nine wait there
 /// until the first has committed, and then insert nothing.
 async fn write(
-    pool: &PgPool,
+    pool: &Pool,
     id: Uuid,
     key: Option<&IdempotencyKey>,
     request: &ChargeRequest,
@@ -158,7 +158,7 @@ async fn write(
 /// Repeats the first answer under a known key. A statement of its own: its snapshot has to be younger than the commit that
 /// the insert may have waited for.
 async fn first_answer(
-    pool: &PgPool,
+    pool: &Pool,
     key: Option<&IdempotencyKey>,
     requested: &ChargeRequest,
 ) -> Result<Response, ProviderProblem> {

@@ -13,7 +13,8 @@ mod read_charges;
 mod refunds;
 mod settings;
 
-use sqlx::{PgPool, migrate::Migrator};
+use database::Pool;
+use sqlx::migrate::Migrator;
 
 pub use api::router;
 pub use charges::DECLINED_CUSTOMERS;
@@ -27,13 +28,13 @@ pub static MIGRATIONS: [&Migrator; 1] = [&OWN_MIGRATIONS];
 /// What the handlers share. Cheap to clone.
 #[derive(Clone)]
 pub struct Provider {
-    pool: PgPool,
+    pool: Pool,
     faults: faults::Faults,
 }
 
 impl Provider {
-    /// A provider without faults. The pool is for single statements: no handler begins a transaction.
-    pub fn new(pool: PgPool) -> Self {
+    /// A provider without faults.
+    pub fn new(pool: Pool) -> Self {
         Self { pool, faults: faults::Faults::default() }
     }
 }

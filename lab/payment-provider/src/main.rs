@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use database::{DatabaseHealth, PoolKind};
+use database::{DatabaseHealth, Pool, PoolKind};
 use payment_provider::{MIGRATIONS, Provider, Settings, router};
 use runtime::{Health, Needed, Supervisor, http, settings, telemetry};
 use tokio_util::sync::CancellationToken;
@@ -21,14 +21,14 @@ async fn main() -> anyhow::Result<ExitCode> {
     let database = DatabaseHealth::default();
     let health = Health::new().with("database", Needed::Yes, database.probe());
     let (url, connections) = (&settings.database_url, settings.database_connections);
-    let pool = database::pool(url, "provider", connections, PoolKind::Statements);
-    let app = router(Provider::new(pool.clone())).merge(http::observability(health, metrics));
+    let pool = Pool::new(url, "provider", connections, PoolKind::Statements);
+    let app = router(Provider::new(pool)).merge(http::observability(health, metrics));
     tasks.spawn("http", http::serve(listener, app, stop.clone()));
 
     match tasks.run_until_stop(database::prepare(url, &MIGRATIONS, &stop)).await {
         Some(Ok(true)) => {
             database.set_prepared();
-            tasks.spawn_infallible("database watch", database.watch("provider", pool, stop));
+            tasks.spawn_infallible("database watch", database.watch(url.clone(), stop));
         }
         Some(Ok(false)) | None => {}
         Some(Err(invalid)) => settings::exit_invalid_config(&format!("PROVIDER_DATABASE_URL: {}", invalid.0)),

@@ -6,8 +6,8 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use database::Pool;
 use serde::{Deserialize, Serialize};
-use sqlx::PgPool;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -62,7 +62,7 @@ pub(crate) async fn refund(
 }
 
 async fn refund_once(
-    pool: &PgPool,
+    pool: &Pool,
     key: Option<&IdempotencyKey>,
     request: &RefundRequest,
 ) -> Result<Response, ProviderProblem> {
@@ -93,7 +93,7 @@ async fn refund_once(
 /// condition again, on the row as the first has left it. A key that is known by then makes the whole statement fail, and
 /// with it the update of the row.
 async fn write(
-    pool: &PgPool,
+    pool: &Pool,
     id: Uuid,
     key: Option<&IdempotencyKey>,
     request: &RefundRequest,
@@ -127,7 +127,7 @@ async fn write(
 
 /// Repeats the first answer under this key, if the request is the same. `None`: the key is not known.
 async fn first_answer(
-    pool: &PgPool,
+    pool: &Pool,
     key: &IdempotencyKey,
     requested: &RefundRequest,
 ) -> Result<Option<Response>, ProviderProblem> {

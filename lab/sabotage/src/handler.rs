@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crash_points::crash_point;
+use database::Pool;
 use events::Event;
 use messaging::{Applied, Failure, Handler, SharedHandler};
-use sqlx::PgPool;
 use time::OffsetDateTime;
 
 use crate::Sabotage;
@@ -20,18 +20,13 @@ const MAX_AGE: time::Duration = time::Duration::minutes(15);
 /// A service's handler with one part left out, or none.
 pub struct LabHandler {
     inner: SharedHandler,
-    pool: PgPool,
+    pool: Pool,
     consumer: &'static str,
     sabotage: Option<Sabotage>,
 }
 
 impl LabHandler {
-    pub fn new(
-        inner: SharedHandler,
-        pool: PgPool,
-        consumer: &'static str,
-        sabotage: Option<Sabotage>,
-    ) -> Self {
+    pub fn new(inner: SharedHandler, pool: Pool, consumer: &'static str, sabotage: Option<Sabotage>) -> Self {
         Self { inner, pool, consumer, sabotage }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! While one relay holds an order's first event, another takes its second one, and may publish it first.
 
+use database::{Pool, Session};
 use messaging::{Outgoing, Refusal};
 use outbox::{
     Error,
     store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
 };
-use sqlx::{PgPool, Postgres, Row, Transaction, postgres::PgRow};
+use sqlx::{Row, postgres::PgRow};
 use time::OffsetDateTime;
 
 /// What happens to a row when its event is published.
@@ -18,17 +19,17 @@ pub enum OncePublished {
 }
 
 pub struct RowLockStore {
-    pool: PgPool,
+    pool: Pool,
     once_published: OncePublished,
 }
 
 pub struct RowLockTransaction {
-    transaction: Transaction<'static, Postgres>,
+    transaction: Session,
     once_published: OncePublished,
 }
 
 impl RowLockStore {
-    pub fn new(pool: PgPool, once_published: OncePublished) -> Self {
+    pub fn new(pool: Pool, once_published: OncePublished) -> Self {
         Self { pool, once_published }
     }
 }
@@ -52,6 +53,7 @@ impl Store for RowLockStore {
         .await
         .map_err(failed("failed to scan the outbox"))?;
         if !pending {
+            transaction.rollback().await.map_err(failed("failed to scan the outbox"))?;
             return Ok(ClaimResult::Idle);
         }
         // Rows that another relay holds cannot be told from none.

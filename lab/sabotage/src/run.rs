@@ -4,10 +4,10 @@ use std::{env, time::Duration};
 
 use axum::{Router, extract::Request, http::HeaderValue, middleware::map_request};
 use broker::Publisher;
+use database::Pool;
 use messaging::SharedHandler;
 use outbox::{Relay, RelayOptions};
 use service::{ConsumerTasks, Process};
-use sqlx::PgPool;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ pub fn sabotage_from_env() -> Option<Sabotage> {
 /// Makes relays with the sabotaged parts, for `RelayTasks::start_with`.
 pub fn relay(
     sabotage: Option<Sabotage>,
-) -> impl Fn(PgPool, Publisher, RelayOptions) -> Relay<LabPublisher<Publisher>, LabStore> {
+) -> impl Fn(Pool, Publisher, RelayOptions) -> Relay<LabPublisher<Publisher>, LabStore> {
     move |pool, publisher, options| {
         let store = LabStore::new(pool, &options, sabotage);
         Relay::over(store, LabPublisher::new(publisher, sabotage), options)

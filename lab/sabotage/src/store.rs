@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use database::Pool;
 use messaging::Refusal;
 use outbox::{
     Error, PostgresStore, PostgresTransaction, RelayOptions,
     store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
 };
-use sqlx::PgPool;
 
 use crate::{
     Sabotage,
@@ -22,7 +22,7 @@ pub enum LabStore {
 }
 
 impl LabStore {
-    pub fn new(pool: PgPool, options: &RelayOptions, sabotage: Option<Sabotage>) -> Self {
+    pub fn new(pool: Pool, options: &RelayOptions, sabotage: Option<Sabotage>) -> Self {
         match sabotage {
             Some(Sabotage::SkipLockedOnRows) => Self::RowLocks(RowLockStore::new(pool, OncePublished::Mark)),
             _ => Self::Postgres(PostgresStore::new(pool, options.full_scan), sabotage),

@@ -19,6 +19,7 @@ mod container;
 mod database;
 mod eventually;
 mod faketime;
+mod forwarder;
 pub mod guard;
 mod home;
 mod install;
@@ -45,6 +46,7 @@ pub use container::{IMAGES, engine_architecture, engine_version, image_is_presen
 pub use database::{TestDatabase, database};
 pub use eventually::{eventually, eventually_send};
 pub use faketime::find_faketime;
+pub use forwarder::Forwarder;
 pub use home::Home;
 pub use install::{can_install, install_missing, install_packages, missing_packages};
 pub use local_postgres::find as find_postgres;

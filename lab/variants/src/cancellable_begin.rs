@@ -1,4 +1,4 @@
-//! The order and its event in one transaction, begun on connections that return to the pool unchecked.
+//! The order and its event in one transaction, begun on a connection of sqlx's own pool.
 //!
 //! A handler's future is dropped when its client hangs up. If that happens while the answer to `BEGIN` is on its way, sqlx
 //! does not know of the transaction, and the connection returns to the pool inside it. The next request on that connection
@@ -17,11 +17,10 @@ use crate::state::{VariantState, created_event, insert_order};
 pub(crate) async fn write(state: &VariantState, order: &OrderCreated) -> anyhow::Result<()> {
     let event = created_event(order)?;
     if let [line] = order.lines.as_slice() {
-        write_in_one_statement(&state.statements, order, line, &event).await?;
+        write_in_one_statement(&state.unguarded, order, line, &event).await?;
     } else {
-        // The product begins transactions only in tasks that no client can cancel, and on pools that check returned
-        // connections.
-        let mut transaction = state.statements.begin().await?;
+        // The product's pool closes the connection of an operation that was given up.
+        let mut transaction = state.unguarded.begin().await?;
         insert_order(&mut transaction, order).await?;
         outbox::append(&mut transaction, &[event]).await?;
         transaction.commit().await?;

@@ -43,7 +43,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     // The relays of some variants hear of events by NOTIFY only.
     let wake = if variant.is_woken_directly() { relays.wake() } else { Wake::new() };
     let state = AppState::new(&settings, wake.clone());
-    let variant_state = VariantState::new(&settings, state.pool(), wake.clone())?;
+    let variant_state = VariantState::new(&settings, wake.clone())?;
     let health = Health::new()
         .with("database", Needed::Yes, process.database())
         .with("broker", Needed::No, relays.probe())
@@ -62,10 +62,10 @@ async fn main() -> anyhow::Result<ExitCode> {
         && process.read_at_start("the prices", || variant_state.read_prices()).await?
     {
         let handler = SharedHandler::new(OrderHandler::new(consumer.pool(), wake));
-        process.watch_database(state.pool());
+        process.watch_database();
         let admin = consumer.admin_routes(handler.clone()).merge(relays.admin_routes());
-        process.serve_admin(admin.merge(open_orders::admin_routes(consumer.pool())));
-        let keys = idempotency_key::retention(consumer.pool(), settings.keep_idempotency_keys);
+        process.serve_admin(admin.merge(open_orders::admin_routes(process.operations())));
+        let keys = idempotency_key::retention(process.operations(), settings.keep_idempotency_keys);
         process.spawn("key retention", keys.run(process.stop()));
         let watch = open_orders::watch(state, settings.answer_within, consumer.caught_up(), process.stop());
         process.spawn("open orders", watch);

@@ -7,13 +7,13 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use broker::{ConnectionStatus, Endpoint, Publisher};
-use database::PoolKind;
+use database::{Pool, PoolKind};
 use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
 use orders::{SERVICE, Settings};
 use outbox::Wake;
 use serde::Deserialize;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool, postgres::PgPoolOptions};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
@@ -23,10 +23,10 @@ const CURRENCY: &str = "EUR";
 /// Pools, prices and a publisher. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct VariantState {
-    /// Returned connections are checked: see [`PoolKind::Transactions`].
-    pub(crate) transactions: PgPool,
-    /// The pool of the product's handlers. Returned connections are not checked: see [`PoolKind::Statements`].
-    pub(crate) statements: PgPool,
+    /// As the product's: a connection whose operation was given up is closed.
+    pub(crate) transactions: Pool,
+    /// sqlx's own, which lends such a connection again.
+    pub(crate) unguarded: PgPool,
     pub(crate) wake: Wake,
     publisher: Arc<Mutex<Publisher>>,
     /// Empty until the database was available once.
@@ -48,15 +48,17 @@ struct RequestedLine {
 }
 
 impl VariantState {
-    pub(crate) fn new(settings: &Settings, statements: PgPool, wake: Wake) -> anyhow::Result<Self> {
+    pub(crate) fn new(settings: &Settings, wake: Wake) -> anyhow::Result<Self> {
         let Settings { common, publisher, database_connections, .. } = settings;
         let endpoint = Endpoint::new(&common.amqp_url, SERVICE.name)?;
         let publisher =
             Publisher::new(endpoint, ConnectionStatus::new("variant"), publisher.confirm_deadline);
         let (url, connections) = (&common.database_url, *database_connections);
+        let unguarded = PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
+        let unguarded = unguarded.connect_lazy_with(url.options());
         Ok(Self {
-            transactions: database::pool(url, "orders-variant", connections, PoolKind::Transactions),
-            statements,
+            transactions: Pool::new(url, "orders-variant", connections, PoolKind::Transactions),
+            unguarded,
             wake,
             publisher: Arc::new(Mutex::new(publisher)),
             prices: Arc::default(),
@@ -66,7 +68,7 @@ impl VariantState {
     /// Reads the prices. Until then no order can be priced.
     pub(crate) async fn read_prices(&self) -> Result<(), sqlx::Error> {
         let select = sqlx::query_as("select sku, unit_price from products");
-        let prices: Vec<_> = select.fetch_all(&self.statements).await?;
+        let prices: Vec<_> = select.fetch_all(&self.transactions).await?;
         let _ = self.prices.set(prices.into_iter().collect());
         Ok(())
     }

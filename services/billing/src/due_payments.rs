@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use database::WorkerConnection;
+use database::Pool;
 use events::{Money, TraceContext};
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -40,7 +40,7 @@ pub(crate) struct CalledPayment {
 ///
 /// `materialized`, because a plan may run a plain subquery once for each row that it is compared with, and its limit
 /// would then apply each time anew.
-pub(crate) async fn take(connection: &WorkerConnection, most: i64, lease: Duration) -> Vec<DuePayment> {
+pub(crate) async fn take(pool: &Pool, most: i64, lease: Duration) -> Vec<DuePayment> {
     let query = sqlx::query!(
         "with due as materialized (
              select id from payments
@@ -56,13 +56,8 @@ pub(crate) async fn take(connection: &WorkerConnection, most: i64, lease: Durati
         most,
         lease.as_secs_f64(),
     );
-    let taken = async {
-        let mut round = connection.take().await?;
-        let rows = query.fetch_all(&mut *round).await?;
-        connection.keep(round);
-        Ok(rows)
-    };
-    let taken = timeout(STATEMENT_DEADLINE, taken).await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
+    let taken =
+        timeout(STATEMENT_DEADLINE, query.fetch_all(pool)).await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
     let rows = taken.unwrap_or_else(|error| {
         tracing::warn!(error = &error as &dyn std::error::Error, "failed to take due payments");
         vec![]

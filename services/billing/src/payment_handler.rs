@@ -1,10 +1,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crash_points::crash_point;
-use database::WorkerConnection;
+use database::Pool;
 use events::{Body, Event, OrderCreated};
 use messaging::{Applied, Failure, Handler};
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -17,21 +17,20 @@ use crate::INBOX;
 /// outbox. A slow or unavailable provider delays no event.
 #[derive(Clone)]
 pub struct PaymentHandler {
-    connection: WorkerConnection,
+    pool: Pool,
     payments_due: Arc<Notify>,
 }
 
 impl PaymentHandler {
     /// `payments_due` wakes the payment worker after a commit.
-    pub fn new(pool: PgPool, payments_due: Arc<Notify>) -> Self {
-        Self { connection: WorkerConnection::new(pool), payments_due }
+    pub fn new(pool: Pool, payments_due: Arc<Notify>) -> Self {
+        Self { pool, payments_due }
     }
 }
 
 impl Handler for PaymentHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut connection = self.connection.take().await.map_err(inbox::failure)?;
-        let mut transaction = INBOX.begin_on(&mut connection).await.map_err(inbox::failure)?;
+        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
         let first = INBOX.first_time(&mut transaction, group).await?;
         // Within a group all creations come before all cancellations. For each order that is the order of its events,
         // and one or two statements for each kind do for hundreds of orders.
@@ -55,7 +54,6 @@ impl Handler for PaymentHandler {
         // it, a crash would lose the event; after it, a crash only causes a duplicate.
         transaction.commit().await.map_err(inbox::failure)?;
         crash_point("effect-committed");
-        self.connection.keep(connection);
         // Not after events of other kinds: the worker would look for payments and find none.
         if !(created.is_empty() && cancelled.is_empty()) {
             self.payments_due.notify_one();

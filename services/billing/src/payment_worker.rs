@@ -11,11 +11,10 @@ use std::{
 };
 
 use crash_points::crash_point;
-use database::{PoolKind, WorkerConnection};
+use database::{Pool, PoolKind};
 use messaging::RoundLimiter;
 use outbox::Wake;
 use spans::{Kind, Span};
-use sqlx::PgPool;
 use tokio::{
     sync::Notify,
     task::{JoinError, JoinSet},
@@ -35,14 +34,13 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often pending payments are counted.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The worker's connections: for its rounds, for the count, and one spare.
+/// The worker's connections: for its rounds, for the count, and one in place of a statement that was given up.
 const CONNECTIONS: u32 = 3;
 
 /// Calls the provider for pending payments. Cheap to clone.
 #[derive(Clone)]
 pub struct PaymentWorker<P> {
-    pool: PgPool,
-    connection: WorkerConnection,
+    pool: Pool,
     provider: P,
     wake: Wake,
     payments_due: Arc<Notify>,
@@ -61,21 +59,20 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     /// `wake` wakes the relays after a commit; `payments_due` wakes this worker.
     pub fn new(settings: &Settings, provider: P, wake: Wake, payments_due: Arc<Notify>) -> Self {
         let url = &settings.common.database_url;
-        let pool = database::pool(url, "payment worker", CONNECTIONS, PoolKind::Statements);
+        let pool = Pool::new(url, "payment worker", CONNECTIONS, PoolKind::Statements);
         let retry_lease = settings.provider_deadline * 2;
         let options = PaymentWorkerOptions { calls: settings.provider_calls, retry_lease };
         Self::on_pool(pool, provider, wake, payments_due, options)
     }
 
-    /// The pool is for single statements.
     pub fn on_pool(
-        pool: PgPool,
+        pool: Pool,
         provider: P,
         wake: Wake,
         payments_due: Arc<Notify>,
         options: PaymentWorkerOptions,
     ) -> Self {
-        Self { connection: WorkerConnection::new(pool.clone()), pool, provider, wake, payments_due, options }
+        Self { pool, provider, wake, payments_due, options }
     }
 
     /// Calls the provider whenever the worker is woken, and at least every second, until `stop`. Calls in progress are
@@ -95,7 +92,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
             // Taking payments is a commit, so under load the worker takes several at once: it waits until a quarter of its
             // calls are free.
             if may_be_due && room * 4 >= most {
-                let due = due_payments::take(&self.connection, room, self.options.retry_lease).await;
+                let due = due_payments::take(&self.pool, room, self.options.retry_lease).await;
                 may_be_due = i64::try_from(due.len()) == Ok(room);
                 for payment in due {
                     calls.spawn(call(self.provider.clone(), payment));
@@ -120,7 +117,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
         if answered.is_empty() {
             return;
         }
-        let written = provider_answers::write(&self.connection, answered).await;
+        let written = provider_answers::write(&self.pool, answered).await;
         if written.events {
             self.wake.after_commit();
         }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use database::{WorkerConnection, is_locked, is_unavailable};
+use database::{Pool, is_locked, is_unavailable};
 use events::{Data, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded};
 use messaging::lane;
 use tokio::time::timeout;
@@ -33,7 +33,7 @@ struct Answer {
 /// Writes the final answers, and schedules another call where there is none.
 ///
 /// Failures are logged here. Nothing is lost by one: the payment is due again when its lease ends, under the same key.
-pub(crate) async fn write(connection: &WorkerConnection, called: Vec<CalledPayment>) -> Written {
+pub(crate) async fn write(pool: &Pool, called: Vec<CalledPayment>) -> Written {
     let (mut answers, mut unanswered) = (vec![], vec![]);
     for called in called {
         match final_answer(&called) {
@@ -42,18 +42,18 @@ pub(crate) async fn write(connection: &WorkerConnection, called: Vec<CalledPayme
             Err(error) => log(&called, Some(&error)),
         }
     }
-    let scheduled = retry_later(connection, &unanswered).await;
+    let scheduled = retry_later(pool, &unanswered).await;
     unanswered.iter().for_each(|called| log(called, scheduled.as_ref().err()));
     // A payment whose lease ended during its call is here twice, with the same answer.
     answers.sort_by_key(|answer| answer.called.payment.id);
     answers.dedup_by_key(|answer| answer.called.payment.id);
-    let together = write_final(connection, &answers).await;
+    let together = write_final(pool, &answers).await;
     match together {
         // One bad answer must not keep the others from being written.
         Err(error) if answers.len() > 1 && !is_unavailable(&error) && !is_locked(&error) => {
             let mut written = Written::default();
             for answer in answers.chunks(1) {
-                let alone = write_final(connection, answer).await;
+                let alone = write_final(pool, answer).await;
                 log_all(answer, alone.as_ref().err());
                 let alone = alone.unwrap_or_default();
                 written.events |= alone.events;
@@ -99,7 +99,7 @@ fn new_event<D: Data>(payment: &DuePayment, version: i32, body: &D) -> Result<Ne
 /// content, changes nothing.
 ///
 /// The payments are locked in the order of their ids, as everywhere: otherwise two transactions could deadlock.
-async fn write_final(connection: &WorkerConnection, answers: &[Answer]) -> Result<Written, sqlx::Error> {
+async fn write_final(pool: &Pool, answers: &[Answer]) -> Result<Written, sqlx::Error> {
     if answers.is_empty() {
         return Ok(Written::default());
     }
@@ -150,18 +150,13 @@ async fn write_final(connection: &WorkerConnection, answers: &[Answer]) -> Resul
         &events().map(|event| event.headers.clone()).collect::<Vec<_>>(),
         &answers.iter().map(|answer| lane(answer.called.payment.id)).collect::<Vec<_>>(),
     );
-    let written = async {
-        let mut round = connection.take().await?;
-        let written = query.fetch_one(&mut *round).await?;
-        connection.keep(round);
-        Ok(written)
-    };
-    let written = timeout(STATEMENT_DEADLINE, written).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+    let written = timeout(STATEMENT_DEADLINE, query.fetch_one(pool)).await;
+    let written = written.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
     Ok(Written { events: written.events, refunds_due: written.refunds_due })
 }
 
 /// Schedules another call for each: after a wait drawn from a range that doubles up to half a minute.
-async fn retry_later(connection: &WorkerConnection, unanswered: &[CalledPayment]) -> Result<(), sqlx::Error> {
+async fn retry_later(pool: &Pool, unanswered: &[CalledPayment]) -> Result<(), sqlx::Error> {
     if unanswered.is_empty() {
         return Ok(());
     }
@@ -190,13 +185,8 @@ async fn retry_later(connection: &WorkerConnection, unanswered: &[CalledPayment]
         &unanswered.iter().map(|called| called.payment.id).collect::<Vec<_>>(),
         &reasons,
     );
-    let scheduled = async {
-        let mut round = connection.take().await?;
-        query.execute(&mut *round).await?;
-        connection.keep(round);
-        Ok(())
-    };
-    timeout(STATEMENT_DEADLINE, scheduled).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+    let scheduled = timeout(STATEMENT_DEADLINE, query.execute(pool)).await;
+    scheduled.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(drop)
 }
 
 fn log_all(answers: &[Answer], error: Option<&sqlx::Error>) {

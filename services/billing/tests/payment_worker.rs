@@ -16,13 +16,12 @@ use billing::{
     HttpPaymentProvider, PaymentHandler, PaymentProvider, PaymentWorker, PaymentWorkerOptions,
     ProviderResponse,
 };
-use database::{DatabaseUrl, PoolKind};
+use database::{DatabaseUrl, Pool, PoolKind};
 use events::{Body, Cause, Data, Event, Line, Money, OrderCancelled, OrderCreated, TraceContext};
 use messaging::Handler;
 use outbox::Wake;
 use payment_provider::DECLINED_CUSTOMERS;
 use serde_json::{Value, json};
-use sqlx::PgPool;
 use testbed::{TestDatabase, eventually};
 use time::OffsetDateTime;
 use tokio::{
@@ -41,11 +40,11 @@ const LONG_LEASE: Duration = Duration::from_secs(6);
 /// Billing's handler and the payment provider's API, without their processes.
 struct Billing {
     handler: PaymentHandler,
-    pool: PgPool,
+    pool: Pool,
     payments_due: Arc<Notify>,
     provider: SocketAddr,
     /// The provider's own tables.
-    provider_pool: PgPool,
+    provider_pool: Pool,
     stop: CancellationToken,
     url: DatabaseUrl,
     _database: TestDatabase,
@@ -61,16 +60,17 @@ impl Billing {
     async fn start() -> anyhow::Result<Self> {
         let database = testbed::database().await?;
         testbed::migrate(database.urls()).await?;
-        let provider_pool = PgPool::connect(&database.url("provider")).await?;
+        let provider_url = database.url("provider").parse().map_err(anyhow::Error::msg)?;
+        let provider_pool = Pool::new(&provider_url, "provider", 10, PoolKind::Transactions);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let provider = listener.local_addr()?;
         let app = payment_provider::router(payment_provider::Provider::new(provider_pool.clone()));
         tokio::spawn(async move { axum::serve(listener, app).await });
+        let url = database.url("billing").parse().map_err(anyhow::Error::msg)?;
         let (pool, payments_due) =
-            (PgPool::connect(&database.url("billing")).await?, Arc::new(Notify::new()));
+            (Pool::new(&url, "test", 10, PoolKind::Transactions), Arc::new(Notify::new()));
         let handler = PaymentHandler::new(pool.clone(), payments_due.clone());
         let stop = CancellationToken::new();
-        let url = database.url("billing").parse().map_err(anyhow::Error::msg)?;
         Ok(Self { handler, pool, payments_due, provider, provider_pool, stop, url, _database: database })
     }
 
@@ -81,7 +81,7 @@ impl Billing {
     fn start_worker(&self, provider: impl PaymentProvider, retry_lease: Duration) {
         let options = PaymentWorkerOptions { calls: 4, retry_lease };
         // As in the service: the pool's settings choose the plans.
-        let pool = database::pool(&self.url, "payment worker", 2, PoolKind::Statements);
+        let pool = Pool::new(&self.url, "payment worker", 2, PoolKind::Statements);
         let worker = PaymentWorker::on_pool(pool, provider, Wake::new(), self.payments_due.clone(), options);
         tokio::spawn(worker.run(self.stop.clone()));
     }

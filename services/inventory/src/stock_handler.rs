@@ -1,11 +1,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crash_points::crash_point;
-use database::WorkerConnection;
+use database::Pool;
 use events::{Body, Data, Event, Line, NewEvent, OrderCreated, StockRejected, StockReleased, StockReserved};
 use messaging::{Applied, Failure, Handler};
 use outbox::Wake;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::INBOX;
@@ -14,20 +14,19 @@ use crate::INBOX;
 /// an event, inserted in the transaction of the change that it describes.
 #[derive(Clone)]
 pub struct StockHandler {
-    connection: WorkerConnection,
+    pool: Pool,
     wake: Wake,
 }
 
 impl StockHandler {
-    pub fn new(pool: PgPool, wake: Wake) -> Self {
-        Self { connection: WorkerConnection::new(pool), wake }
+    pub fn new(pool: Pool, wake: Wake) -> Self {
+        Self { pool, wake }
     }
 }
 
 impl Handler for StockHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut connection = self.connection.take().await.map_err(inbox::failure)?;
-        let mut transaction = INBOX.begin_on(&mut connection).await.map_err(inbox::failure)?;
+        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
         let first = INBOX.first_time(&mut transaction, group).await?;
         // Within a group all creations come before all cancellations. For each order that is the order of its events,
         // and a few statements for each kind do for hundreds of orders.
@@ -53,7 +52,6 @@ impl Handler for StockHandler {
         // line: before it, a crash would lose the event; after it, a crash only causes a duplicate.
         transaction.commit().await.map_err(inbox::failure)?;
         crash_point("effect-committed");
-        self.connection.keep(connection);
         if !answers.is_empty() {
             self.wake.after_commit();
         }

@@ -2,18 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
 
+use database::{Pool, PoolKind};
 use events::{Body, Cause, Data, Event, Line, Money, OrderCancelled, OrderCreated, TraceContext};
 use inventory::StockHandler;
 use messaging::Handler;
 use outbox::Wake;
-use sqlx::PgPool;
 use testbed::TestDatabase;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 struct Inventory {
     handler: StockHandler,
-    pool: PgPool,
+    pool: Pool,
     _database: TestDatabase,
 }
 
@@ -22,7 +22,8 @@ impl Inventory {
     async fn start(pieces: i64) -> anyhow::Result<Self> {
         let database = testbed::database().await?;
         testbed::migrate(database.urls()).await?;
-        let pool = PgPool::connect(&database.url("inventory")).await?;
+        let url = database.url("inventory").parse().map_err(anyhow::Error::msg)?;
+        let pool = Pool::new(&url, "test", 10, PoolKind::Transactions);
         sqlx::query("update stock set on_hand = $1 where sku = 'POT-003'")
             .bind(pieces)
             .execute(&pool)

@@ -1,16 +1,14 @@
 use std::sync::{Arc, OnceLock};
 
-use database::PoolKind;
+use database::{Pool, PoolKind};
 use outbox::Wake;
-use sqlx::PgPool;
 
 use crate::{Settings, catalogue::Catalogue};
 
 /// What the API's handlers share. Cheap to clone.
 #[derive(Clone)]
 pub struct AppState {
-    /// For single statements: see [`PoolKind::Statements`].
-    pub(crate) pool: PgPool,
+    pub(crate) pool: Pool,
     /// Wakes the relays after each commit that wrote an event.
     pub(crate) wake: Wake,
     /// Empty until the database was available once.
@@ -22,7 +20,7 @@ impl AppState {
     pub fn new(settings: &Settings, wake: Wake) -> Self {
         let Settings { common, database_connections, max_requests, .. } = settings;
         Self {
-            pool: database::pool(&common.database_url, "orders", *database_connections, PoolKind::Statements),
+            pool: Pool::new(&common.database_url, "orders", *database_connections, PoolKind::Statements),
             wake,
             catalogue: Arc::default(),
             max_requests: *max_requests,
@@ -41,9 +39,5 @@ impl AppState {
 
     pub(crate) fn catalogue(&self) -> Option<&Catalogue> {
         self.catalogue.get()
-    }
-
-    pub fn pool(&self) -> PgPool {
-        self.pool.clone()
     }
 }

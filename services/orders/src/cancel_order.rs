@@ -5,11 +5,11 @@ use axum::{
     extract::{Extension, Path, State, rejection::PathRejection},
 };
 use crash_points::crash_point;
+use database::Pool;
 use events::{Cause, NewEvent, OrderCancelled, TraceContext};
 use messaging::lane;
 use runtime::problem::Problem;
 use serde::Serialize;
-use sqlx::PgPool;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::{Uuid, fmt::Hyphenated};
@@ -89,7 +89,7 @@ pub(crate) struct Cancellation {
 /// The update comes first, and the event is inserted from its result: the transaction that holds the order's row lock
 /// draws the next `seq`. That is why `seq` follows the order of commits within an order.
 pub(crate) async fn write(
-    pool: &PgPool,
+    pool: &Pool,
     id: Uuid,
     version: i32,
     trace: &TraceContext,

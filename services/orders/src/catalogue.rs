@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use sqlx::PgPool;
+use database::Pool;
 
 /// The products and their prices: the only source of prices. Read once at start; a price changes by a migration and a
 /// restart, so that placing an order needs no look-up.
@@ -10,7 +10,7 @@ pub(crate) struct Catalogue(HashMap<String, i64>);
 pub(crate) const CURRENCY: &str = "EUR";
 
 impl Catalogue {
-    pub(crate) async fn read(pool: &PgPool) -> Result<Self, sqlx::Error> {
+    pub(crate) async fn read(pool: &Pool) -> Result<Self, sqlx::Error> {
         let products = sqlx::query!("select sku, unit_price from products").fetch_all(pool).await?;
         Ok(Self(products.into_iter().map(|product| (product.sku, product.unit_price)).collect()))
     }

@@ -8,9 +8,8 @@ use axum::{
     extract::OptionalFromRequestParts,
     http::{HeaderValue, request::Parts},
 };
-use database::{Erase, Retention, Window};
+use database::{Erase, Pool, Retention, Window};
 use runtime::problem::Problem;
-use sqlx::PgPool;
 use utoipa::{
     IntoParams,
     openapi::{
@@ -53,7 +52,7 @@ impl IdempotencyKey {
     /// The first answer under this key, if the request is the same. `None`: the key was erased at this moment.
     pub(crate) async fn first_answer(
         &self,
-        pool: &PgPool,
+        pool: &Pool,
         requested: &PricedOrder,
     ) -> Result<Option<OrderView>, Problem> {
         let first = sqlx::query!(
@@ -131,13 +130,13 @@ impl IntoParams for IdempotencyKey {
 }
 
 /// Erases keys that are older than `keep`. A request with an erased key is a new one.
-pub fn retention(pool: PgPool, keep: Duration) -> Retention<EraseKeys> {
+pub fn retention(pool: Pool, keep: Duration) -> Retention<EraseKeys> {
     Retention::new("idempotency_keys", pool.clone(), EraseKeys { pool, keep })
 }
 
 #[derive(Debug)]
 pub struct EraseKeys {
-    pool: PgPool,
+    pool: Pool,
     keep: Duration,
 }
 

@@ -26,10 +26,10 @@ async fn main() -> anyhow::Result<ExitCode> {
 
     if process.prepare().await && process.read_at_start("the catalogue", || state.read_catalogue()).await? {
         let handler = SharedHandler::new(OrderHandler::new(consumer.pool(), relays.wake()));
-        process.watch_database(state.pool());
+        process.watch_database();
         let admin = consumer.admin_routes(handler.clone()).merge(relays.admin_routes());
-        process.serve_admin(admin.merge(open_orders::admin_routes(consumer.pool())));
-        let keys = idempotency_key::retention(consumer.pool(), settings.keep_idempotency_keys);
+        process.serve_admin(admin.merge(open_orders::admin_routes(process.operations())));
+        let keys = idempotency_key::retention(process.operations(), settings.keep_idempotency_keys);
         process.spawn("key retention", keys.run(process.stop()));
         let watch = open_orders::watch(state, settings.answer_within, consumer.caught_up(), process.stop());
         process.spawn("open orders", watch);

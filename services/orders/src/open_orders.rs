@@ -3,13 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use axum::{Json, Router, extract::State as AxumState, routing::get};
-use database::{ClockWatch, is_locked};
+use database::{ClockWatch, Pool, is_locked};
 use events::{Cause, TraceContext};
 use operator::Params;
 use runtime::problem::Problem;
 use serde::{Deserialize, Serialize};
 use spans::{Kind, Span};
-use sqlx::PgPool;
 use time::OffsetDateTime;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -80,7 +79,7 @@ struct Counted {
     database_time: Duration,
 }
 
-async fn count(pool: &PgPool) -> Result<Counted, sqlx::Error> {
+async fn count(pool: &Pool) -> Result<Counted, sqlx::Error> {
     let row = sqlx::query!(
         r#"select count(*)::float8 as "open!", extract(epoch from clock_timestamp())::float8 as "now!",
                   coalesce(extract(epoch from clock_timestamp() - min(placed_at)), 0)::float8 as "age!"
@@ -157,7 +156,7 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<(), St
 }
 
 /// `GET /admin/open-orders`: the open orders, oldest first, with the services that have not answered.
-pub fn admin_routes(pool: PgPool) -> Router {
+pub fn admin_routes(pool: Pool) -> Router {
     Router::new().route("/admin/open-orders", get(list)).with_state(pool)
 }
 
@@ -186,7 +185,7 @@ struct OpenOrder {
 }
 
 async fn list(
-    AxumState(pool): AxumState<PgPool>,
+    AxumState(pool): AxumState<Pool>,
     Params(params): Params<ListParams>,
 ) -> Result<Json<Vec<OpenOrder>>, Problem> {
     let rows = sqlx::query!(

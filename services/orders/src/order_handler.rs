@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 
 use crash_points::crash_point;
-use database::WorkerConnection;
+use database::Pool;
 use events::{Body, Cause, Event, NewEvent, OrderCancelled, OrderConfirmed};
 use messaging::{Applied, Failure, Handler};
 use outbox::Wake;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
@@ -20,14 +20,14 @@ use crate::{
 /// cancels it, and either is an event.
 #[derive(Clone)]
 pub struct OrderHandler {
-    connection: WorkerConnection,
+    pool: Pool,
     wake: Wake,
 }
 
 impl OrderHandler {
-    /// The pool has to be one for transactions. `wake` wakes the relays after a commit.
-    pub fn new(pool: PgPool, wake: Wake) -> Self {
-        Self { connection: WorkerConnection::new(pool), wake }
+    /// `wake` wakes the relays after a commit.
+    pub fn new(pool: Pool, wake: Wake) -> Self {
+        Self { pool, wake }
     }
 }
 
@@ -48,8 +48,7 @@ struct Order {
 
 impl Handler for OrderHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut connection = self.connection.take().await.map_err(inbox::failure)?;
-        let mut transaction = INBOX.begin_on(&mut connection).await.map_err(inbox::failure)?;
+        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
         let first = INBOX.first_time(&mut transaction, group).await?;
         let answers: Vec<_> = first.iter().filter_map(|event| answer(event)).collect();
         let mut published = vec![];
@@ -65,7 +64,6 @@ impl Handler for OrderHandler {
         // The record "processed", the transition and its event are committed together. The acknowledgement comes after.
         transaction.commit().await.map_err(inbox::failure)?;
         crash_point("effect-committed");
-        self.connection.keep(connection);
         if !published.is_empty() {
             self.wake.after_commit();
         }

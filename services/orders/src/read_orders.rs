@@ -4,9 +4,9 @@ use axum::{
     Json,
     extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
 };
+use database::Pool;
 use runtime::problem::Problem;
 use serde::{Deserialize, Serialize};
-use sqlx::PgPool;
 use utoipa::{IntoParams, ToSchema};
 use uuid::{Uuid, fmt::Hyphenated};
 
@@ -72,7 +72,7 @@ fn public(status: &str) -> String {
 }
 
 /// An order's lines, in the order of the request.
-pub(crate) async fn lines_of(pool: &PgPool, id: Uuid) -> Result<Vec<Line>, sqlx::Error> {
+pub(crate) async fn lines_of(pool: &Pool, id: Uuid) -> Result<Vec<Line>, sqlx::Error> {
     sqlx::query_as!(
         Line,
         "select sku, quantity, unit_price from order_lines where order_id = $1 order by line_number",

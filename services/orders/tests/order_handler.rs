@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
 
+use database::{Pool, PoolKind};
 use events::{
     Body, Data, Event, Money, PaymentCaptured, PaymentDeclined, PaymentRefunded, StockRejected,
     StockReleased, StockReserved, TraceContext,
@@ -13,14 +14,13 @@ use orders::{
     order_state::{State, Trigger},
 };
 use outbox::Wake;
-use sqlx::PgPool;
 use testbed::TestDatabase;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 struct Orders {
     handler: OrderHandler,
-    pool: PgPool,
+    pool: Pool,
     _database: TestDatabase,
 }
 
@@ -28,7 +28,8 @@ impl Orders {
     async fn start() -> anyhow::Result<Self> {
         let database = testbed::database().await?;
         testbed::migrate(database.urls()).await?;
-        let pool = PgPool::connect(&database.url("orders")).await?;
+        let url = database.url("orders").parse().map_err(anyhow::Error::msg)?;
+        let pool = Pool::new(&url, "test", 10, PoolKind::Transactions);
         Ok(Self { handler: OrderHandler::new(pool.clone(), Wake::new()), pool, _database: database })
     }
 

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
-use sqlx::PgPool;
 use tokio::time::{Instant, timeout};
+
+use crate::Pool;
 
 /// How far the database's clock may move against this process's monotonic one between two looks.
 const MAX_DEVIATION: Duration = Duration::from_secs(300);
@@ -46,7 +47,7 @@ impl ClockWatch {
 }
 
 /// The time of the database, since 1970.
-pub(crate) async fn database_time(pool: &PgPool) -> Result<Duration, sqlx::Error> {
+pub(crate) async fn database_time(pool: &Pool) -> Result<Duration, sqlx::Error> {
     let asking = sqlx::query_scalar!(r#"select extract(epoch from clock_timestamp())::float8 as "now!""#)
         .fetch_one(pool);
     let seconds = timeout(TIME_DEADLINE, asking).await.map_err(|_| sqlx::Error::PoolTimedOut)??;

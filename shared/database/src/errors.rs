@@ -2,8 +2,6 @@
 //!
 //! <https://www.postgresql.org/docs/current/errcodes-appendix.html>
 
-use crate::stale_plans;
-
 /// Whose fault a failed statement is, and so what helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -23,24 +21,21 @@ pub enum Fault {
 }
 
 /// SQLSTATEs and their classes. The longest one that fits decides.
-const SQLSTATES: [(&str, Fault); 22] = [
+const SQLSTATES: [(&str, Fault); 21] = [
     ("08", Fault::Server), // connection lost
     // "Cached plan must not change result type": a migration has changed a column.
     ("0A000", Fault::Deployment),
-    ("22", Fault::Data), // a value that does not fit
-    ("23", Fault::Data), // a violated constraint
-    // A key that exists already. Where a message or a client can bring one, the statement says `on conflict`; so this is a
-    // sequence behind its table, as after a restore or a switch to a logical replica.
-    ("23505", Fault::Deployment),
-    ("25", Fault::Server), // read-only after a fail-over, idle in a transaction for too long
-    ("28", Fault::Server), // wrong login, while a server is being set up
-    ("3D", Fault::Server), // no such database, while it is restored
+    ("22", Fault::Data),       // a value that does not fit
+    ("23", Fault::Data),       // a violated constraint
+    ("25", Fault::Server),     // read-only after a fail-over, idle in a transaction for too long
+    ("28", Fault::Server),     // wrong login, while a server is being set up
+    ("3D", Fault::Server),     // no such database, while it is restored
     ("3F", Fault::Deployment), // no such schema
-    ("40", Fault::Server), // deadlock, serialization failure
+    ("40", Fault::Server),     // deadlock, serialization failure
     ("42", Fault::Deployment), // no such table or column, permission denied
-    ("53", Fault::Server), // out of disk, memory or connections
-    ("54", Fault::Data),   // a program limit, such as a row that is too large
-    ("55", Fault::Server), // not in the needed state, such as a sequence at its end
+    ("53", Fault::Server),     // out of disk, memory or connections
+    ("54", Fault::Data),       // a program limit, such as a row that is too large
+    ("55", Fault::Server),     // not in the needed state, such as a sequence at its end
     ("55P03", Fault::Locked),
     ("57", Fault::Server),     // shutdown, crash of another session
     ("57014", Fault::TooSlow), // cancelled at `statement_timeout`
@@ -52,17 +47,17 @@ const SQLSTATES: [(&str, Fault); 22] = [
 ];
 
 impl Fault {
-    /// Whose fault an error is. An error whose cause is a changed schema also makes all pools of this process replace their
-    /// connections, because each has prepared its statements for the schema as it was.
     pub fn of(error: &sqlx::Error) -> Self {
         match error {
-            sqlx::Error::Database(refusal) => {
-                let code = refusal.code().unwrap_or_default();
-                if code == "0A000" {
-                    stale_plans::found();
-                }
-                Self::of_sqlstate(&code)
+            // A primary key that exists already. Where a message or a client can bring one, the statement says `on conflict`; so
+            // this is a sequence behind its table, as after a restore or a switch to a logical replica.
+            sqlx::Error::Database(refusal)
+                if refusal.is_unique_violation()
+                    && refusal.constraint().is_some_and(|name| name.ends_with("_pkey")) =>
+            {
+                Self::Deployment
             }
+            sqlx::Error::Database(refusal) => Self::of_sqlstate(&refusal.code().unwrap_or_default()),
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::PoolTimedOut
@@ -100,7 +95,7 @@ mod tests {
         }
         for (code, fault) in [
             ("23514", Fault::Data),
-            ("23505", Fault::Deployment),
+            ("23505", Fault::Data),
             ("22P05", Fault::Data),
             ("42501", Fault::Deployment),
             ("53100", Fault::Server),

@@ -3,15 +3,18 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::read_only::is_read_only;
+use crate::{DatabaseUrl, Pool, PoolKind, pool::is_read_only};
 
 /// How often the database is asked, and how long it may take to answer: what health shows is at most four seconds old.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// One is enough while the database answers. A probe without an answer keeps its connection for some seconds.
+const CONNECTIONS: u32 = 4;
 
 /// Whether a commit of this login has waited for a synchronous standby for more than three seconds. Reads are answered all the
 /// while, and every write hangs.
@@ -53,19 +56,24 @@ impl DatabaseHealth {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), now)
     }
 
-    /// Asks the database every two seconds, until `stop`. Logs each change once; `user` names the pool's user there.
-    pub async fn watch(self, user: &'static str, pool: PgPool, stop: CancellationToken) {
+    /// Asks the database every two seconds, until `stop`, and logs each change once. On its own connection: with others', a
+    /// rush of requests or an operator's long lists would look like a lost database.
+    pub async fn watch(self, url: DatabaseUrl, stop: CancellationToken) {
+        let pool = Pool::new(&url, "health", CONNECTIONS, PoolKind::Statements);
         let watching = async {
             loop {
                 let asking = async {
-                    let mut connection = pool.acquire().await?;
-                    Ok::<_, sqlx::Error>(if is_read_only(&mut connection).await? {
-                        Some("it is read-only")
-                    } else if commits_hang(&mut connection).await? {
+                    let mut session = pool.acquire().await?;
+                    let obstacle = if is_read_only(&mut session).await? {
+                        // The next probe is to reach the server that took over, if there is one.
+                        return Ok(Some("it is read-only"));
+                    } else if commits_hang(&mut session).await? {
                         Some("commits wait for a synchronous standby that does not answer")
                     } else {
                         None
-                    })
+                    };
+                    session.finish();
+                    Ok::<_, sqlx::Error>(obstacle)
                 };
                 let now = match timeout(PROBE_DEADLINE, asking).await {
                     Ok(Ok(None)) => Ok(()),
@@ -74,8 +82,8 @@ impl DatabaseHealth {
                     Err(_) => Err("no answer within 2 s".to_owned()),
                 };
                 match (self.replace(now.clone()), now) {
-                    (Ok(()), Err(reason)) => tracing::warn!(user, reason, "the database is unavailable"),
-                    (Err(_), Ok(())) => tracing::info!(user, "the database answers again"),
+                    (Ok(()), Err(reason)) => tracing::warn!(reason, "the database is unavailable"),
+                    (Err(_), Ok(())) => tracing::info!("the database answers again"),
                     _ => {}
                 }
                 sleep(PROBE_INTERVAL).await;

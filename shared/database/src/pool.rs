@@ -1,116 +1,319 @@
-use std::time::Duration;
-
-use sqlx::{ConnectOptions, PgConnection, PgPool, Row, postgres::PgPoolOptions};
-use tokio::time::timeout;
-
-use crate::{
-    DatabaseUrl,
-    read_only::{ReadOnlyCheck, is_read_only},
-    stale_plans,
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
-/// How long a request waits for a connection before it is answered that the service is overloaded.
-pub(crate) const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
+use deadpool::managed::{
+    self, Manager, Metrics, Object, PoolConfig, PoolError, QueueMode, RecycleError, RecycleResult,
+};
+use futures_util::{
+    TryStreamExt as _,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, Describe, Either, Error, Execute, Executor,
+    PgConnection, Postgres, SqlSafeStr, SqlStr,
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
+    raw_sql,
+};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep, timeout},
+};
 
-/// How long the check of a returned connection may take.
-const CHECK_DEADLINE: Duration = Duration::from_secs(5);
+use crate::{DatabaseUrl, Fault, PoolKind};
 
-/// A connection that was idle for longer is tested before it is used: the server may have been restarted meanwhile.
-/// Testing at every use would halve the throughput.
-pub(crate) const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
+/// How long a borrower waits for a connection. A request is then answered that the service is overloaded.
+const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
 
-/// What the connections of a pool are used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PoolKind {
-    /// Single statements that commit by themselves. No transaction may be begun on this pool: its connections are not
-    /// checked for one when they come back, because the check is a round trip for each statement, and a fifth of the
-    /// order service's throughput. `services/orders/clippy.toml` enforces the rule.
-    Statements,
-    /// Transactions that are on disk before they are acknowledged. For everything that a promise rests upon.
-    Transactions,
-    /// Transactions whose commit may be lost in a crash of the database. For the relay's marks: a lost mark is a
-    /// duplicate that consumers drop, and not waiting for the disk leaves it to the commits that must.
-    AsyncCommit,
-}
+/// The pause before connecting is tried again, within that time.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A pool that connects when it is first used.
-pub fn pool(url: &DatabaseUrl, name: &str, connections: u32, kind: PoolKind) -> PgPool {
-    let mut options = url
-        .options()
-        .application_name(name)
-        .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1))
-        .options([
-            // A statement or a lock that takes longer than this is stuck, and blocks others.
-            ("statement_timeout", "10s"),
-            // A frozen process holds its locks no longer than this; the relay's confirm deadline has to be shorter.
-            ("idle_in_transaction_session_timeout", "30s"),
-            // The same if it froze while the server was sending to it, which neither of the two would end.
-            ("tcp_user_timeout", "30s"),
-            // With a large backlog the planner overestimates the relay's claim, and compiles it to machine code each
-            // time, for longer than it runs: the relay drained at 0.64 of the bare publisher's rate, and at 0.84 without.
-            ("jit", "off"),
-            // Every statement here finds its rows by an index. While a table is young the planner takes it for small, reads
-            // all of it instead, and keeps that plan until the table is analysed for the first time.
-            ("enable_seqscan", "off"),
-            // In such a plan a bitmap scan reads the whole index and sorts what it finds, also for a statement that needs the
-            // first few entries in the index's order: the payment worker read 240,000 entries for 64 payments.
-            ("enable_bitmapscan", "off"),
-            // A role, a database or a server may have other defaults for these two. Without the first, a crash of the
-            // database loses acknowledged writes. With a stricter isolation, a transaction that has waited for a lock does
-            // not see what the lock's holder has committed, and the code after each lock relies on that.
-            ("synchronous_commit", if kind == PoolKind::AsyncCommit { "off" } else { "on" }),
-            ("default_transaction_isolation", "read committed"),
-        ]);
-    if kind == PoolKind::AsyncCommit {
-        // Planning the relay's claim takes ten times as long as running it, and there is one plan only.
-        options = options.options([("plan_cache_mode", "force_generic_plan")]);
-    }
-    if kind == PoolKind::Statements {
-        // A client waits: a clear "locked by another request" is better than half of its time-out.
-        options = options.options([("lock_timeout", "2s")]);
-    }
-    let read_only = ReadOnlyCheck::default();
-    let mut pool = PgPoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(ACQUIRE_DEADLINE)
-        .test_before_acquire(false)
-        .before_acquire(move |connection, meta| {
-            let read_only = read_only.clone();
-            Box::pin(async move {
-                if read_only.outdates(meta.age) || stale_plans::outdate(meta.age) {
-                    return Ok(false);
-                }
-                if meta.idle_for > MAX_UNTESTED_IDLE || read_only.is_due() {
-                    return Ok(!read_only.found(is_read_only(connection).await?));
-                }
-                Ok(true)
-            })
-        });
-    if kind != PoolKind::Statements {
-        pool = pool.after_release(|connection, _| {
-            // A silent connection would keep its place in the pool for ever. An error makes the pool drop it.
-            let silent = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
-            Box::pin(async move {
-                timeout(CHECK_DEADLINE, is_outside_transaction(connection)).await.map_err(silent)?
-            })
-        });
-    }
-    pool.connect_lazy_with(options)
-}
+/// A connection that was idle for longer is tested before it is lent: the server may have been restarted, or may have become
+/// a standby. In a busy pool one connection is tested each second. Testing at every use would halve the throughput.
+const TEST_INTERVAL: Duration = Duration::from_secs(1);
+const TEST_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Whether a connection that comes back is outside any transaction, and so may be lent again.
+/// How old a connection becomes. A server that was drained, or whose name leads elsewhere now, is left after that time.
+const MAX_AGE: Duration = Duration::from_secs(30 * 60);
+
+/// How long a connection stays open that is not needed any more.
+const MAX_IDLE: Duration = Duration::from_secs(10 * 60);
+
+/// How long an operation that was given up keeps its place in the pool: as long as the server may be at work on it.
+const ABANDONED_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Connections that are lent to one operation at a time. Cheap to clone; it connects when it is first used.
 ///
-/// sqlx 0.9 counts a transaction only once the answer to `BEGIN` has arrived. A future that is dropped in between, by a
-/// client that hangs up or a time-out, returns the connection inside a transaction that sqlx does not know of. The next
-/// borrower's statement succeeds, is acknowledged, and is rolled back later. So returned connections are checked, and
-/// one that is still inside a transaction is closed. Inside a transaction `now()` is when that began; outside, it is
-/// when this very statement did, if it is sent as a simple query. (A `rollback` would do too, but writes a warning into
-/// the server's log each time.)
-async fn is_outside_transaction(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let row = sqlx::raw_sql("select now() = statement_timestamp()").fetch_one(connection).await?;
-    let outside: bool = row.try_get(0)?;
-    if !outside {
-        tracing::warn!("closed a connection that came back inside a transaction");
+/// A future can be dropped at each of its awaits: a client hangs up, a time-out fires, a process stops. Its connection is then
+/// in an unknown state: inside a transaction, or waiting for an answer that never comes. So a connection is lent again only
+/// if its borrower says that the operation has ended ([`Session::finish`]), and is closed otherwise.
+///
+/// sqlx's pool keeps both kinds. It counts a transaction only once the answer to `BEGIN` has arrived, so the next borrower's
+/// write may succeed, be acknowledged, and be rolled back later; and it asks each returned connection whether it still
+/// answers, without a deadline: behind a network that drops packets, connections were lost to the pool for a quarter of an hour.
+#[derive(Debug, Clone)]
+pub struct Pool(managed::Pool<Connector>);
+
+impl Pool {
+    pub fn new(url: &DatabaseUrl, name: &str, connections: u32, kind: PoolKind) -> Self {
+        let options = url.options().application_name(name);
+        let connector = Connector {
+            options: options.log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1)),
+            kind,
+            state: Mutex::new(State { tested: Instant::now(), valid_since: Instant::now(), failure: None }),
+        };
+        let config = PoolConfig {
+            queue_mode: QueueMode::Lifo,
+            ..PoolConfig::new(connections.try_into().unwrap_or(1))
+        };
+        // It only fails for deadlines of its own without a runtime, and there are none.
+        let pool = managed::Pool::builder(connector).config(config).build();
+        Self(pool.unwrap_or_else(|error| unreachable!("failed to build a pool: {error}")))
     }
-    Ok(outside)
+
+    /// Borrows a connection.
+    pub async fn acquire(&self) -> Result<Session, Error> {
+        self.0.retain(|connection, _| connection.used.elapsed() < MAX_IDLE);
+        match timeout(ACQUIRE_DEADLINE, self.0.get()).await {
+            Ok(Ok(connection)) => Ok(Session(Some(connection))),
+            Ok(Err(PoolError::Backend(error))) => Err(error),
+            Ok(Err(_)) => Err(Error::PoolClosed),
+            // The reason why it could not connect says more than that the time is up.
+            Err(_) => {
+                Err(self.0.manager().state(|state| state.failure.take()).unwrap_or(Error::PoolTimedOut))
+            }
+        }
+    }
+
+    /// Borrows a connection and begins a transaction on it.
+    pub async fn begin(&self) -> Result<Session, Error> {
+        self.begin_with("begin").await
+    }
+
+    /// Like [`begin`](Self::begin), with a command that may do more.
+    pub async fn begin_with(&self, command: impl SqlSafeStr) -> Result<Session, Error> {
+        let mut session = self.acquire().await?;
+        raw_sql(command).execute(&mut *session).await?;
+        Ok(session)
+    }
+
+    /// Connects for `LISTEN`, outside of this pool: sqlx ends a listener with a statement that has no deadline, and a silent
+    /// connection would keep its place for as long.
+    pub async fn listener(&self) -> Result<PgListener, Error> {
+        let Connector { options, kind, .. } = self.0.manager();
+        let alone = PgPoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_DEADLINE);
+        let mut listener = PgListener::connect_with(&alone.connect_lazy_with(options.clone())).await?;
+        listener.execute(AssertSqlSafe(kind.settings())).await?;
+        Ok(listener)
+    }
+}
+
+/// Opens the connections of a pool, and tests them.
+#[derive(Debug)]
+struct Connector {
+    options: PgConnectOptions,
+    kind: PoolKind,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    tested: Instant,
+    /// Connections that were opened before are not lent again: one of them was found silent, or its server read-only.
+    valid_since: Instant,
+    /// Why the last attempt to connect failed.
+    failure: Option<Error>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    connection: PgConnection,
+    opened: Instant,
+    used: Instant,
+}
+
+impl Connector {
+    fn state<T>(&self, access: impl FnOnce(&mut State) -> T) -> T {
+        access(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn connect(&self) -> Result<PgConnection, Error> {
+        let mut connection = self.options.connect().await?;
+        // Safe: all of it is in this crate.
+        raw_sql(AssertSqlSafe(self.kind.settings())).execute(&mut connection).await?;
+        Ok(connection)
+    }
+}
+
+impl Manager for Connector {
+    type Type = Connection;
+    type Error = Error;
+
+    async fn create(&self) -> Result<Connection, Error> {
+        loop {
+            match self.connect().await {
+                Ok(connection) => {
+                    self.state(|state| state.failure = None);
+                    let now = Instant::now();
+                    return Ok(Connection { connection, opened: now, used: now });
+                }
+                Err(error) if Fault::of(&error) == Fault::Server => {
+                    self.state(|state| state.failure = Some(error));
+                    sleep(RETRY_INTERVAL).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Tests a connection before it is lent again, if a test is due. An error makes the pool drop it.
+    async fn recycle(&self, kept: &mut Connection, _: &Metrics) -> RecycleResult<Error> {
+        let is_due = self.state(|state| {
+            if kept.opened < state.valid_since || kept.opened.elapsed() > MAX_AGE {
+                return None;
+            }
+            let is_due = kept.used.elapsed() > TEST_INTERVAL || state.tested.elapsed() > TEST_INTERVAL;
+            if is_due {
+                state.tested = Instant::now();
+            }
+            Some(is_due)
+        });
+        let is_due = is_due.ok_or(RecycleError::message("outdated"))?;
+        if is_due
+            && !matches!(timeout(TEST_DEADLINE, is_read_only(&mut kept.connection)).await, Ok(Ok(false)))
+        {
+            self.state(|state| state.valid_since = Instant::now());
+            return Err(RecycleError::message("silent, or its server is read-only"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the server refuses writes: it is a standby, or was set to read-only.
+pub(crate) async fn is_read_only(connection: &mut PgConnection) -> Result<bool, Error> {
+    let setting: String = sqlx::query_scalar("show transaction_read_only").fetch_one(connection).await?;
+    Ok(setting == "on")
+}
+
+/// A connection that is lent to one operation. Dropped before its end is reported, it is closed.
+#[derive(Debug)]
+pub struct Session(Option<Object<Connector>>);
+
+impl Session {
+    /// Reports that the operation has ended: everything was answered, and no transaction is open.
+    pub fn finish(mut self) {
+        if let Some(mut lent) = self.0.take() {
+            lent.used = Instant::now();
+        }
+    }
+
+    /// Commits the transaction, and ends the operation. After an error it is unknown whether it was committed.
+    pub async fn commit(self) -> Result<(), Error> {
+        self.end("commit").await
+    }
+
+    /// Rolls the transaction back, and ends the operation.
+    pub async fn rollback(self) -> Result<(), Error> {
+        self.end("rollback").await
+    }
+
+    async fn end(mut self, command: &'static str) -> Result<(), Error> {
+        raw_sql(command).execute(&mut *self).await?;
+        self.finish();
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let Some(mut lent) = self.0.take() else { return };
+        let Ok(runtime) = Handle::try_current() else {
+            drop(Object::take(lent));
+            return;
+        };
+        // Its place stays taken until the server has answered: with clients that give up slow requests, the server would
+        // otherwise get more and more of them at once.
+        runtime.spawn(async move {
+            let _ = timeout(ABANDONED_DEADLINE, lent.connection.ping()).await;
+            drop(Object::take(lent));
+        });
+    }
+}
+
+impl Deref for Session {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        let Some(lent) = &self.0 else { unreachable!("only `finish` and `drop` take it") };
+        &lent.connection
+    }
+}
+
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        let Some(lent) = &mut self.0 else { unreachable!("only `finish` and `drop` take it") };
+        &mut lent.connection
+    }
+}
+
+/// Whether an error may be the session's own: it is lost, its server is read-only, or it has a plan for a schema that has changed.
+/// Any other answer ends the statement, and the session is as good as before.
+fn is_of_session(error: &Error) -> bool {
+    matches!(Fault::of(error), Fault::Server | Fault::Deployment)
+}
+
+/// Single statements that commit by themselves, each on a connection that is lent for it.
+impl<'p> Executor<'p> for &Pool {
+    type Database = Postgres;
+
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        let pool = self.clone();
+        let rows = async move {
+            let mut session = pool.acquire().await?;
+            let rows: Result<Vec<_>, Error> = session.fetch_many(query).try_collect().await;
+            if rows.as_ref().err().is_none_or(|error| !is_of_session(error)) {
+                session.finish();
+            }
+            Ok::<_, Error>(stream::iter(rows?.into_iter().map(Ok)))
+        };
+        Box::pin(stream::once(rows).try_flatten())
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<PgRow>, Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        let mut rows = self.fetch(query);
+        Box::pin(async move { rows.try_next().await })
+    }
+
+    /// Needed by the trait only: statements are prepared when they are first executed.
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [PgTypeInfo],
+    ) -> BoxFuture<'e, Result<PgStatement, Error>>
+    where
+        'p: 'e,
+    {
+        let pool = self.clone();
+        Box::pin(async move { pool.acquire().await?.prepare_with(sql, parameters).await })
+    }
+
+    /// As above.
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, Error>>
+    where
+        'p: 'e,
+    {
+        let pool = self.clone();
+        Box::pin(async move { pool.acquire().await?.describe(sql).await })
+    }
 }

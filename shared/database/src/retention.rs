@@ -1,10 +1,9 @@
 use std::time::Duration;
 
-use sqlx::PgPool;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{ClockWatch, clock_watch::database_time};
+use crate::{ClockWatch, Pool, clock_watch::database_time};
 
 /// How often a round begins.
 const ROUND_INTERVAL: Duration = Duration::from_secs(60);
@@ -51,7 +50,7 @@ pub trait Erase: Send + Sync {
 /// Erases old rows of a table, window by window: locks, replication and vacuum see small deletes.
 pub struct Retention<E: Erase> {
     table: &'static str,
-    pool: PgPool,
+    pool: Pool,
     erase: E,
     /// After this key the next round begins.
     next: E::Key,
@@ -71,7 +70,7 @@ pub struct Round {
 
 impl<E: Erase> Retention<E> {
     /// `table` is the label of `retention_erased_total`; `pool` is asked for the time.
-    pub fn new(table: &'static str, pool: PgPool, erase: E) -> Self {
+    pub fn new(table: &'static str, pool: Pool, erase: E) -> Self {
         let (next, full_walk_began) = (E::FIRST_KEY, Instant::now());
         Self { table, pool, erase, next, full_walk_began, full_walk: None, clock: ClockWatch::default() }
     }

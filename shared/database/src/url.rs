@@ -7,7 +7,7 @@ use sqlx::postgres::PgConnectOptions;
 pub struct DatabaseUrl(PgConnectOptions);
 
 impl DatabaseUrl {
-    pub(crate) fn options(&self) -> PgConnectOptions {
+    pub fn options(&self) -> PgConnectOptions {
         self.0.clone()
     }
 }

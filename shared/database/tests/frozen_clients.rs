@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use database::{DatabaseUrl, PoolKind};
+use database::{DatabaseUrl, Pool, PoolKind};
 use futures_util::TryStreamExt as _;
 use sqlx::PgPool;
 use testbed::eventually;
@@ -16,7 +16,7 @@ const END_DEADLINE: Duration = Duration::from_secs(60);
 async fn session_that_sends_to_a_frozen_client_is_ended_and_its_locks_are_free() -> anyhow::Result<()> {
     let database = testbed::database().await?;
     let url: DatabaseUrl = database.url("orders").parse().map_err(anyhow::Error::msg)?;
-    let pool = database::pool(&url, "frozen", 1, PoolKind::Transactions);
+    let pool = Pool::new(&url, "frozen", 1, PoolKind::Transactions);
     let mut frozen = pool.begin().await?;
     sqlx::query("select pg_advisory_xact_lock(7)").execute(&mut *frozen).await?;
     // Two gigabytes: far more than the sockets hold. The client reads one row, and nothing more.

@@ -1,10 +1,11 @@
 use std::time::Duration;
 
+use database::Pool;
 use events::Event;
 use messaging::{DeadLetter, DeadLetterStore, Failure};
 use serde::Deserialize;
 use serde_json::Value;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Executor, Postgres};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -39,12 +40,12 @@ pub enum Preview {
 /// Keeps dead letters in a table of the pool's schema, where an operator finds them.
 #[derive(Debug, Clone)]
 pub struct DeadLetterTable {
-    pool: PgPool,
+    pool: Pool,
     inbox: Inbox,
 }
 
 impl DeadLetterTable {
-    pub fn new(pool: PgPool, inbox: Inbox) -> Self {
+    pub fn new(pool: Pool, inbox: Inbox) -> Self {
         Self { pool, inbox }
     }
 
@@ -149,14 +150,17 @@ impl DeadLetterTable {
             return Err(Failure::Temporary(full.into()));
         }
         if older.blocks {
-            insert(&mut transaction, letter).await.map_err(failure)?;
+            insert(&mut *transaction, letter).await.map_err(failure)?;
         }
         transaction.commit().await.map_err(failure)?;
         Ok(older.blocks)
     }
 }
 
-async fn insert(connection: &mut PgConnection, letter: &DeadLetter) -> Result<Option<i64>, sqlx::Error> {
+async fn insert<'e>(
+    executor: impl Executor<'e, Database = Postgres>,
+    letter: &DeadLetter,
+) -> Result<Option<i64>, sqlx::Error> {
     let message_id = letter.message_id.as_deref().map(storable);
     let (event_id, event_type, subject) = label(letter);
     // Either unique key of the table may find that the dead letter is there already: redelivered by the broker, or set
@@ -179,14 +183,13 @@ async fn insert(connection: &mut PgConnection, letter: &DeadLetter) -> Result<Op
         storable(&letter.routing_key),
         letter.body,
     )
-    .fetch_optional(connection)
+    .fetch_optional(executor)
     .await
 }
 
 impl DeadLetterStore for DeadLetterTable {
     async fn save(&self, letter: &DeadLetter) -> Result<(), Failure> {
-        let saving = async { insert(&mut *self.pool.acquire().await?, letter).await };
-        let saved = timeout(SAVE_DEADLINE, saving).await;
+        let saved = timeout(SAVE_DEADLINE, insert(&self.pool, letter)).await;
         let id = saved.map_err(|late| Failure::Temporary(late.into()))?.map_err(failure)?;
         let DeadLetter { queue, message_id, reason, .. } = letter;
         match id {

@@ -22,11 +22,11 @@ mod retention;
 use std::collections::HashSet;
 
 use crash_points::crash_point;
-use database::Fault;
+use database::{Fault, Pool, Session};
 use events::Event;
 use messaging::{Applied, Failure};
 use spans::{Kind, Span};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -59,25 +59,10 @@ impl Inbox {
     ///
     /// # Errors
     /// When the database does not answer, or when another transaction holds the lock for longer than a statement may take.
-    pub async fn begin(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
-        pool.begin_with(self.begin_sql()).await
-    }
-
-    /// Like [`begin`](Self::begin), on the connection of a worker.
-    ///
-    /// # Errors
-    /// As above.
-    pub async fn begin_on<'connection>(
-        &self,
-        connection: &'connection mut PgConnection,
-    ) -> Result<Transaction<'connection, Postgres>, sqlx::Error> {
-        connection.begin_with(self.begin_sql()).await
-    }
-
-    fn begin_sql(&self) -> AssertSqlSafe<String> {
+    pub async fn begin(&self, pool: &Pool) -> Result<Session, sqlx::Error> {
         let lock = format!("hashtextextended(current_schema || '.{}', 0)", self.consumer);
         // Safe: a consumer's name is a constant of its service.
-        AssertSqlSafe(format!("begin; select pg_advisory_xact_lock({lock})"))
+        pool.begin_with(AssertSqlSafe(format!("begin; select pg_advisory_xact_lock({lock})"))).await
     }
 
     /// Records the events of a group as processed, and returns those that are new: in their order, and each once even if

@@ -1,7 +1,6 @@
 use std::time::Duration;
 
-use database::{Erase, Retention, Window};
-use sqlx::PgPool;
+use database::{Erase, Pool, Retention, Window};
 use uuid::Uuid;
 
 /// Erases the records of events that `consumer` processed longer ago than `keep`, by the database's clock. `keep` has to
@@ -11,13 +10,13 @@ use uuid::Uuid;
 /// The walk follows the primary key. Event ids are UUIDv7, made when the event happened, so the key is almost the order
 /// of processing, and no further index has to be maintained for each event. Ids only decide where the walk ends; whether
 /// a record is erased is decided by `processed_at`.
-pub fn retention(pool: PgPool, consumer: &'static str, keep: Duration) -> Retention<EraseProcessed> {
+pub fn retention(pool: Pool, consumer: &'static str, keep: Duration) -> Retention<EraseProcessed> {
     Retention::new("processed_events", pool.clone(), EraseProcessed { pool, consumer, keep })
 }
 
 #[derive(Debug)]
 pub struct EraseProcessed {
-    pool: PgPool,
+    pool: Pool,
     consumer: &'static str,
     keep: Duration,
 }

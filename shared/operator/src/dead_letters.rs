@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use database::Pool;
 use events::Event;
 use inbox::{DeadLetterTable, Preview};
 use messaging::{Applied, Failure, Handler, Incoming, SharedHandler};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Value, value::RawValue};
-use sqlx::{PgPool, types::Json};
+use sqlx::types::Json;
 use time::OffsetDateTime;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -84,7 +85,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Lists dead letters in the order of their arrival, after id `after`: those that wait, or with `resolved_too` all.
 pub async fn list(
-    pool: &PgPool,
+    pool: &Pool,
     after: i64,
     limit: u8,
     resolved_too: bool,
@@ -111,7 +112,7 @@ pub async fn list(
 }
 
 /// Reads one dead letter with its bytes; `None` if there is none with this id.
-pub async fn show(pool: &PgPool, id: i64) -> Result<Option<DeadLetter>, sqlx::Error> {
+pub async fn show(pool: &Pool, id: i64) -> Result<Option<DeadLetter>, sqlx::Error> {
     sqlx::query_as!(
         DeadLetter,
         r#"select id, queue, message_id, event_id, event_type, subject as aggregate_id, reason, detail, arrived_at, resolved_at, resolution, note,
@@ -166,7 +167,7 @@ pub struct ReplayResult {
 /// # Errors
 /// When the database fails. Effects that were committed by then stay.
 pub async fn replay(
-    pool: &PgPool,
+    pool: &Pool,
     table: &DeadLetterTable,
     handler: &SharedHandler,
     selection: &Selection<i64>,
@@ -219,7 +220,7 @@ pub async fn replay(
 }
 
 struct Replay<'a> {
-    pool: &'a PgPool,
+    pool: &'a Pool,
     table: &'a DeadLetterTable,
     handler: &'a SharedHandler,
     policy: ReplayPolicy,

@@ -1,11 +1,11 @@
 //! Events of the outbox: those that are parked, and published ones that are to be published again.
 //!
-//! Every function is one statement, so it is safe on a pool on which no transaction may be begun. After a change the
-//! caller wakes the relays.
+//! After a change the caller wakes the relays.
 
+use database::Pool;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use sqlx::{PgPool, types::Json};
+use sqlx::types::Json;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -61,7 +61,7 @@ pub struct ReplayResult {
 }
 
 /// Lists parked events in their order, after `seq` `after`.
-pub async fn list(pool: &PgPool, after: i64, limit: u8) -> Result<Page<OutboxEvent>, sqlx::Error> {
+pub async fn list(pool: &Pool, after: i64, limit: u8) -> Result<Page<OutboxEvent>, sqlx::Error> {
     // `attempts > 0` is the condition of the index `outbox_failed`; no event is parked without an attempt.
     let items = sqlx::query_as!(
         OutboxEvent,
@@ -83,7 +83,7 @@ pub async fn list(pool: &PgPool, after: i64, limit: u8) -> Result<Page<OutboxEve
 }
 
 /// Reads one event with its payload; `None` if the outbox has none with this id.
-pub async fn show(pool: &PgPool, event_id: Uuid) -> Result<Option<OutboxEvent>, sqlx::Error> {
+pub async fn show(pool: &Pool, event_id: Uuid) -> Result<Option<OutboxEvent>, sqlx::Error> {
     sqlx::query_as!(
         OutboxEvent,
         r#"select seq, event_id, event_type, aggregate_id, aggregate_version, attempts, last_error, created_at,
@@ -111,7 +111,7 @@ pub enum Replayed {
 
 /// Makes events pending again, under their own ids and with a new retry schedule. In a dry run it changes nothing.
 pub async fn replay(
-    pool: &PgPool,
+    pool: &Pool,
     replayed: Replayed,
     selection: &Selection<Uuid>,
     policy: ReplayPolicy,
@@ -173,7 +173,7 @@ pub struct Discarded {
 
 /// Discards a parked event: it is never published, and the aggregate's later events go on without it. Consumers see a
 /// gap in `sequence`. `note` says why, for those who find that gap. `None`: no parked event has this id.
-pub async fn discard(pool: &PgPool, event_id: Uuid, note: &str) -> Result<Option<Discarded>, sqlx::Error> {
+pub async fn discard(pool: &Pool, event_id: Uuid, note: &str) -> Result<Option<Discarded>, sqlx::Error> {
     // Moved in one statement: the row is in one table or in the other, never in both or in neither.
     sqlx::query_as!(
         Discarded,

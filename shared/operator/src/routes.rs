@@ -4,12 +4,12 @@ use axum::{
     http::StatusCode,
     routing::{get, post},
 };
+use database::Pool;
 use inbox::{DeadLetterTable, Inbox};
 use messaging::SharedHandler;
 use outbox::Wake;
 use runtime::problem::Problem;
 use serde::Deserialize;
-use sqlx::PgPool;
 use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
@@ -40,13 +40,13 @@ impl ListParams {
 
 #[derive(Clone)]
 struct OutboxState {
-    pool: PgPool,
+    pool: Pool,
     wake: Wake,
     policy: ReplayPolicy,
 }
 
 /// `/admin/parked…` and `/admin/published…`. Wakes the relays when events are pending again.
-pub fn outbox_routes(pool: PgPool, wake: Wake, policy: ReplayPolicy) -> Router {
+pub fn outbox_routes(pool: Pool, wake: Wake, policy: ReplayPolicy) -> Router {
     Router::new()
         .route("/admin/parked", get(list_parked))
         .route("/admin/parked/replay", post(replay_parked))
@@ -142,19 +142,14 @@ impl OutboxState {
 
 #[derive(Clone)]
 struct DeadLetterState {
-    pool: PgPool,
+    pool: Pool,
     table: DeadLetterTable,
     handler: SharedHandler,
     policy: ReplayPolicy,
 }
 
 /// `/admin/dead-letters…`. Replays use the service's own `handler`.
-pub fn dead_letter_routes(
-    pool: PgPool,
-    inbox: Inbox,
-    handler: SharedHandler,
-    policy: ReplayPolicy,
-) -> Router {
+pub fn dead_letter_routes(pool: Pool, inbox: Inbox, handler: SharedHandler, policy: ReplayPolicy) -> Router {
     let table = DeadLetterTable::new(pool.clone(), inbox);
     Router::new()
         .route("/admin/dead-letters", get(list_letters))

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use sqlx::PgPool;
+use database::Pool;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -10,7 +10,7 @@ const COUNT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Counts the backlog into the gauges `outbox_pending`, `outbox_oldest_pending_age_seconds` and `outbox_parked`, until
 /// `stop`. When the database does not answer they become NaN: unknown is never shown as zero.
-pub async fn observe_backlog(pool: PgPool, stop: CancellationToken) {
+pub async fn observe_backlog(pool: Pool, stop: CancellationToken) {
     let observing = async {
         loop {
             let counted = timeout(COUNT_DEADLINE, count(&pool)).await.ok().and_then(Result::ok);
@@ -24,7 +24,7 @@ pub async fn observe_backlog(pool: PgPool, stop: CancellationToken) {
     stop.run_until_cancelled(observing).await;
 }
 
-async fn count(pool: &PgPool) -> Result<[f64; 3], sqlx::Error> {
+async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
     // Each part repeats the condition of a partial index to the letter, so that none reads the history. One scan of that
     // index counts the pending events and finds the first of each lane. The oldest is one of these, and only they are
     // read from the table: with half a million pending events, reading all of them every two seconds took most of a core,

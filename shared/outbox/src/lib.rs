@@ -5,7 +5,7 @@
 //! - [`Relay`]: claims a batch by lanes, publishes it, marks what was confirmed ([`Relay::step`]), and repeats
 //!   ([`Relay::run`]).
 //! - [`store`]: what the relay needs of a database, so that the simulation can replace it.
-//! - [`Wake`]: the three wake-ups, so that a new event does not wait for the next poll. Nothing relies on them.
+//! - [`Wake`]: wake-ups, so that a new event does not wait for the next poll. Nothing relies on them.
 //! - [`retention()`]: erases published events after a while. [`observe_backlog`]: what is pending, for `/metrics`.
 //!
 //! This gives *at-least-once* delivery: a crash between the broker's confirm and the relay's mark publishes an event
@@ -29,7 +29,7 @@ pub use mark::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, mark_published, mark_refused,
 pub use postgres::{PostgresStore, PostgresTransaction};
 pub use relay::{Relay, RelayOptions, Step};
 pub use retention::retention;
-pub use wake::{Wake, listen, notify_other_instances};
+pub use wake::{Wake, listen};
 
 /// The tables of an outbox, to be applied in the schema of the service that owns it.
 pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations/outbox");

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use database::{RoundConnection, WorkerConnection};
+use database::{Pool, Session};
 use messaging::Refusal;
-use sqlx::{PgPool, raw_sql};
 use tokio::time::timeout;
 
 use crate::{
@@ -25,15 +24,15 @@ async fn within_deadline<T>(statement: impl Future<Output = Result<T, Error>>) -
 /// The outbox in the pool's schema.
 #[derive(Debug)]
 pub struct PostgresStore {
-    connections: WorkerConnection,
+    pool: Pool,
     watermark: ScanWatermark,
 }
 
 impl PostgresStore {
     /// `full_scan` is how often each lane is read from its beginning, and not only after its watermark: the longest that
     /// an event which was committed very late has to wait.
-    pub fn new(pool: PgPool, full_scan: Duration) -> Self {
-        Self { connections: WorkerConnection::new(pool), watermark: ScanWatermark::new(full_scan) }
+    pub fn new(pool: Pool, full_scan: Duration) -> Self {
+        Self { pool, watermark: ScanWatermark::new(full_scan) }
     }
 }
 
@@ -43,21 +42,11 @@ impl PostgresStore {
 /// rolls back and the lanes are free at once. A process that is frozen instead is cut off by
 /// `idle_in_transaction_session_timeout`, and its late marks fail with its session.
 ///
-/// If it is dropped before its commit, its connection goes back to the pool, which closes it: the lanes are free then too.
+/// If it is dropped before its commit, its connection is closed: the lanes are free then too.
 #[derive(Debug)]
 pub struct PostgresTransaction<'store> {
-    connection: RoundConnection,
+    session: Session,
     scan: Scan<'store>,
-    connections: &'store WorkerConnection,
-}
-
-impl PostgresTransaction<'_> {
-    /// Runs "begin", "commit" or "rollback".
-    async fn run(&mut self, command: &'static str, failure: &'static str) -> Result<(), Error> {
-        let run = async { raw_sql(command).execute(&mut *self.connection).await.map_err(failed(failure)) };
-        within_deadline(run).await?;
-        Ok(())
-    }
 }
 
 impl Store for PostgresStore {
@@ -68,54 +57,52 @@ impl Store for PostgresStore {
         first_lane: i16,
         max_lanes: u8,
     ) -> Result<ClaimResult<PostgresTransaction<'_>>, Error> {
-        let Self { connections, watermark } = self;
-        let taking = async { connections.take().await.map_err(failed("failed to connect")) };
-        let connection = within_deadline(taking).await?;
-        let mut transaction = PostgresTransaction { connection, scan: watermark.start_scan(), connections };
-        transaction.run("begin", "failed to begin a transaction").await?;
-        let PostgresTransaction { connection, scan, .. } = &mut transaction;
+        let beginning = async { self.pool.begin().await.map_err(failed("failed to begin a transaction")) };
+        let mut session = within_deadline(beginning).await?;
+        let mut scan = self.watermark.start_scan();
         let from = scan.from();
-        let locking = claim::lock_lanes(connection, first_lane, max_lanes.into(), &from);
+        let locking = claim::lock_lanes(&mut session, first_lane, max_lanes.into(), &from);
         let claimable = scan.time(within_deadline(locking), |_| vec![]).await?;
         let (locked, others): (Vec<_>, Vec<_>) = claimable.into_iter().partition(|lane| lane.locked);
         if locked.is_empty() {
-            // An idle relay keeps no connection.
-            transaction.run("rollback", "failed to end a scan").await?;
+            let ending = async { session.rollback().await.map_err(failed("failed to end a scan")) };
+            within_deadline(ending).await?;
             return Ok(if others.is_empty() { ClaimResult::Idle } else { ClaimResult::Busy });
         }
         let lanes = locked.into_iter().map(|locked| locked.lane).collect();
+        let transaction = PostgresTransaction { session, scan };
         Ok(ClaimResult::Lanes { lanes, others: !others.is_empty(), transaction })
     }
 }
 
 impl OutboxTransaction for PostgresTransaction<'_> {
     async fn claimable(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<ClaimedEvent>, Error> {
-        let Self { connection, scan, .. } = self;
+        let Self { session, scan } = self;
         let from = scan.from();
-        let reading = claim::read_claimable(connection, lanes, per_lane, &from);
+        let reading = claim::read_claimable(session, lanes, per_lane, &from);
         let claimed = scan.time(within_deadline(reading), |_| lanes.to_vec()).await?;
         scan.claimed(&claimed);
         Ok(claimed)
     }
 
     async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
-        within_deadline(mark::try_write(&mut self.connection, event.seq)).await
+        within_deadline(mark::try_write(&mut self.session, event.seq)).await
     }
 
     async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         self.scan.published(confirmed);
-        within_deadline(mark::mark_published(&mut self.connection, confirmed)).await
+        within_deadline(mark::mark_published(&mut self.session, confirmed)).await
     }
 
     async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
         self.scan.refused();
-        within_deadline(mark::mark_refused(&mut self.connection, refused)).await
+        within_deadline(mark::mark_refused(&mut self.session, refused)).await
     }
 
-    async fn commit(mut self) -> Result<(), Error> {
-        self.run("commit", "failed to commit the marks").await?;
-        let Self { connection, scan, connections } = self;
-        connections.keep(connection);
+    async fn commit(self) -> Result<(), Error> {
+        let Self { session, scan } = self;
+        within_deadline(async { session.commit().await.map_err(failed("failed to commit the marks")) })
+            .await?;
         scan.committed();
         Ok(())
     }

@@ -4,10 +4,10 @@ use std::{
 };
 
 use crash_points::crash_point;
+use database::Pool;
 use events::TraceContext;
 use messaging::{Backoff, LANES, Outgoing, PublishOutcome, Publisher};
 use spans::{Kind, Span};
-use sqlx::PgPool;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -88,7 +88,7 @@ pub struct Relay<P, S = PostgresStore> {
 
 impl<P: Publisher> Relay<P> {
     /// A relay over the outbox in the pool's schema.
-    pub fn new(pool: PgPool, publisher: P, options: RelayOptions) -> Self {
+    pub fn new(pool: Pool, publisher: P, options: RelayOptions) -> Self {
         Self::over(PostgresStore::new(pool, options.full_scan), publisher, options)
     }
 }

@@ -1,19 +1,18 @@
 use std::time::Duration;
 
-use database::{Erase, Retention, Window};
-use sqlx::PgPool;
+use database::{Erase, Pool, Retention, Window};
 
 /// Erases events that were published longer ago than `keep`, by the database's clock. Pending events stay for ever.
 ///
 /// The walk follows the primary key. An index on `published_at` would find the rows too, and every mark would have to
 /// maintain it; `seq` is almost the order of publishing, and its index exists. `docs/retention.md` has the measurements.
-pub fn retention(pool: PgPool, keep: Duration) -> Retention<ErasePublished> {
+pub fn retention(pool: Pool, keep: Duration) -> Retention<ErasePublished> {
     Retention::new("outbox", pool.clone(), ErasePublished { pool, keep })
 }
 
 #[derive(Debug)]
 pub struct ErasePublished {
-    pool: PgPool,
+    pool: Pool,
     keep: Duration,
 }
 

@@ -1,10 +1,9 @@
 use axum::Router;
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint};
-use database::{DatabaseHealth, PoolKind};
+use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
 use messaging::{DeadLetterStore, SharedHandler};
 use operator::ReplayPolicy;
-use sqlx::PgPool;
 
 use crate::{
     Process,
@@ -17,7 +16,8 @@ pub struct ConsumerTasks {
     endpoint: Endpoint,
     status: ConnectionStatus,
     collector_status: ConnectionStatus,
-    pool: PgPool,
+    pool: Pool,
+    operations: Pool,
     policy: ReplayPolicy,
     settings: ConsumerSettings,
 }
@@ -35,14 +35,15 @@ impl ConsumerTasks {
             endpoint: process.endpoint(),
             status: ConnectionStatus::new("consumer"),
             collector_status: ConnectionStatus::new("collector"),
-            pool: database::pool(&common.database_url, "consumer", connections, PoolKind::Transactions),
+            pool: Pool::new(&common.database_url, "consumer", connections, PoolKind::Transactions),
+            operations: process.operations(),
             policy: ReplayPolicy { max_age: common.replay_within, force: false },
             settings: settings.clone(),
         }
     }
 
-    /// Connections on which transactions may be begun: for the handler, and for the watch of the database.
-    pub fn pool(&self) -> PgPool {
+    /// The connections of the handler.
+    pub fn pool(&self) -> Pool {
         self.pool.clone()
     }
 
@@ -80,22 +81,19 @@ impl ConsumerTasks {
         handler: SharedHandler,
         around: impl FnOnce(DeadLetterTable) -> L,
     ) {
-        let Self { inbox, endpoint, pool, .. } = self;
+        let Self { inbox, endpoint, pool, operations, .. } = self;
         let Inbox { consumer: name, queue, .. } = inbox;
         let stop = process.stop();
-        // On its own connections: with the order service's, a rush of requests would look like a lost database.
-        let database = DatabaseHealth::default();
-        database.set_prepared();
         let options = ConsumerOptions { prefetch: self.settings.prefetch, ..ConsumerOptions::default() };
-        let consumer = Consumer::new(endpoint.clone(), queue, options, self.status).when(database.probe());
-        process.spawn("consumer's database", database.watch("consumer", pool.clone(), stop.clone()));
+        let consumer = Consumer::new(endpoint.clone(), queue, options, self.status).when(process.database());
         // An operator can list and replay what is in this table. The collector moves there what the broker set aside.
-        let letters = DeadLetterTable::new(pool.clone(), inbox);
+        let letters = DeadLetterTable::new(pool, inbox);
         process.spawn("consumer", consumer.run(handler, around(letters.clone()), stop.clone()));
         let collector = DeadLetterCollector::new(endpoint, queue, self.collector_status);
-        process.spawn("dead-letter collector", collector.run(letters.clone(), stop.clone()));
+        process.spawn("dead-letter collector", collector.run(letters, stop.clone()));
+        let letters = DeadLetterTable::new(operations.clone(), inbox);
         process.spawn("dead-letter count", letters.observe(stop.clone()));
-        process
-            .spawn("inbox retention", inbox::retention(pool, name, self.settings.keep_processed).run(stop));
+        let retention = inbox::retention(operations, name, self.settings.keep_processed);
+        process.spawn("inbox retention", retention.run(stop));
     }
 }

@@ -9,11 +9,11 @@ use anyhow::Context as _;
 use axum::Router;
 use broker::{Endpoint, topology::Queue};
 use clap::Parser;
-use database::{DatabaseHealth, DatabaseUrl, is_locked, is_unavailable};
+use database::{DatabaseHealth, DatabaseUrl, Pool, PoolKind, is_locked, is_unavailable};
 use metrics_exporter_prometheus::PrometheusHandle;
 use operator::AdminServer;
 use runtime::{Health, Supervisor, http, settings, telemetry};
-use sqlx::{PgPool, migrate::Migrator};
+use sqlx::migrate::Migrator;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +24,9 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long one such read may take. sqlx has no time-out for a server that vanished.
 const READ_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The connections for what no client and no event waits for.
+const OPERATIONS_CONNECTIONS: u32 = 4;
 
 /// What a service is called, where it listens by default, and which tables it owns.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +59,7 @@ pub fn load<Settings: Parser>(service: &Service) -> Settings {
 pub struct Process {
     service: Service,
     database_url: DatabaseUrl,
+    operations: Pool,
     endpoint: Endpoint,
     tasks: Supervisor,
     stop: CancellationToken,
@@ -83,6 +87,12 @@ impl Process {
         }
         Ok(Self {
             service: *service,
+            operations: Pool::new(
+                &common.database_url,
+                "operations",
+                OPERATIONS_CONNECTIONS,
+                PoolKind::Transactions,
+            ),
             database_url: common.database_url.clone(),
             endpoint: own_queue.map_or(endpoint.clone(), |queue| endpoint.with_queue(queue)),
             tasks,
@@ -97,6 +107,11 @@ impl Process {
     /// A probe for [`Health`]: whether the database answers.
     pub fn database(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
         self.database.probe()
+    }
+
+    /// Connections for operators, retention and counts: however long these take, they delay no relay and no consumer.
+    pub fn operations(&self) -> Pool {
+        self.operations.clone()
     }
 
     pub fn stop(&self) -> CancellationToken {
@@ -183,10 +198,10 @@ impl Process {
         Ok(read.with_context(|| format!("failed to read {what}"))?.is_some())
     }
 
-    /// Reports the database as available, and watches it on `pool` from now on. Call it when the service can work.
-    pub fn watch_database(&mut self, pool: PgPool) {
+    /// Reports the database as available, and watches it from now on. Call it when the service can work.
+    pub fn watch_database(&mut self) {
         self.database.set_prepared();
-        let watch = self.database.clone().watch("service", pool, self.stop.clone());
+        let watch = self.database.clone().watch(self.database_url.clone(), self.stop.clone());
         self.tasks.spawn_infallible("database watch", watch);
     }
 

@@ -1,27 +1,24 @@
 use axum::Router;
 use broker::{ConnectionStatus, Endpoint, Publisher};
-use database::{DatabaseUrl, PoolKind};
+use database::{Pool, PoolKind};
 use operator::ReplayPolicy;
 use outbox::{Relay, RelayOptions, Wake, store::Store};
-use sqlx::PgPool;
-use uuid::Uuid;
 
 use crate::{
     Process,
     settings::{CommonSettings, PublisherSettings},
 };
 
-/// The connections of the relays' pool that are not used by relays: for the listener, the notifier, the backlog count,
-/// retention, and one spare.
-const OTHER_CONNECTIONS: u32 = 5;
+/// A relay uses one connection, and another after a step that was given up.
+const CONNECTIONS_OF_A_RELAY: u32 = 2;
 
 /// The relays of a process, with the tasks that wake, watch and clean up.
 pub struct RelayTasks {
     endpoint: Endpoint,
     statuses: Vec<ConnectionStatus>,
-    pool: PgPool,
+    pool: Pool,
+    operations: Pool,
     wake: Wake,
-    database_url: DatabaseUrl,
     policy: ReplayPolicy,
     settings: PublisherSettings,
 }
@@ -30,13 +27,13 @@ impl RelayTasks {
     pub fn new(process: &Process, common: &CommonSettings, settings: &PublisherSettings) -> Self {
         let first = ConnectionStatus::new("publisher");
         let others: Vec<_> = (1..settings.relay_workers).map(|_| first.register_user()).collect();
-        let connections = u32::from(settings.relay_workers) + OTHER_CONNECTIONS;
+        let connections = u32::from(settings.relay_workers) * CONNECTIONS_OF_A_RELAY;
         Self {
             endpoint: process.endpoint(),
             statuses: std::iter::once(first).chain(others).collect(),
-            pool: database::pool(&common.database_url, "relay", connections, PoolKind::AsyncCommit),
+            pool: Pool::new(&common.database_url, "relay", connections, PoolKind::AsyncCommit),
+            operations: process.operations(),
             wake: Wake::new(),
-            database_url: common.database_url.clone(),
             policy: ReplayPolicy { max_age: common.replay_within, force: false },
             settings: settings.clone(),
         }
@@ -53,10 +50,9 @@ impl RelayTasks {
         move || statuses.iter().try_for_each(ConnectionStatus::state)
     }
 
-    /// The admin routes of the outbox, on connections of their own: reading a long history delays no relay.
+    /// The admin routes of the outbox.
     pub fn admin_routes(&self) -> Router {
-        let pool = database::pool(&self.database_url, "outbox admin", 2, PoolKind::Statements);
-        operator::outbox_routes(pool, self.wake.clone(), self.policy)
+        operator::outbox_routes(self.operations.clone(), self.wake.clone(), self.policy)
     }
 
     pub fn start(self, process: &mut Process) {
@@ -67,9 +63,9 @@ impl RelayTasks {
     pub fn start_with<P: messaging::Publisher + 'static, S: Store + 'static>(
         self,
         process: &mut Process,
-        relay: impl Fn(PgPool, Publisher, RelayOptions) -> Relay<P, S>,
+        relay: impl Fn(Pool, Publisher, RelayOptions) -> Relay<P, S>,
     ) {
-        let Self { endpoint, statuses, pool, wake, settings, .. } = self;
+        let Self { endpoint, statuses, pool, operations, wake, settings, .. } = self;
         let stop = process.stop();
         for status in statuses {
             let publisher = Publisher::new(endpoint.clone(), status, settings.confirm_deadline);
@@ -81,10 +77,8 @@ impl RelayTasks {
             };
             process.spawn("relay", relay(pool.clone(), publisher, options).run(wake.clone(), stop.clone()));
         }
-        let instance = Uuid::now_v7();
-        process.spawn("listener", outbox::listen(pool.clone(), wake.clone(), instance, stop.clone()));
-        process.spawn("notifier", outbox::notify_other_instances(pool.clone(), wake, instance, stop.clone()));
-        process.spawn("backlog", outbox::observe_backlog(pool.clone(), stop.clone()));
-        process.spawn("outbox retention", outbox::retention(pool, settings.keep_published).run(stop));
+        process.spawn("listener", outbox::listen(pool, wake, stop.clone()));
+        process.spawn("backlog", outbox::observe_backlog(operations.clone(), stop.clone()));
+        process.spawn("outbox retention", outbox::retention(operations, settings.keep_published).run(stop));
     }
 }

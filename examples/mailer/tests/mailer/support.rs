@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use broker::{ConnectionStatus, Endpoint, Publisher};
+use database::{Pool, PoolKind};
 use events::{NewEvent, OrderConfirmed, TraceContext};
 use mailer::MIGRATIONS;
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
 use reqwest::Url;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool, migrate::Migrator};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, migrate::Migrator};
 use testbed::{TestDatabase, eventually};
 use uuid::Uuid;
 
@@ -17,7 +18,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct MailerDatabase {
     pub(crate) database: TestDatabase,
-    pub(crate) pool: PgPool,
+    pub(crate) pool: Pool,
 }
 
 /// Roles belong to the whole server: of two sessions that alter one role at the same time, one gets an error.
@@ -38,8 +39,11 @@ impl MailerDatabase {
         admin.close().await?;
         drop(lock);
         let all = MIGRATIONS.iter().flat_map(|migrator| migrator.iter().cloned()).collect();
-        let pool = PgPool::connect(&url).await?;
-        Migrator::with_migrations(all).run(&pool).await?;
+        let url = url.parse().map_err(anyhow::Error::msg)?;
+        let pool = Pool::new(&url, "test", 10, PoolKind::Transactions);
+        let mut session = pool.acquire().await?;
+        Migrator::with_migrations(all).run(&mut *session).await?;
+        session.finish();
         Ok(Self { database, pool })
     }
 

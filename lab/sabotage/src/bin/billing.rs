@@ -31,7 +31,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     if process.prepare().await {
         let payments_due = Arc::new(Notify::new());
         let handler = SharedHandler::new(PaymentHandler::new(consumer.pool(), payments_due.clone()));
-        process.watch_database(consumer.pool());
+        process.watch_database();
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
         let worker = PaymentWorker::new(&settings, provider, relays.wake(), payments_due);
         process.spawn("pending payments", worker.clone().observe(process.stop()));

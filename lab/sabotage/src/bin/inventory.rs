@@ -26,7 +26,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     );
     if process.prepare().await {
         let handler = SharedHandler::new(StockHandler::new(consumer.pool(), relays.wake()));
-        process.watch_database(consumer.pool());
+        process.watch_database();
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
         relays.start_with(&mut process, sabotage::relay(sabotage));
         sabotage::run_consumer(&mut process, consumer, INBOX.consumer, handler, sabotage).await;

@@ -23,7 +23,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     process.serve(sabotage::api(sabotage, api::router(state.clone())?), health);
     if process.prepare().await && process.read_at_start("the catalogue", || state.read_catalogue()).await? {
         let handler = SharedHandler::new(OrderHandler::new(consumer.pool(), relays.wake()));
-        process.watch_database(state.pool());
+        process.watch_database();
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
         let caught_up = sabotage::caught_up(sabotage, consumer.caught_up());
         let watch = open_orders::watch(state, settings.answer_within, caught_up, process.stop());

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use database::Pool;
 use outbox::{RelayOptions, Wake};
-use sqlx::{PgPool, postgres::PgListener};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +18,7 @@ pub(crate) fn options() -> RelayOptions {
 }
 
 /// Wakes the relay at each notification, and after a lost connection listens again.
-pub(crate) async fn listen(pool: PgPool, wake: Wake, stop: CancellationToken) {
+pub(crate) async fn listen(pool: Pool, wake: Wake, stop: CancellationToken) {
     let listening = async {
         loop {
             if let Err(error) = receive(&pool, &wake).await {
@@ -30,8 +30,8 @@ pub(crate) async fn listen(pool: PgPool, wake: Wake, stop: CancellationToken) {
     stop.run_until_cancelled(listening).await;
 }
 
-async fn receive(pool: &PgPool, wake: &Wake) -> Result<(), sqlx::Error> {
-    let mut listener = PgListener::connect_with(pool).await?;
+async fn receive(pool: &Pool, wake: &Wake) -> Result<(), sqlx::Error> {
+    let mut listener = pool.listener().await?;
     let channel: String =
         sqlx::query_scalar("select 'outbox:' || current_schema()").fetch_one(&mut listener).await?;
     listener.listen(&channel).await?;

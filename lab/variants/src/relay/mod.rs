@@ -5,12 +5,11 @@ mod poll_one_by_one;
 mod trigger;
 
 use broker::{ConnectionStatus, Endpoint, Publisher};
-use database::PoolKind;
+use database::{Pool, PoolKind};
 use orders::{SERVICE, Settings};
 use outbox::{Relay, RelayOptions, Wake};
 use sabotage::row_locks::{OncePublished, RowLockStore};
 use service::{Process, RelayTasks};
-use uuid::Uuid;
 
 /// A way to get events out of the outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub(crate) async fn start(
     let workers = settings.publisher.relay_workers;
     let pool = |kind| {
         let connections = u32::from(workers) + OTHER_CONNECTIONS;
-        database::pool(&settings.common.database_url, "relay", connections, kind)
+        Pool::new(&settings.common.database_url, "relay", connections, kind)
     };
     let endpoint = Endpoint::new(&settings.common.amqp_url, SERVICE.name)?;
     let publisher = || {
@@ -72,7 +71,7 @@ pub(crate) async fn start(
             }
             process.spawn("backlog", outbox::observe_backlog(pool.clone(), stop.clone()));
             if polls {
-                process.spawn("listener", outbox::listen(pool, wake, Uuid::now_v7(), stop));
+                process.spawn("listener", outbox::listen(pool, wake, stop));
             } else {
                 process.spawn("listener", listen_alone::listen(pool, wake, stop));
             }

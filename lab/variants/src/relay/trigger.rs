@@ -3,10 +3,10 @@
 //! The notification is part of the order's transaction, with the lock that `notify_in_transaction.rs` describes.
 
 use anyhow::Context as _;
-use sqlx::PgPool;
+use database::Pool;
 
 /// Creates the trigger, unless it is there. Its channel is the one that the product's listener subscribes to.
-pub(crate) async fn create(pool: &PgPool) -> anyhow::Result<()> {
+pub(crate) async fn create(pool: &Pool) -> anyhow::Result<()> {
     // One at a time: two instances that create it at once would fail.
     let statements = "
         select pg_advisory_xact_lock(hashtext('outbox_row_written'));

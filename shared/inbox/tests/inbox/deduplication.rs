@@ -1,8 +1,8 @@
 //! Whether an event is new is decided by the primary key, in the transaction of the effect.
 
+use database::Pool;
 use events::Event;
 use inbox::Inbox;
-use sqlx::PgPool;
 use testbed::eventually;
 use tokio::time::timeout;
 
@@ -16,7 +16,7 @@ async fn inbox_with_effects() -> anyhow::Result<TestInbox> {
 }
 
 /// Applies a group as a handler does. Pauses before the commit, so that other transactions overlap with this one.
-async fn handle(pool: &PgPool, consumer: &'static str, group: &[Event]) -> anyhow::Result<usize> {
+async fn handle(pool: &Pool, consumer: &'static str, group: &[Event]) -> anyhow::Result<usize> {
     let inbox = Inbox { consumer, ..BILLING };
     let mut transaction = inbox.begin(pool).await?;
     let first = inbox.first_time(&mut transaction, group).await?;
@@ -28,7 +28,7 @@ async fn handle(pool: &PgPool, consumer: &'static str, group: &[Event]) -> anyho
     Ok(inbox.applied(group, &first).first)
 }
 
-async fn effects(pool: &PgPool, event: &Event) -> anyhow::Result<i64> {
+async fn effects(pool: &Pool, event: &Event) -> anyhow::Result<i64> {
     let sql = "select count(*) from effects where event_id = $1";
     Ok(sqlx::query_scalar(sql).bind(event.id).fetch_one(pool).await?)
 }

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
+use database::Pool;
 use events::Event;
 use inbox::{DeadLetterTable, Inbox, Preview};
 use messaging::{DeadLetter, DeadLetterStore as _, Failure};
 use serde_json::json;
-use sqlx::PgPool;
 use testbed::eventually;
 use uuid::Uuid;
 
@@ -30,7 +30,7 @@ fn letter(event: &Event, reason: &str) -> DeadLetter {
 /// Which events of a group would be applied, or which of them have to wait. Changes nothing.
 async fn try_group(
     inbox: Inbox,
-    pool: &PgPool,
+    pool: &Pool,
     group: &[Event],
 ) -> anyhow::Result<Result<usize, HashSet<Uuid>>> {
     let mut transaction = inbox.begin(pool).await?;
@@ -41,7 +41,7 @@ async fn try_group(
     }
 }
 
-async fn id_of(pool: &PgPool, event: &Event) -> anyhow::Result<i64> {
+async fn id_of(pool: &Pool, event: &Event) -> anyhow::Result<i64> {
     let sql = "select id from dead_letters where event_id = $1";
     Ok(sqlx::query_scalar(sql).bind(event.id).fetch_one(pool).await?)
 }

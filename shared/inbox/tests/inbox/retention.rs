@@ -3,20 +3,19 @@
 
 use std::time::Duration;
 
-use database::{Erase, Retention, Round};
+use database::{Erase, Pool, Retention, Round};
 use events::Event;
-use sqlx::PgPool;
 
 use crate::support::{BILLING, TestInbox, event};
 
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
 
-fn retention(pool: &PgPool) -> Retention<impl Erase + use<>> {
+fn retention(pool: &Pool) -> Retention<impl Erase + use<>> {
     inbox::retention(pool.clone(), "billing", MONTH)
 }
 
 /// Records the event as processed. Returns whether it was new to the consumer.
-async fn is_new(pool: &PgPool, event: &Event) -> anyhow::Result<bool> {
+async fn is_new(pool: &Pool, event: &Event) -> anyhow::Result<bool> {
     let mut transaction = BILLING.begin(pool).await?;
     let group = std::slice::from_ref(event);
     let new = !BILLING.first_time(&mut transaction, group).await?.is_empty();
@@ -25,7 +24,7 @@ async fn is_new(pool: &PgPool, event: &Event) -> anyhow::Result<bool> {
 }
 
 /// Inserts records whose ids and times are of this age.
-async fn insert_processed(pool: &PgPool, consumer: &str, records: i64, age: &str) -> anyhow::Result<()> {
+async fn insert_processed(pool: &Pool, consumer: &str, records: i64, age: &str) -> anyhow::Result<()> {
     let sql = "insert into processed_events (consumer, event_id, event_type, processed_at)
                select $1, (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0')
                            || '7' || substr(md5(random()::text), 1, 3)

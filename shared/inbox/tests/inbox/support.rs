@@ -1,8 +1,8 @@
 use std::time::Duration;
 
+use database::{Pool, PoolKind};
 use events::{Body, Data, Event, Line, Money, OrderCreated, TraceContext};
 use inbox::Inbox;
-use sqlx::PgPool;
 use testbed::TestDatabase;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -14,15 +14,20 @@ pub(crate) const BILLING: Inbox = Inbox { consumer: "billing", queue: "billing.e
 
 /// The tables of an inbox in a database of their own.
 pub(crate) struct TestInbox {
-    pub(crate) pool: PgPool,
+    pub(crate) pool: Pool,
     _database: TestDatabase,
 }
 
 impl TestInbox {
     pub(crate) async fn new() -> anyhow::Result<Self> {
         let database = testbed::database().await?;
-        let pool = PgPool::connect(&database.url("billing")).await?;
-        inbox::MIGRATIONS.run(&pool).await?;
+        let pool = Pool::new(
+            &database.url("billing").parse().map_err(anyhow::Error::msg)?,
+            "test",
+            10,
+            PoolKind::Transactions,
+        );
+        inbox::MIGRATIONS.run(&mut *pool.acquire().await?).await?;
         Ok(Self { pool, _database: database })
     }
 }

@@ -3,6 +3,7 @@ use std::{
     time::Duration,
 };
 
+use database::Pool;
 use events::{Event, Line, Money, NewEvent, OrderCreated, TraceContext};
 use inbox::DeadLetterTable;
 use messaging::{Applied, DeadLetter, DeadLetterStore, Failure, Handler, SharedHandler};
@@ -11,7 +12,6 @@ use operator::{
     dead_letters::{self, Discard, ReplayOutcome, discard, list, replay, show},
 };
 use serde_json::{Value, json};
-use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::support::{Database, TWO_WEEKS, by_id};
@@ -68,7 +68,7 @@ type Defect = fn() -> Failure;
 /// A service's handler, with a defect that a test can set and remove.
 #[derive(Clone)]
 struct OrderHandler {
-    pool: PgPool,
+    pool: Pool,
     defect: Arc<Mutex<Option<Defect>>>,
 }
 

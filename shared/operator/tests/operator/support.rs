@@ -1,7 +1,8 @@
 use std::time::Duration;
 
+use database::{Pool, PoolKind};
 use operator::{ReplayPolicy, Selection};
-use sqlx::{PgPool, migrate::Migrator};
+use sqlx::migrate::Migrator;
 use testbed::TestDatabase;
 
 /// The policy of a service that replays events of the last two weeks.
@@ -9,15 +10,20 @@ pub(crate) const TWO_WEEKS: ReplayPolicy =
     ReplayPolicy { max_age: Duration::from_secs(14 * 86_400), force: false };
 
 pub(crate) struct Database {
-    pub(crate) pool: PgPool,
+    pub(crate) pool: Pool,
     _database: TestDatabase,
 }
 
 impl Database {
     pub(crate) async fn new(migrations: &Migrator) -> anyhow::Result<Self> {
         let database = testbed::database().await?;
-        let pool = PgPool::connect(&database.url("billing")).await?;
-        migrations.run(&pool).await?;
+        let pool = Pool::new(
+            &database.url("billing").parse().map_err(anyhow::Error::msg)?,
+            "test",
+            10,
+            PoolKind::Transactions,
+        );
+        migrations.run(&mut *pool.acquire().await?).await?;
         Ok(Self { pool, _database: database })
     }
 }

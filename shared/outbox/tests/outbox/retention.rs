@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use database::{Erase, Retention, Round, Window};
-use sqlx::PgPool;
+use database::{Erase, Pool, PoolKind, Retention, Round, Window};
 use testbed::eventually;
 use uuid::Uuid;
 
@@ -138,7 +137,7 @@ async fn event_that_is_replayed_while_it_is_erased_stays() -> anyhow::Result<()>
 }
 
 /// Connections whose clock is ahead by what the table `clock` says: this schema's function hides the server's.
-async fn settable_clock(outbox: &Outbox) -> anyhow::Result<PgPool> {
+async fn settable_clock(outbox: &Outbox) -> anyhow::Result<Pool> {
     sqlx::raw_sql(
         "create table clock (ahead interval); insert into clock values ('0');
          create function clock_timestamp() returns timestamptz language sql volatile
@@ -146,8 +145,8 @@ async fn settable_clock(outbox: &Outbox) -> anyhow::Result<PgPool> {
     )
     .execute(&outbox.pool)
     .await?;
-    let options = (*outbox.pool.connect_options()).clone().options([("search_path", "orders,pg_catalog")]);
-    Ok(PgPool::connect_with(options).await?)
+    let url = format!("{}?options=-csearch_path%3Dorders,pg_catalog", outbox.url());
+    Ok(Pool::new(&url.parse().map_err(anyhow::Error::msg)?, "test", 2, PoolKind::Transactions))
 }
 
 /// A database whose clock is a month ahead for a minute must not lose what it has to keep.
@@ -170,7 +169,7 @@ async fn nothing_is_erased_while_the_clock_is_wrong() -> anyhow::Result<()> {
 }
 
 /// Sets the clock with its first window, and always has another window.
-struct SetsTheClock(PgPool);
+struct SetsTheClock(Pool);
 
 impl Erase for SetsTheClock {
     type Key = i64;

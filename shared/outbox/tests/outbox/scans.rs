@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use database::{Pool, PoolKind};
 use messaging::{PublishOutcome, Refusal, lane};
 use outbox::{Relay, RelayOptions, Step, observe_backlog};
-use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
+use sqlx::{Connection as _, PgConnection};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -21,9 +22,12 @@ impl Outbox {
     }
 
     /// A pool with one session. PostgreSQL counts pages per session, and publishes the counts later.
-    async fn one_session(&self) -> anyhow::Result<PgPool> {
-        let one = PgPoolOptions::new().max_connections(1);
-        Ok(one.connect_with((*self.pool.connect_options()).clone()).await?)
+    async fn one_session(&self) -> anyhow::Result<Pool> {
+        let url = self.url().parse().map_err(anyhow::Error::msg)?;
+        let pool = Pool::new(&url, "test", 1, PoolKind::Transactions);
+        // A busy machine may need longer for a test's own statements.
+        sqlx::query("set statement_timeout = 0").execute(&pool).await?;
+        Ok(pool)
     }
 }
 
@@ -37,20 +41,20 @@ async fn outbox_without_autovacuum() -> anyhow::Result<Outbox> {
 /// While this transaction is open, vacuum removes no row that died after its snapshot. Any transaction in this database does
 /// that. The server would end this one after 30 s, and a busy machine may need longer for a test.
 async fn hold_back_vacuum(outbox: &Outbox) -> anyhow::Result<PgConnection> {
-    let mut transaction = PgConnection::connect_with(&outbox.pool.connect_options()).await?;
+    let mut transaction = PgConnection::connect(&outbox.url()).await?;
     sqlx::query("set idle_in_transaction_session_timeout = 0").execute(&mut transaction).await?;
     sqlx::raw_sql("begin isolation level repeatable read; select 1").execute(&mut transaction).await?;
     Ok(transaction)
 }
 
 /// A relay over this pool that claims all lanes in one step.
-fn relay_over(pool: &PgPool, broker: &ScriptedBroker, full_scan: Duration) -> Relay<ScriptedBroker> {
+fn relay_over(pool: &Pool, broker: &ScriptedBroker, full_scan: Duration) -> Relay<ScriptedBroker> {
     let options = RelayOptions { lanes: 16, full_scan, ..RelayOptions::default() };
     Relay::new(pool.clone(), broker.clone(), options)
 }
 
 /// What PostgreSQL has counted for the outbox: pages that were read, and sequential scans of the whole table.
-async fn pages_and_table_scans(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
+async fn pages_and_table_scans(pool: &Pool) -> anyhow::Result<(i64, i64)> {
     // In the session that did the work: it would publish its counts only when it is idle.
     sqlx::query("select pg_stat_force_next_flush()").execute(pool).await?;
     let sql = "select (select sum(coalesce(heap_blks_hit, 0) + coalesce(heap_blks_read, 0)
@@ -296,7 +300,7 @@ async fn counting_reads_dead_entries_only_once_while_vacuum_is_held_back() -> an
 }
 
 /// Inserts pending events with a text of so many characters, in all lanes.
-async fn insert_pending(pool: &PgPool, events: i32, characters: i32) -> anyhow::Result<()> {
+async fn insert_pending(pool: &Pool, events: i32, characters: i32) -> anyhow::Result<()> {
     let sql = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
                                    schema_version, payload, lane)
                select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1,
@@ -307,7 +311,7 @@ async fn insert_pending(pool: &PgPool, events: i32, characters: i32) -> anyhow::
 }
 
 /// How many pages of the outbox [`observe_backlog`] reads when it counts once. `pool` has one session.
-async fn pages_to_count_the_backlog(pool: &PgPool) -> anyhow::Result<i64> {
+async fn pages_to_count_the_backlog(pool: &Pool) -> anyhow::Result<i64> {
     let (before, _) = pages_and_table_scans(pool).await?;
     let stop = CancellationToken::new();
     let observing = tokio::spawn(observe_backlog(pool.clone(), stop.clone()));

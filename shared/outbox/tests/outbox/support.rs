@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
+use database::{Pool, PoolKind};
 use events::{NewEvent, TraceContext};
 use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, lane};
 use outbox::{Relay, RelayOptions};
 use serde_json::json;
-use sqlx::PgPool;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{TestDatabase, eventually};
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -24,7 +25,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Outbox {
-    pub(crate) pool: PgPool,
+    pub(crate) pool: Pool,
     database: TestDatabase,
 }
 
@@ -43,8 +44,13 @@ impl EventState {
 impl Outbox {
     pub(crate) async fn new() -> anyhow::Result<Self> {
         let database = testbed::database().await?;
-        let pool = PgPool::connect(&database.url("orders")).await?;
-        outbox::MIGRATIONS.run(&pool).await?;
+        let pool = Pool::new(
+            &database.url("orders").parse().map_err(anyhow::Error::msg)?,
+            "test",
+            10,
+            PoolKind::Transactions,
+        );
+        outbox::MIGRATIONS.run(&mut *pool.acquire().await?).await?;
         Ok(Self { pool, database })
     }
 
@@ -57,10 +63,22 @@ impl Outbox {
         Ok(event.event_id)
     }
 
-    /// The pool of a service's relay: it lends no connection whose transaction has failed.
-    pub(crate) fn relay_pool(&self) -> PgPool {
-        let url = self.database.url("orders").parse().unwrap();
-        database::pool(&url, "relay", 2, database::PoolKind::AsyncCommit)
+    pub(crate) fn url(&self) -> String {
+        self.database.url("orders")
+    }
+
+    /// How many connections the server accepts for this database: none of the tests' logins connects again with 0, and -1 means
+    /// any number.
+    pub(crate) async fn limit_connections(&self, limit: i8) -> anyhow::Result<()> {
+        let mut admin = PgConnection::connect(&self.database.admin_url()).await?;
+        let sql = format!("alter database \"{}\" connection limit {limit}", self.database.name());
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut admin).await?;
+        Ok(())
+    }
+
+    /// The pool of a service's relay.
+    pub(crate) fn relay_pool(&self) -> Pool {
+        Pool::new(&self.url().parse().unwrap(), "relay", 2, PoolKind::AsyncCommit)
     }
 
     /// A relay that claims all lanes in one step, so that the result does not depend on where its search begins.

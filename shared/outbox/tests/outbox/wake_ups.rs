@@ -8,16 +8,13 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
+use database::{Pool, PoolKind};
 use outbox::{
     Error, PostgresStore, PostgresTransaction, Relay, RelayOptions, Wake,
     store::{ClaimResult, Store},
 };
-use sqlx::{PgPool, postgres::PgPoolOptions};
-use testbed::eventually;
-use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
-};
+use testbed::{Forwarder, eventually};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
@@ -28,7 +25,10 @@ use crate::support::{DEADLINE, NEVER, Outbox, ScriptedBroker};
 const ROUNDS: usize = 20;
 
 /// A listener renews its connection after half a minute of silence.
-const RENEWAL_DEADLINE: Duration = Duration::from_secs(90);
+const LONGER_THAN_SILENCE: Duration = Duration::from_secs(31);
+
+/// As many as a relay's pool had connections.
+const SILENCES: i64 = 7;
 
 /// A store that counts how often a scan has found nothing.
 struct CountingStore {
@@ -100,15 +100,10 @@ impl RunningRelay {
 }
 
 /// Starts a listener that wakes the relay, and waits until it has subscribed and the wake-up for that is used up.
-async fn listen(
-    pool: &PgPool,
-    outbox: &Outbox,
-    relay: &RunningRelay,
-    wake: Wake,
-) -> anyhow::Result<DropGuard> {
+async fn listen(pool: &Pool, outbox: &Outbox, relay: &RunningRelay, wake: Wake) -> anyhow::Result<DropGuard> {
     let idle_scans = relay.idle_scans.load(Ordering::Relaxed);
     let stop = CancellationToken::new();
-    tokio::spawn(outbox::listen(pool.clone(), wake, Uuid::now_v7(), stop.clone()));
+    tokio::spawn(outbox::listen(pool.clone(), wake, stop.clone()));
     eventually("the subscription", DEADLINE, async || outbox.listening_session().await).await?;
     relay.has_been_idle(idle_scans + 1).await?;
     Ok(stop.drop_guard())
@@ -120,6 +115,11 @@ impl Outbox {
         let sql =
             "select pid from pg_stat_activity where query ilike 'listen%' and datname = current_database()";
         Ok(sqlx::query_scalar(sql).fetch_optional(&self.pool).await?)
+    }
+
+    async fn listening_sessions(&self) -> anyhow::Result<i64> {
+        let sql = "select count(*) from pg_stat_activity where query ilike 'listen%' and datname = current_database()";
+        Ok(sqlx::query_scalar(sql).fetch_one(&self.pool).await?)
     }
 
     /// Calls the SQL function with which other writers wake the relays.
@@ -150,23 +150,6 @@ async fn poll_finds_events_when_all_wake_ups_are_lost() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn commit_in_another_instance_wakes_the_relay() -> anyhow::Result<()> {
-    let outbox = Outbox::new().await?;
-    let (here, there) = (Wake::new(), Wake::new());
-    let relay = RunningRelay::start(&outbox, NEVER, &here).await?;
-    let _listener = listen(&outbox.pool, &outbox, &relay, here).await?;
-    let stop = CancellationToken::new();
-    let _notifier = stop.clone().drop_guard();
-    tokio::spawn(outbox::notify_other_instances(outbox.pool.clone(), there.clone(), Uuid::now_v7(), stop));
-    relay
-        .publishes_after(&outbox, async || {
-            there.after_commit();
-            Ok(())
-        })
-        .await
-}
-
-#[tokio::test]
 async fn outbox_wake_in_sql_wakes_the_relay() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let wake = Wake::new();
@@ -180,67 +163,40 @@ async fn listener_that_lost_its_connection_wakes_the_relay_and_subscribes_again(
     let outbox = Outbox::new().await?;
     let wake = Wake::new();
     let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
-    // The listener's pool has one connection. The test gets it next, and keeps the listener disconnected with it.
-    let one = PgPoolOptions::new().max_connections(1);
-    let pool = one.connect_with((*outbox.pool.connect_options()).clone()).await?;
-    let _listener = listen(&pool, &outbox, &relay, wake).await?;
-    let acquiring = tokio::spawn({
-        let pool = pool.clone();
-        async move { pool.acquire().await }
-    });
+    let _listener = listen(&outbox.pool, &outbox, &relay, wake).await?;
     let session = outbox.listening_session().await?;
+    outbox.limit_connections(0).await?;
     sqlx::query("select pg_terminate_backend($1)").bind(session).execute(&outbox.pool).await?;
-    let only_connection = acquiring.await??;
 
     // No notification is sent for this commit, and the disconnected listener would miss one. It wakes the relay all the
     // same when it has subscribed again.
     let missed = outbox.append(Uuid::now_v7(), 1).await?;
-    drop(only_connection);
+    outbox.limit_connections(-1).await?;
     outbox.is_published(missed).await?;
     relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await
 }
 
-/// Forwards connections to `target`. Until `silent` is set; then nothing of the open ones arrives any more, and only new
-/// ones work.
-async fn forwarder(target: String, silent: CancellationToken) -> anyhow::Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let port = listener.local_addr()?.port();
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            let (target, was_silent, silent) = (target.clone(), silent.is_cancelled(), silent.clone());
-            tokio::spawn(async move {
-                let Ok(mut server) = TcpStream::connect(target).await else { return };
-                let forwarding = copy_bidirectional(&mut client, &mut server);
-                if was_silent {
-                    let _ = forwarding.await;
-                } else if silent.run_until_cancelled(forwarding).await.is_none() {
-                    // Open, and not read any more: what an interrupted network looks like.
-                    std::future::pending::<()>().await;
-                }
-            });
-        }
-    });
-    Ok(port)
-}
-
 /// PostgreSQL does not tell a listener that its notifications no longer arrive, and the connection looks idle.
 #[tokio::test]
-async fn listener_whose_connection_fell_silent_subscribes_again() -> anyhow::Result<()> {
+async fn listener_whose_connections_fall_silent_subscribes_again_each_time() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
     let wake = Wake::new();
     let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
-    let direct = outbox.pool.connect_options();
-    let silent = CancellationToken::new();
-    let target = format!("{}:{}", direct.get_host(), direct.get_port());
-    let port = forwarder(target, silent.clone()).await?;
-    let pool = PgPool::connect_with((*direct).clone().host("127.0.0.1").port(port)).await?;
+    let (network, url) = Forwarder::to_database(&outbox.url()).await?;
+    let pool = Pool::new(&url.parse().map_err(anyhow::Error::msg)?, "test", 1, PoolKind::AsyncCommit);
     let _listener = listen(&pool, &outbox, &relay, wake).await?;
-    silent.cancel();
-    let missed = outbox.append(Uuid::now_v7(), 1).await?;
-    outbox.wake_from_sql().await?;
-    eventually("the listener to subscribe again, and the relay to publish", RENEWAL_DEADLINE, async || {
-        Ok(outbox.state(missed).await?.published.then_some(()))
-    })
-    .await?;
-    relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await
+    for round in 1..=SILENCES {
+        network.silence_open_connections();
+        tokio::time::pause();
+        tokio::time::advance(LONGER_THAN_SILENCE).await;
+        tokio::time::resume();
+        // The server does not know that the earlier ones are silent.
+        eventually("another subscription", DEADLINE, async || {
+            Ok((outbox.listening_sessions().await? > round).then_some(()))
+        })
+        .await?;
+    }
+    relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await?;
+    sqlx::query("select").execute(&pool).await.context("the listener keeps a place in the pool")?;
+    Ok(())
 }
