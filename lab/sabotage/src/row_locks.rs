@@ -6,7 +6,7 @@ use database::{Pool, Session};
 use messaging::{Outgoing, Refusal};
 use outbox::{
     Error,
-    store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
+    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
 };
 use sqlx::{Row, postgres::PgRow};
 use time::OffsetDateTime;
@@ -41,48 +41,47 @@ fn failed(what: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
 impl Store for RowLockStore {
     type Transaction<'store> = RowLockTransaction;
 
-    /// Locks no lane: [`claimable`](OutboxTransaction::claimable) locks the events.
-    async fn claim_lanes(&mut self, _: i16, _: u8) -> Result<ClaimResult<RowLockTransaction>, Error> {
+    /// Locks no lane, but the events.
+    async fn claim(&mut self, limits: Limits) -> Result<Claim<RowLockTransaction>, Error> {
+        const FAILURE: &str = "failed to read the outbox";
         let once_published = self.once_published;
-        let mut transaction = self.pool.begin().await.map_err(failed("failed to scan the outbox"))?;
-        let pending: bool = sqlx::query_scalar(
-            "select exists (select from outbox where published_at is null and parked_at is null
-                                                 and available_at <= clock_timestamp())",
-        )
-        .fetch_one(&mut *transaction)
-        .await
-        .map_err(failed("failed to scan the outbox"))?;
-        if !pending {
-            transaction.rollback().await.map_err(failed("failed to scan the outbox"))?;
-            return Ok(ClaimResult::Idle);
-        }
-        // Rows that another relay holds cannot be told from none.
-        let transaction = RowLockTransaction { transaction, once_published };
-        Ok(ClaimResult::Lanes { lanes: vec![0], others: true, transaction })
-    }
-}
-
-impl OutboxTransaction for RowLockTransaction {
-    async fn claimable(&mut self, _: &[i16], _: i64) -> Result<Vec<ClaimedEvent>, Error> {
+        let mut transaction = self.pool.begin().await.map_err(failed(FAILURE))?;
         let rows = sqlx::query(
             "select seq, lane, aggregate_id, event_id, event_type, payload::text, headers ->> 'traceparent', created_at,
                  attempts > 0
              from outbox where published_at is null and parked_at is null and available_at <= clock_timestamp()
-             order by seq limit 500 for update skip locked",
+             order by seq limit $1 for update skip locked",
         )
-        .fetch_all(&mut *self.transaction)
+        .bind(i32::from(limits.batch))
+        .fetch_all(&mut *transaction)
         .await
-        .map_err(failed("failed to read the outbox"))?;
-        rows.iter().map(claimed).collect::<Result<_, _>>().map_err(failed("failed to read the outbox"))
+        .map_err(failed(FAILURE))?;
+        let events: Vec<_> = rows.iter().map(claimed).collect::<Result<_, _>>().map_err(failed(FAILURE))?;
+        if events.is_empty() {
+            // Rows that another relay holds cannot be told from none.
+            transaction.rollback().await.map_err(failed(FAILURE))?;
+            return Ok(Claim::Idle);
+        }
+        Ok(Claim::Events {
+            events,
+            more: true,
+            transaction: RowLockTransaction { transaction, once_published },
+        })
     }
+}
 
+impl OutboxTransaction for RowLockTransaction {
     async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
         outbox::try_write(&mut self.transaction, event.seq).await
     }
 
-    async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
+    async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
+        outbox::mark_refused(&mut self.transaction, refused).await
+    }
+
+    async fn commit(mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         if self.once_published == OncePublished::Mark {
-            return outbox::mark_published(&mut self.transaction, confirmed).await;
+            return outbox::mark_published_and_commit(self.transaction, confirmed).await;
         }
         let seqs: Vec<_> = confirmed.iter().map(|event| event.seq).collect();
         sqlx::query("delete from outbox where seq = any($1)")
@@ -90,14 +89,6 @@ impl OutboxTransaction for RowLockTransaction {
             .execute(&mut *self.transaction)
             .await
             .map_err(failed("failed to delete what was published"))?;
-        Ok(())
-    }
-
-    async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
-        outbox::mark_refused(&mut self.transaction, refused).await
-    }
-
-    async fn commit(self) -> Result<(), Error> {
         self.transaction.commit().await.map_err(failed("failed to commit the marks"))
     }
 }

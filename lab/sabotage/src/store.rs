@@ -6,7 +6,7 @@ use database::Pool;
 use messaging::Refusal;
 use outbox::{
     Error, PostgresStore, PostgresTransaction, RelayOptions,
-    store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
+    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
 };
 
 use crate::{
@@ -42,62 +42,44 @@ static CURSOR: AtomicI64 = AtomicI64::new(0);
 impl Store for LabStore {
     type Transaction<'store> = LabTransaction<'store>;
 
-    async fn claim_lanes(
-        &mut self,
-        first_lane: i16,
-        max_lanes: u8,
-    ) -> Result<ClaimResult<LabTransaction<'_>>, Error> {
-        match self {
-            Self::Postgres(store, sabotage) => {
-                let claimed = store.claim_lanes(first_lane, max_lanes).await?;
-                Ok(wrap(claimed, |transaction| LabTransaction::Postgres(transaction, *sabotage)))
-            }
-            Self::RowLocks(store) => {
-                Ok(wrap(store.claim_lanes(first_lane, max_lanes).await?, LabTransaction::RowLocks))
+    async fn claim(&mut self, limits: Limits) -> Result<Claim<LabTransaction<'_>>, Error> {
+        let (store, sabotage) = match self {
+            Self::Postgres(store, sabotage) => (store, *sabotage),
+            Self::RowLocks(store) => return Ok(wrap(store.claim(limits).await?, LabTransaction::RowLocks)),
+        };
+        let claimed = store.claim(limits).await?;
+        let mut claimed = wrap(claimed, |transaction| LabTransaction::Postgres(transaction, sabotage));
+        if let Claim::Events { events, .. } = &mut claimed
+            && sabotage == Some(Sabotage::CursorOverSeq)
+        {
+            // Sequence numbers are drawn before the commit, so one that commits late is behind the cursor for good.
+            let cursor = CURSOR.load(Ordering::SeqCst);
+            events.retain(|event| event.seq > cursor);
+            CURSOR.fetch_max(events.last().map_or(0, |event| event.seq), Ordering::SeqCst);
+            if events.is_empty() {
+                return Ok(Claim::Busy);
             }
         }
+        Ok(claimed)
     }
 }
 
-fn wrap<T, U>(result: ClaimResult<T>, wrap: impl FnOnce(T) -> U) -> ClaimResult<U> {
-    match result {
-        ClaimResult::Lanes { lanes, others, transaction } => {
-            ClaimResult::Lanes { lanes, others, transaction: wrap(transaction) }
+fn wrap<T, U>(claim: Claim<T>, wrap: impl FnOnce(T) -> U) -> Claim<U> {
+    match claim {
+        Claim::Events { events, more, transaction } => {
+            Claim::Events { events, more, transaction: wrap(transaction) }
         }
-        ClaimResult::Busy => ClaimResult::Busy,
-        ClaimResult::Idle => ClaimResult::Idle,
+        Claim::Busy => Claim::Busy,
+        Claim::Idle => Claim::Idle,
     }
 }
 
 impl OutboxTransaction for LabTransaction<'_> {
-    async fn claimable(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<ClaimedEvent>, Error> {
-        match self {
-            Self::Postgres(transaction, sabotage) => {
-                let mut claimed = transaction.claimable(lanes, per_lane).await?;
-                if *sabotage == Some(Sabotage::CursorOverSeq) {
-                    // Sequence numbers are drawn before the commit, so one that commits late is behind the cursor for good.
-                    let cursor = CURSOR.load(Ordering::SeqCst);
-                    claimed.retain(|event| event.seq > cursor);
-                    CURSOR.fetch_max(claimed.last().map_or(0, |event| event.seq), Ordering::SeqCst);
-                }
-                Ok(claimed)
-            }
-            Self::RowLocks(transaction) => transaction.claimable(lanes, per_lane).await,
-        }
-    }
-
     async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
         match self {
             Self::Postgres(_, Some(Sabotage::FailedMarksIgnored)) => Ok(()),
             Self::Postgres(transaction, _) => transaction.try_write(event).await,
             Self::RowLocks(transaction) => transaction.try_write(event).await,
-        }
-    }
-
-    async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
-        match self {
-            Self::Postgres(transaction, _) => transaction.mark_published(confirmed).await,
-            Self::RowLocks(transaction) => transaction.mark_published(confirmed).await,
         }
     }
 
@@ -108,10 +90,10 @@ impl OutboxTransaction for LabTransaction<'_> {
         }
     }
 
-    async fn commit(self) -> Result<(), Error> {
+    async fn commit(self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         match self {
-            Self::Postgres(transaction, _) => transaction.commit().await,
-            Self::RowLocks(transaction) => transaction.commit().await,
+            Self::Postgres(transaction, _) => transaction.commit(confirmed).await,
+            Self::RowLocks(transaction) => transaction.commit(confirmed).await,
         }
     }
 }

@@ -1,9 +1,9 @@
 use std::time::{Duration, SystemTime};
 
-use messaging::{Outgoing, Refusal};
+use messaging::{LANES, Outgoing, Refusal};
 use outbox::{
     Error, MAX_NACKED_ATTEMPTS, RETRY_SECONDS,
-    store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
+    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
 };
 
 use crate::{
@@ -23,6 +23,8 @@ pub(crate) struct MemoryStore {
     filter: ClaimFilter,
     /// Only for the mutant that continues reading after the last `seq` it read.
     cursor: i64,
+    /// The lane at which the next claim begins its search.
+    first_lane: i16,
 }
 
 impl MemoryStore {
@@ -31,7 +33,7 @@ impl MemoryStore {
             includes_uncommitted: process.world.is(Mutant::DirtyRead),
             ignores_older: process.world.is(Mutant::OlderEventIgnored),
         };
-        Self { process, filter, cursor: 0 }
+        Self { process, filter, cursor: 0, first_lane: 0 }
     }
 }
 
@@ -49,11 +51,7 @@ fn failed(what: &'static str) -> impl FnOnce(InjectedFault) -> Error {
 impl Store for MemoryStore {
     type Transaction<'store> = MemoryTransaction<'store>;
 
-    async fn claim_lanes(
-        &mut self,
-        first_lane: i16,
-        max_lanes: u8,
-    ) -> Result<ClaimResult<MemoryTransaction<'_>>, Error> {
+    async fn claim(&mut self, limits: Limits) -> Result<Claim<MemoryTransaction<'_>>, Error> {
         let process = self.process.clone();
         let claim = process.fault_point("claim lanes", &[Fault::DatabaseError]).await;
         claim.map_err(failed("failed to claim lanes"))?;
@@ -61,7 +59,7 @@ impl Store for MemoryStore {
             let mut state = process.world.lock();
             let state = &mut *state;
             state.outbox.end_idle_sessions(state.now);
-            state.outbox.claimable_lanes(state.now, self.filter, first_lane)
+            state.outbox.claimable_lanes(state.now, self.filter, self.first_lane)
         };
         // The statement's snapshot is older than its locks: what it selected may be published by now.
         process.scheduling_point("lock lanes").await;
@@ -74,9 +72,9 @@ impl Store for MemoryStore {
             if !locks_rows {
                 lanes.retain(|lane| state.outbox.is_free(*lane));
             }
-            lanes.truncate(max_lanes.into());
+            lanes.truncate(limits.lanes.into());
             if lanes.is_empty() {
-                return Ok(if claimable > 0 { ClaimResult::Busy } else { ClaimResult::Idle });
+                return Ok(if claimable > 0 { Claim::Busy } else { Claim::Idle });
             }
             let id = state.outbox.next_session;
             state.outbox.next_session += 1;
@@ -92,10 +90,19 @@ impl Store for MemoryStore {
             state.outbox.sessions.insert(id, session);
             id
         };
+        self.first_lane = lanes.last().map_or(0, |lane| (lane + 1) % LANES);
         // From here on, dropping the transaction releases the locks.
-        let transaction = MemoryTransaction { store: self, session, ended: false };
+        let mut transaction = MemoryTransaction { store: self, session, ended: false };
         process.scheduling_point("after locking lanes").await;
-        Ok(ClaimResult::Lanes { others: lanes.len() < claimable, lanes, transaction })
+        let per_lane = (usize::from(limits.batch) / lanes.len()).max(1);
+        let events = transaction.claimable(&lanes, per_lane).await?;
+        if events.is_empty() {
+            transaction.end();
+            return Ok(Claim::Busy);
+        }
+        let is_full = |lane| events.iter().filter(|event| event.lane == lane).count() >= per_lane;
+        let more = lanes.len() < claimable || lanes.iter().any(|lane| is_full(*lane));
+        Ok(Claim::Events { events, more, transaction })
     }
 }
 
@@ -119,21 +126,7 @@ impl MemoryTransaction<'_> {
         }
     }
 
-    fn end(&mut self) -> Option<Session> {
-        self.ended = true;
-        let mut state = self.store.process.world.lock();
-        state.claimed.remove(&self.store.process.actor);
-        state.outbox.sessions.remove(&self.session)
-    }
-}
-
-impl OutboxTransaction for MemoryTransaction<'_> {
-    async fn try_write(&mut self, _: &ClaimedEvent) -> Result<(), Error> {
-        self.store.process.world.lock().reach(Sometimes::WriteTriedAfterFailedMarks);
-        self.statement("try to write", "failed to write after failed marks").await
-    }
-
-    async fn claimable(&mut self, lanes: &[i16], per_lane: i64) -> Result<Vec<ClaimedEvent>, Error> {
+    async fn claimable(&mut self, lanes: &[i16], per_lane: usize) -> Result<Vec<ClaimedEvent>, Error> {
         self.statement("read claimable events", "failed to read claimable events").await?;
         let process = self.store.process.clone();
         let claimed = {
@@ -145,7 +138,6 @@ impl OutboxTransaction for MemoryTransaction<'_> {
                 vec![]
             };
             let after = if process.world.is(Mutant::CursorOverSeq) { self.store.cursor } else { 0 };
-            let per_lane = usize::try_from(per_lane).unwrap_or(usize::MAX);
             let mut claimed = Vec::new();
             for lane in lanes {
                 let claimable = state.outbox.claimable(state.now, self.store.filter);
@@ -201,6 +193,20 @@ impl OutboxTransaction for MemoryTransaction<'_> {
         Ok(())
     }
 
+    fn end(&mut self) -> Option<Session> {
+        self.ended = true;
+        let mut state = self.store.process.world.lock();
+        state.claimed.remove(&self.store.process.actor);
+        state.outbox.sessions.remove(&self.session)
+    }
+}
+
+impl OutboxTransaction for MemoryTransaction<'_> {
+    async fn try_write(&mut self, _: &ClaimedEvent) -> Result<(), Error> {
+        self.store.process.world.lock().reach(Sometimes::WriteTriedAfterFailedMarks);
+        self.statement("try to write", "failed to write after failed marks").await
+    }
+
     async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
         self.statement("mark events as refused", "failed to mark events as refused").await?;
         for (event, refusal) in refused {
@@ -223,8 +229,11 @@ impl OutboxTransaction for MemoryTransaction<'_> {
         Ok(())
     }
 
-    async fn commit(mut self) -> Result<(), Error> {
+    async fn commit(mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         const FAILURE: &str = "failed to commit the marks";
+        if !confirmed.is_empty() {
+            self.mark_published(confirmed).await?;
+        }
         self.statement("commit the marks", FAILURE).await?;
         let process = self.store.process.clone();
         let commit = process.fault_point("while committing the marks", &[Fault::CommitLost]).await;

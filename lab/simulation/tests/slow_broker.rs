@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal};
 use outbox::{
     Error, Relay, RelayOptions, Step,
-    store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
+    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
 };
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -24,39 +24,24 @@ struct FewEvents(Vec<ClaimedEvent>);
 
 struct Session<'store> {
     pending: &'store mut Vec<ClaimedEvent>,
-    marked: usize,
     last_statement: Instant,
 }
 
 impl Store for FewEvents {
     type Transaction<'store> = Session<'store>;
 
-    async fn claim_lanes(&mut self, _: i16, _: u8) -> Result<ClaimResult<Session<'_>>, Error> {
+    async fn claim(&mut self, _: Limits) -> Result<Claim<Session<'_>>, Error> {
         if self.0.is_empty() {
-            return Ok(ClaimResult::Idle);
+            return Ok(Claim::Idle);
         }
-        let session = Session { pending: &mut self.0, marked: 0, last_statement: Instant::now() };
-        Ok(ClaimResult::Lanes { lanes: vec![0], others: false, transaction: session })
+        let events = self.0.clone();
+        let transaction = Session { pending: &mut self.0, last_statement: Instant::now() };
+        Ok(Claim::Events { events, more: false, transaction })
     }
 }
 
 impl OutboxTransaction for Session<'_> {
-    async fn claimable(&mut self, _: &[i16], _: i64) -> Result<Vec<ClaimedEvent>, Error> {
-        Ok(self.pending.clone())
-    }
-
     async fn try_write(&mut self, _: &ClaimedEvent) -> Result<(), Error> {
-        Ok(())
-    }
-
-    async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
-        if self.last_statement.elapsed() > IDLE_LIMIT {
-            return Err(Error::new(
-                "failed to mark events as published",
-                "terminating connection due to idle-in-transaction timeout",
-            ));
-        }
-        self.marked = confirmed.len();
         Ok(())
     }
 
@@ -67,8 +52,14 @@ impl OutboxTransaction for Session<'_> {
         Ok(())
     }
 
-    async fn commit(self) -> Result<(), Error> {
-        self.pending.drain(..self.marked);
+    async fn commit(self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
+        if self.last_statement.elapsed() > IDLE_LIMIT {
+            return Err(Error::new(
+                "failed to mark events as published",
+                "terminating connection due to idle-in-transaction timeout",
+            ));
+        }
+        self.pending.drain(..confirmed.len());
         Ok(())
     }
 }

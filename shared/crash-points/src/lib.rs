@@ -15,16 +15,15 @@ static ARMED: AtomicBool = AtomicBool::new(false);
 static HOOK: OnceLock<Hook> = OnceLock::new();
 
 /// Every crash point, in the order in which an event passes them. A test compares this list with the sources.
-pub const ALL: [&str; 17] = [
+pub const ALL: [&str; 16] = [
     // orders: the request is read and priced, nothing is written; the order and its event are committed.
     "order-unwritten",
     "order-written",
-    // outbox: lanes are locked and events read; confirmed, not marked; marked, not committed; committed.
+    // outbox: lanes are locked and events read; confirmed, not marked; marked and committed.
     "relay-claimed",
     "batch-half-sent",
     "batch-sent",
     "relay-confirmed",
-    "relay-marked",
     "relay-committed",
     // broker and inbox: a group of deliveries is received; recorded as processed; its effects written; committed;
     // acknowledged.

@@ -1,17 +1,19 @@
+use std::collections::HashSet;
+
 use messaging::LANES;
 
 /// The lanes that a step of the relay holds, in the gauge `outbox_lane_held`, until it is dropped. A relay that waits for the
 /// broker or for the database holds its lanes all the time, so the gauge shows which events nothing else can publish
 /// meanwhile.
-pub(crate) struct HeldLanes<'a>(&'a [i16]);
+pub(crate) struct HeldLanes(HashSet<i16>);
 
 /// The values of the label. Lanes are numbered from 0.
 const NAMES: [&str; LANES as usize] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"];
 
-impl<'a> HeldLanes<'a> {
-    pub(crate) fn new(lanes: &'a [i16]) -> Self {
-        let held = Self(lanes);
+impl HeldLanes {
+    pub(crate) fn new(lanes: impl IntoIterator<Item = i16>) -> Self {
+        let held = Self(lanes.into_iter().collect());
         held.set(1.0);
         held
     }
@@ -23,7 +25,7 @@ impl<'a> HeldLanes<'a> {
     }
 }
 
-impl Drop for HeldLanes<'_> {
+impl Drop for HeldLanes {
     fn drop(&mut self) {
         self.set(0.0);
     }
@@ -40,7 +42,7 @@ mod tests {
         let recorder = PrometheusBuilder::new().build_recorder();
         let page = recorder.handle();
         metrics::with_local_recorder(&recorder, || {
-            let held = HeldLanes::new(&[3, 15]);
+            let held = HeldLanes::new([3, 15]);
             let shown = page.render();
             assert!(shown.contains("outbox_lane_held{lane=\"3\"} 1"), "{shown}");
             assert!(shown.contains("outbox_lane_held{lane=\"15\"} 1"), "{shown}");

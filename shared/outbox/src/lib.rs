@@ -13,7 +13,6 @@
 
 mod append;
 mod backlog;
-mod claim;
 mod held_lanes;
 mod mark;
 mod postgres;
@@ -25,7 +24,7 @@ mod wake;
 
 pub use append::append;
 pub use backlog::observe_backlog;
-pub use mark::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, mark_published, mark_refused, try_write};
+pub use mark::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, mark_published_and_commit, mark_refused, try_write};
 pub use postgres::{PostgresStore, PostgresTransaction};
 pub use relay::{Relay, RelayOptions, Step};
 pub use retention::retention;

@@ -1,7 +1,8 @@
 //! What the relay writes after the broker has answered, in the transaction that holds the lanes.
 
+use database::Session;
 use messaging::Refusal;
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection, Row as _, raw_sql};
 
 use crate::{Error, failed, store::ClaimedEvent};
 
@@ -15,26 +16,42 @@ pub const RETRY_SECONDS: [f64; 13] =
 /// them. Its other attempts remain for a refusal that is its own.
 pub const MAX_NACKED_ATTEMPTS: u8 = 7;
 
-/// Marks events that the broker has confirmed.
+/// Marks events that the broker has confirmed, and commits, in one message to the server. If the marks fail, PostgreSQL skips
+/// the commit.
 ///
 /// `published_at is null` matters when an operator changed the row meanwhile: their mark stands. A relay that was
 /// frozen and lost its session needs no such guard: its transaction has died with the session and marks nothing.
-pub async fn mark_published(transaction: &mut PgConnection, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
-    let seqs: Vec<_> = confirmed.iter().map(|event| event.seq).collect();
-    let rows = sqlx::query!(
-        r#"update outbox set published_at = clock_timestamp()
-           where seq = any($1) and published_at is null
-           returning event_type, extract(epoch from published_at - created_at)::float8 as "waited!""#,
-        &seqs,
-    )
-    .fetch_all(transaction)
-    .await
-    .map_err(failed("failed to mark events as published"))?;
-    for row in rows {
-        metrics::counter!("outbox_published_total", "event_type" => row.event_type).increment(1);
-        metrics::histogram!("outbox_commit_to_publish_seconds").record(row.waited);
+pub async fn mark_published_and_commit(
+    mut session: Session,
+    confirmed: &[ClaimedEvent],
+) -> Result<(), Error> {
+    // Only numbers are in it.
+    let sql = format!(
+        "update outbox set published_at = clock_timestamp()
+         where seq = any('{}') and published_at is null
+         returning event_type, extract(epoch from published_at - created_at)::double precision as waited;
+         commit",
+        array(confirmed.iter().map(|event| event.seq)),
+    );
+    let marking = async {
+        let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
+        rows.iter()
+            .map(|row| Ok((row.try_get("event_type")?, row.try_get("waited")?)))
+            .collect::<Result<Vec<(String, f64)>, sqlx::Error>>()
+    };
+    let marked = marking.await.map_err(failed("failed to mark events as published"))?;
+    session.finish();
+    for (event_type, waited) in marked {
+        metrics::counter!("outbox_published_total", "event_type" => event_type).increment(1);
+        metrics::histogram!("outbox_commit_to_publish_seconds").record(waited);
     }
     Ok(())
+}
+
+/// An array of numbers as PostgreSQL reads it.
+pub(crate) fn array(numbers: impl IntoIterator<Item = i64>) -> String {
+    let numbers: Vec<_> = numbers.into_iter().map(|number| number.to_string()).collect();
+    format!("{{{}}}", numbers.join(","))
 }
 
 /// Writes an event as it is, to the columns that a mark writes.

@@ -6,7 +6,7 @@ use std::{
 use crash_points::crash_point;
 use database::Pool;
 use events::TraceContext;
-use messaging::{Backoff, LANES, Outgoing, PublishOutcome, Publisher};
+use messaging::{Backoff, Outgoing, PublishOutcome, Publisher};
 use spans::{Kind, Span};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::{
     Error, PostgresStore, Wake,
     held_lanes::HeldLanes,
-    store::{ClaimResult, ClaimedEvent, OutboxTransaction, Store},
+    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
 };
 
 /// How much a relay claims, and how long it sleeps.
@@ -80,8 +80,6 @@ pub struct Relay<P, S = PostgresStore> {
     store: S,
     publisher: P,
     options: RelayOptions,
-    /// The lane at which the next claim begins its search.
-    first_lane: i16,
     /// Whether the last marks failed, so that what was published then will be published again.
     marks_failed: bool,
 }
@@ -96,10 +94,10 @@ impl<P: Publisher> Relay<P> {
 impl<P: Publisher, S: Store> Relay<P, S> {
     /// A relay over any outbox.
     pub fn over(store: S, publisher: P, options: RelayOptions) -> Self {
-        Self { store, publisher, options, first_lane: fastrand::i16(0..LANES), marks_failed: false }
+        Self { store, publisher, options, marks_failed: false }
     }
 
-    /// One short transaction: lock lanes, read their claimable events, publish them, mark what was confirmed, commit.
+    /// One short transaction: claim events and lock their lanes, publish them, mark what was confirmed, commit.
     ///
     /// The order matters. *Publish, then mark*: a crash in between publishes again and consumers drop the duplicate; the
     /// other way round a crash would lose the event. *The lock outlives the publishing*: while this transaction is open,
@@ -112,28 +110,15 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         if self.publisher.ready().await.is_err() {
             return Ok(Step::BrokerUnavailable);
         }
-        let (lanes, others, mut transaction) =
-            match self.store.claim_lanes(self.first_lane, self.options.lanes).await? {
-                ClaimResult::Lanes { lanes, others, transaction } => (lanes, others, transaction),
-                ClaimResult::Busy => return Ok(Step::Busy),
-                ClaimResult::Idle => return Ok(Step::Idle),
-            };
-        let _held = HeldLanes::new(&lanes);
-        // Lanes take turns: the next search begins after the last lane of this one.
-        self.first_lane = lanes.last().map_or(0, |lane| (lane + 1) % LANES);
-
+        let limits = Limits { lanes: self.options.lanes, batch: self.options.batch };
+        let (claimed, more, mut transaction) = match self.store.claim(limits).await? {
+            Claim::Events { events, more, transaction } => (events, more, transaction),
+            Claim::Busy => return Ok(Step::Busy),
+            Claim::Idle => return Ok(Step::Idle),
+        };
+        let _held = HeldLanes::new(claimed.iter().map(|event| event.lane));
         let (began, claimed_at) = (Instant::now(), SystemTime::now());
-        let lane_count = i64::try_from(lanes.len()).unwrap_or(1);
-        let per_lane = (i64::from(self.options.batch) / lane_count).max(1);
-        let claimed = transaction.claimable(&lanes, per_lane).await?;
-        if claimed.is_empty() {
-            // Another relay published these between our scan and our lock.
-            transaction.commit().await?;
-            return Ok(Step::Busy);
-        }
         crash_point("relay-claimed");
-        // A lane may hold more than was read of it.
-        let more = others || lanes.iter().any(|lane| claimed_in(*lane, &claimed) >= per_lane);
         let all = claimed.len();
         // A full disk lets lanes be locked, and refuses marks: each step would publish the same events once more.
         if self.marks_failed
@@ -146,11 +131,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         let Answers { confirmed, unknown } =
             publish(&mut self.publisher, &mut transaction, claimed, began).await?;
         crash_point("relay-confirmed");
-        if !confirmed.is_empty() {
-            transaction.mark_published(&confirmed).await?;
-        }
-        crash_point("relay-marked");
-        transaction.commit().await?;
+        transaction.commit(&confirmed).await?;
         self.marks_failed = false;
         crash_point("relay-committed");
         record_waits(&confirmed, claimed_at);
@@ -206,10 +187,6 @@ impl<P: Publisher, S: Store> Relay<P, S> {
             }
         }
     }
-}
-
-fn claimed_in(lane: i16, claimed: &[ClaimedEvent]) -> i64 {
-    claimed.iter().map(|event| i64::from(event.lane == lane)).sum()
 }
 
 /// Logs once when the database stops answering, and once when it answers again.

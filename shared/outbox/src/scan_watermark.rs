@@ -38,16 +38,14 @@ pub(crate) struct ScanWatermark {
     full_scan_interval: Duration,
 }
 
-/// One scan: where it reads, how long its statements take, and what became of the events it found.
+/// One scan: where it reads, how long it takes, and what became of the events it found.
 #[derive(Debug)]
 pub(crate) struct Scan<'watermark> {
     watermark: &'watermark mut ScanWatermark,
     from: [i64; LANE_COUNT],
     /// The lanes that this scan reads from their beginning.
     is_full: [bool; LANE_COUNT],
-    took: Duration,
     claimed: Vec<(i16, i64)>,
-    published: HashSet<i64>,
 }
 
 impl ScanWatermark {
@@ -64,24 +62,17 @@ impl ScanWatermark {
         let now = Instant::now();
         let is_full = self.next_full_scan.map(|at| at <= now);
         let from = array::from_fn(|lane| if is_full[lane] { 0 } else { self.scan_from[lane] });
-        Scan {
-            watermark: self,
-            from,
-            is_full,
-            took: Duration::ZERO,
-            claimed: vec![],
-            published: HashSet::new(),
-        }
+        Scan { watermark: self, from, is_full, claimed: vec![] }
     }
 }
 
 impl Scan<'_> {
-    /// The `seq` after which each lane is read: the same for all statements of the scan.
+    /// The `seq` after which each lane is read.
     pub(crate) fn from(&self) -> [i64; LANE_COUNT] {
         self.from
     }
 
-    /// Runs a statement of this scan and records how long it took. `read` names the lanes that it has read; none means
+    /// Runs the statement of this scan and records how long it took. `read` names the lanes that it has read; none means
     /// all. A statement that failed counts as one that read all: repeated at once, it would fail for the same reason.
     pub(crate) async fn time<T>(
         &mut self,
@@ -95,9 +86,8 @@ impl Scan<'_> {
     }
 
     fn statement_took(&mut self, lanes: &[i16], took: Duration) {
-        self.took += took;
         let (now, interval) = (Instant::now(), self.watermark.full_scan_interval);
-        let pause = (self.took * PAUSE_FACTOR).min(interval * MAX_PAUSE_FACTOR);
+        let pause = (took * PAUSE_FACTOR).min(interval * MAX_PAUSE_FACTOR);
         for lane in (0..LANE_COUNT).filter(|lane| self.is_full[*lane]) {
             let was_read = lanes.is_empty() || lanes.iter().any(|read| usize::try_from(*read) == Ok(lane));
             // A lane that was locked out of this scan is due for a full one soon, but not in every step if each takes long.
@@ -113,10 +103,6 @@ impl Scan<'_> {
         self.claimed.extend(events.iter().map(|event| (event.lane, event.seq)));
     }
 
-    pub(crate) fn published(&mut self, events: &[ClaimedEvent]) {
-        self.published.extend(events.iter().map(|event| event.seq));
-    }
-
     /// A refused event becomes claimable again below events that are published meanwhile: scan in full next time.
     pub(crate) fn refused(&mut self) {
         self.watermark.next_full_scan = [Instant::now(); LANE_COUNT];
@@ -126,8 +112,9 @@ impl Scan<'_> {
     ///
     /// The last published event decides, not the highest ever published: when an operator has a hundred thousand old
     /// events published again, the first full scan finds the first few hundred, and the next scans must continue there.
-    pub(crate) fn committed(self) {
-        let Self { watermark, claimed, published, .. } = self;
+    pub(crate) fn committed(self, published: impl IntoIterator<Item = i64>) {
+        let Self { watermark, claimed, .. } = self;
+        let published: HashSet<_> = published.into_iter().collect();
         for (lane, seq) in claimed {
             let Some(lane) = usize::try_from(lane).ok().filter(|lane| *lane < LANE_COUNT) else { continue };
             if published.contains(&seq) {
@@ -156,8 +143,7 @@ mod tests {
         let mut scan = watermark.start_scan();
         scan.statement_took(&[], Duration::from_millis(1));
         scan.claimed.extend([(0, 9000), (1, 9000)]);
-        scan.published.insert(9000);
-        scan.committed();
+        scan.committed([9000]);
         assert_eq!(watermark.start_scan().from[..2], [4000, 4000]);
         watermark
     }
@@ -172,8 +158,7 @@ mod tests {
         advance(INTERVAL).await;
         let mut full = watermark.start_scan();
         assert_eq!(full.from[0], 0, "a quick one is due again after three seconds");
-        full.statement_took(&[], Duration::from_millis(400));
-        full.statement_took(&[0, 1], Duration::from_millis(600));
+        full.statement_took(&[0, 1], Duration::from_secs(1));
         advance(Duration::from_secs(19)).await;
         let mut partial = watermark.start_scan();
         assert_eq!(partial.from[0], 4000, "one that took a second is not");

@@ -22,20 +22,29 @@ pub struct ClaimedEvent {
     pub message: Outgoing,
 }
 
+/// How much one claim takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The most lanes that are locked, 1 to 16.
+    pub lanes: u8,
+    /// The most events that are read, shared evenly by the locked lanes.
+    pub batch: u16,
+}
+
 /// What a claim found.
 #[derive(Debug)]
-pub enum ClaimResult<T> {
-    /// These lanes are locked while the transaction lives, and each had a claimable event.
-    Lanes {
-        lanes: Vec<i16>,
-        /// Whether other lanes had one too: held by another relay, or more than were asked for.
-        others: bool,
+pub enum Claim<T> {
+    /// Nothing is claimable.
+    Idle,
+    /// Other relays hold what is claimable, or have just published it.
+    Busy,
+    /// Claimable events in the order of `seq`. Their lanes are locked while the transaction lives.
+    Events {
+        events: Vec<ClaimedEvent>,
+        /// Whether there may be others: in lanes that are not locked here, or behind these.
+        more: bool,
         transaction: T,
     },
-    /// Events are claimable, in lanes that other relays hold.
-    Busy,
-    /// No event is claimable.
-    Idle,
 }
 
 /// An outbox, as a relay sees it.
@@ -44,34 +53,19 @@ pub trait Store: Send {
     where
         Self: 'store;
 
-    /// Locks up to `max_lanes` lanes that have claimable events, beginning the search at `first_lane`. Does not wait for
-    /// lanes that are locked by others.
-    fn claim_lanes(
+    /// Locks lanes that have claimable events, and reads these. Does not wait for lanes that others hold. An event is not
+    /// claimable while an older one of its aggregate backs off or is parked.
+    fn claim(
         &mut self,
-        first_lane: i16,
-        max_lanes: u8,
-    ) -> impl Future<Output = Result<ClaimResult<Self::Transaction<'_>>, Error>> + Send;
+        limits: Limits,
+    ) -> impl Future<Output = Result<Claim<Self::Transaction<'_>>, Error>> + Send;
 }
 
 /// An open transaction that holds lanes. Its marks become true together at [`commit`](Self::commit). If it is dropped or
 /// its owner dies, none does, and the lanes are free either way.
 pub trait OutboxTransaction: Send {
-    /// Reads the claimable events of the lanes held, at most `per_lane` from each, in order. An event is not claimable
-    /// while an older one of its aggregate backs off or is parked.
-    fn claimable(
-        &mut self,
-        lanes: &[i16],
-        per_lane: i64,
-    ) -> impl Future<Output = Result<Vec<ClaimedEvent>, Error>> + Send;
-
     /// Writes an event as it is: whether marks can be written.
     fn try_write(&mut self, event: &ClaimedEvent) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Marks events that the broker has confirmed.
-    fn mark_published(
-        &mut self,
-        confirmed: &[ClaimedEvent],
-    ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Records which events the broker has refused, and why: when to try each again, or that it is parked.
     fn mark_refused(
@@ -79,5 +73,6 @@ pub trait OutboxTransaction: Send {
         refused: &[(ClaimedEvent, Refusal)],
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    fn commit(self) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Marks the events that the broker has confirmed, and commits.
+    fn commit(self, confirmed: &[ClaimedEvent]) -> impl Future<Output = Result<(), Error>> + Send;
 }

@@ -7,7 +7,6 @@ mod baselines;
 mod bench_database;
 mod benchmark;
 mod claim;
-mod claim_sql;
 mod compare;
 mod comparison;
 mod conditions;

@@ -9,10 +9,15 @@ use std::{
 };
 
 use messaging::{PublishOutcome, Refusal, lane};
-use outbox::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, Relay, RelayOptions, Step};
+use outbox::{
+    MAX_NACKED_ATTEMPTS, PostgresStore, RETRY_SECONDS, Relay, RelayOptions, Step,
+    store::{Claim, Limits, OutboxTransaction as _, Store as _},
+};
+use sqlx::{Connection as _, PgConnection};
+use testbed::eventually;
 use uuid::Uuid;
 
-use crate::support::{EventState, Outbox, ScriptedBroker, aggregate_in_lane, event};
+use crate::support::{DEADLINE, EventState, NEVER, Outbox, ScriptedBroker, aggregate_in_lane, event};
 
 const ONE_ATTEMPT: EventState = EventState { published: false, attempts: 1, parked: false };
 
@@ -383,6 +388,67 @@ async fn events_that_no_queue_wants_do_not_hold_back_the_others() -> anyhow::Res
         assert!(matches!(step, Step::Refused | Step::Published(_) | Step::PublishedAll(_)), "{step:?}");
         steps += 1;
         assert!(steps < 400, "the good event still waits after {steps} steps");
+    }
+    Ok(())
+}
+
+/// `outbox_claimable`, which waits while another session holds the gate: an advisory lock.
+const GATED: &str = "
+    create function gate() returns boolean language sql volatile as $$
+        select pg_advisory_xact_lock_shared(1)::text is not null
+    $$;
+    alter function outbox_claimable rename to outbox_claimable_at_once;
+    create function outbox_claimable(in_lane smallint, scan_from bigint) returns setof outbox language sql stable as $$
+        select event.* from outbox_claimable_at_once(in_lane, scan_from) event where (select gate())
+    $$";
+
+/// What a claim reads has to be younger than its locks. Otherwise it returns what the last holder of a lane has just published,
+/// or overtakes what that has just refused.
+#[tokio::test]
+async fn claim_returns_nothing_that_was_published_or_refused_between_its_scan_and_its_lock()
+-> anyhow::Result<()> {
+    for refused in [false, true] {
+        let outbox = Outbox::new().await?;
+        let order = Uuid::now_v7();
+        let first = outbox.append(order, 1).await?;
+        let limits = Limits { lanes: 16, batch: 500 };
+        let mut one = PostgresStore::new(outbox.relay_pool(), NEVER);
+        let Claim::Events { events, mut transaction, .. } = one.claim(limits).await? else {
+            anyhow::bail!("nothing was claimed")
+        };
+        outbox.append(order, 2).await?;
+
+        let mut gate = PgConnection::connect(&outbox.url()).await?;
+        sqlx::raw_sql(GATED).execute(&mut gate).await?;
+        sqlx::raw_sql("select pg_advisory_lock(1)").execute(&mut gate).await?;
+        let pool = outbox.relay_pool();
+        let other = tokio::spawn(async move {
+            match PostgresStore::new(pool, NEVER).claim(limits).await? {
+                Claim::Events { events, .. } => Ok(events),
+                Claim::Busy | Claim::Idle => Ok::<_, outbox::Error>(vec![]),
+            }
+        });
+        eventually("the other claim to wait in its scan", DEADLINE, async || {
+            let waits = "select from pg_locks where locktype = 'advisory' and not granted
+                           and database = (select oid from pg_database where datname = current_database())";
+            Ok(sqlx::query(waits).fetch_optional(&outbox.pool).await?.map(drop))
+        })
+        .await?;
+        if refused {
+            let refused: Vec<_> = events.into_iter().map(|event| (event, Refusal::Unroutable)).collect();
+            transaction.mark_refused(&refused).await?;
+            transaction.commit(&[]).await?;
+            let wait = "update outbox set available_at = clock_timestamp() + interval '1 minute' where event_id = $1";
+            sqlx::query(wait).bind(first).execute(&outbox.pool).await?;
+        } else {
+            transaction.commit(&events).await?;
+        }
+        sqlx::raw_sql("select pg_advisory_unlock(1)").execute(&mut gate).await?;
+        let claimed: Vec<_> = other.await??.into_iter().map(|event| event.message.id).collect();
+        assert!(!claimed.contains(&first), "refused: {refused}: the first event was claimed again");
+        if refused {
+            assert!(claimed.is_empty(), "the second event overtook the first");
+        }
     }
     Ok(())
 }

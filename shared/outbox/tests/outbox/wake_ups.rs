@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use database::{Pool, PoolKind};
 use outbox::{
     Error, PostgresStore, PostgresTransaction, Relay, RelayOptions, Wake,
-    store::{ClaimResult, Store},
+    store::{Claim, Limits, Store},
 };
 use testbed::{Forwarder, eventually};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -39,13 +39,9 @@ struct CountingStore {
 impl Store for CountingStore {
     type Transaction<'store> = PostgresTransaction<'store>;
 
-    async fn claim_lanes(
-        &mut self,
-        first_lane: i16,
-        max_lanes: u8,
-    ) -> Result<ClaimResult<PostgresTransaction<'_>>, Error> {
-        let claimed = self.store.claim_lanes(first_lane, max_lanes).await?;
-        if matches!(claimed, ClaimResult::Idle) {
+    async fn claim(&mut self, limits: Limits) -> Result<Claim<PostgresTransaction<'_>>, Error> {
+        let claimed = self.store.claim(limits).await?;
+        if matches!(claimed, Claim::Idle) {
             self.idle_scans.fetch_add(1, Ordering::Relaxed);
         }
         Ok(claimed)
