@@ -12,18 +12,17 @@ use axum::{
     http::{StatusCode, header},
     response::IntoResponse,
 };
-use axum_server::accept::NoDelayAcceptor;
 use hyper_util::rt::TokioTimer;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{Health, health::Readiness, settings};
+use crate::{Health, connection::BoundedAcceptor, health::Readiness, settings};
 
-/// How long a client may take to send a request's head, and how long a connection may be idle. A client that sends one
-/// byte a minute would otherwise keep its connection open for ever.
-const HEAD_DEADLINE: Duration = Duration::from_secs(15);
+/// How long a client may take to send a request's head, how long a connection may be idle, and how long a client may read
+/// nothing of an answer. A client that sends one byte a minute would otherwise keep its connection open for ever.
+pub(crate) const CLIENT_DEADLINE: Duration = Duration::from_secs(15);
 
 /// How long requests in progress may take to finish after the stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(6);
@@ -101,13 +100,13 @@ async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
 /// When the listener fails.
 pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) -> anyhow::Result<()> {
     let handle = axum_server::Handle::new();
-    let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).acceptor(NoDelayAcceptor::new());
+    let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).acceptor(BoundedAcceptor::new());
     server = server.http1_only();
     server
         .http_builder()
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_DEADLINE)
+        .header_read_timeout(CLIENT_DEADLINE)
         .max_buf_size(MAX_HEAD_BYTES);
     // With the peer's address, because the admin API logs it.
     let serving = server.serve(app.into_make_service_with_connect_info::<SocketAddr>());

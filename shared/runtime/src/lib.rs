@@ -7,6 +7,7 @@
 //! - [`Supervisor`]: runs the tasks of the process; if one ends early, the process ends.
 
 pub mod body;
+mod connection;
 mod health;
 pub mod http;
 mod log_writer;

@@ -111,9 +111,10 @@ impl Drop for Orders {
     }
 }
 
-/// A command for the binary under test, without the settings of the surrounding shell.
+/// A command for the binary under test, without the settings of the surrounding shell. `OPEN_FILES` limits its files.
 pub(crate) fn command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_orders"));
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n ${OPEN_FILES:-4096}; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_orders")]);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ORDERS_")) {
         command.env_remove(name);
     }
