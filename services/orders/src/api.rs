@@ -39,7 +39,8 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(8);
                        RFC 3339 in UTC.\n\nEvery error is a problem document (RFC 9457): programs decide by its \
                        `type`, which does not change. Besides the problems listed with each route, any other path is \
                        answered with 404 and `urn:shop:problem:not-found`, any other method with 405, `Allow` and \
-                       `urn:shop:problem:method-not-allowed`. An order's events are described in \
+                       `urn:shop:problem:method-not-allowed`, and what a web page of another site sends, except GET, with \
+                       403 and `urn:shop:problem:foreign-page`. An order's events are described in \
                        [asyncapi.json](/asyncapi.json).",
         license(name = "MIT OR Apache-2.0"),
     ),

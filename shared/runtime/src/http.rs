@@ -10,6 +10,7 @@ use axum::{
     Json, Router,
     extract::State,
     http::{StatusCode, header},
+    middleware,
     response::IntoResponse,
 };
 use hyper_util::rt::TokioTimer;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{Health, connection::BoundedAcceptor, health::Readiness, settings};
+use crate::{Health, connection::BoundedAcceptor, foreign_page, health::Readiness, settings};
 
 /// How long a client may take to send a request's head, how long a connection may be idle, and how long a client may read
 /// nothing of an answer. A client that sends one byte a minute would otherwise keep its connection open for ever.
@@ -94,7 +95,7 @@ async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, EXPOSITION)], observed.metrics.render())
 }
 
-/// Serves until `stop`, then lets requests in progress finish, up to a deadline.
+/// Serves `app` to all but pages of other sites, until `stop`. Then lets requests in progress finish, up to a deadline.
 ///
 /// # Errors
 /// When the listener fails.
@@ -108,6 +109,7 @@ pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) 
         .timer(TokioTimer::new())
         .header_read_timeout(CLIENT_DEADLINE)
         .max_buf_size(MAX_HEAD_BYTES);
+    let app = app.layer(middleware::from_fn(foreign_page::refuse));
     // With the peer's address, because the admin API logs it.
     let serving = server.serve(app.into_make_service_with_connect_info::<SocketAddr>());
     tokio::pin!(serving);

@@ -8,6 +8,7 @@
 
 pub mod body;
 mod connection;
+mod foreign_page;
 mod health;
 pub mod http;
 mod log_writer;
