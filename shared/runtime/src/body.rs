@@ -23,7 +23,7 @@ const MAX_DISCARDED_BYTES: usize = 4 * 1024 * 1024;
 
 /// Reads the whole body of a request before anything else is done for it. A layer around the limit of concurrent requests:
 /// inside it, a few hundred clients that send a byte a second would take all places from the others.
-pub async fn read_body(request: Request, next: Next) -> Response {
+pub(crate) async fn read_body(request: Request, next: Next) -> Response {
     let (parts, mut body) = request.into_parts();
     let announced =
         parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());

@@ -8,6 +8,7 @@ use std::{
 
 use axum::{
     Json, Router,
+    error_handling::HandleErrorLayer,
     extract::State,
     http::{StatusCode, header},
     middleware,
@@ -16,10 +17,17 @@ use axum::{
 use hyper_util::rt::TokioTimer;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
+use tower::{
+    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed::LoadShedLayer, timeout::TimeoutLayer,
+};
+use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{Health, connection::BoundedAcceptor, foreign_page, health::Readiness, settings};
+use crate::{
+    Health, body::read_body, connection::BoundedAcceptor, foreign_page, health::Readiness,
+    problem::limit_error, settings,
+};
 
 /// How long a client may take to send a request's head, how long a connection may be idle, and how long a client may read
 /// nothing of an answer. A client that sends one byte a minute would otherwise keep its connection open for ever.
@@ -93,6 +101,23 @@ async fn readyz(State(observed): State<Observed>) -> (StatusCode, Json<Readiness
 )]
 async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, EXPOSITION)], observed.metrics.render())
+}
+
+/// Bounds what the requests to `routes` use: each has its body before it counts, at most `max` are in progress, each for
+/// `deadline`. A panic is an answer.
+pub fn limited<S: Clone + Send + Sync + 'static>(
+    routes: Router<S>,
+    max: usize,
+    deadline: Duration,
+) -> Router<S> {
+    let limits = ServiceBuilder::new()
+        .layer(CatchPanicLayer::new())
+        .layer(middleware::from_fn(read_body))
+        .layer(HandleErrorLayer::new(limit_error))
+        .layer(LoadShedLayer::new())
+        .layer(GlobalConcurrencyLimitLayer::new(max))
+        .layer(TimeoutLayer::new(deadline));
+    routes.fallback(|| async { StatusCode::NOT_FOUND }).layer(limits)
 }
 
 /// Serves `app` to all but pages of other sites, until `stop`. Then lets requests in progress finish, up to a deadline.

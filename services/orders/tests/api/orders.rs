@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use sqlx::{Connection as _, PgConnection, PgPool};
+use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use crate::support::{DEADLINE, Orders, order};
@@ -149,7 +149,7 @@ async fn health_and_metrics_show_the_unavailable_broker_and_orders_are_accepted(
 #[tokio::test]
 async fn routes_answer_503_until_the_database_is_migrated() -> anyhow::Result<()> {
     let database = testbed::database().await?;
-    let admin = PgPool::connect(&database.admin_url()).await?;
+    let mut admin = PgConnection::connect(&database.admin_url()).await?;
     // The migration that creates this table waits.
     let mut migrating = admin.begin().await?;
     sqlx::query("create table orders.orders ()").execute(&mut *migrating).await?;
