@@ -2,18 +2,13 @@
 
 use std::time::Duration;
 
-use axum::{Router, error_handling::HandleErrorLayer, http::StatusCode, middleware};
+use axum::{Router, middleware};
 use runtime::{
-    body::read_body,
-    problem::{Problem, complete, limit_error},
+    http::limited,
+    problem::{Problem, complete},
 };
-use tower::{
-    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed::LoadShedLayer, timeout::TimeoutLayer,
-};
-use tower_http::{
-    catch_panic::CatchPanicLayer,
-    request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer},
-};
+use tower::ServiceBuilder;
+use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
 use utoipa::{
     OpenApi,
     openapi::{
@@ -39,7 +34,8 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(8);
                        RFC 3339 in UTC.\n\nEvery error is a problem document (RFC 9457): programs decide by its \
                        `type`, which does not change. Besides the problems listed with each route, any other path is \
                        answered with 404 and `urn:shop:problem:not-found`, any other method with 405, `Allow` and \
-                       `urn:shop:problem:method-not-allowed`. An order's events are described in \
+                       `urn:shop:problem:method-not-allowed`, and what a web page of another site sends, except GET, with \
+                       403 and `urn:shop:problem:foreign-page`. An order's events are described in \
                        [asyncapi.json](/asyncapi.json).",
         license(name = "MIT OR Apache-2.0"),
     ),
@@ -97,13 +93,6 @@ fn add_common_headers(operation: &mut Operation) {
 /// # Errors
 /// When a document cannot be written as JSON, which does not happen with ours.
 pub fn router(state: AppState) -> serde_json::Result<Router> {
-    let guarded = ServiceBuilder::new()
-        .layer(CatchPanicLayer::new())
-        .layer(middleware::from_fn(read_body))
-        .layer(HandleErrorLayer::new(limit_error))
-        .layer(LoadShedLayer::new())
-        .layer(GlobalConcurrencyLimitLayer::new(state.max_requests.into()))
-        .layer(TimeoutLayer::new(REQUEST_DEADLINE));
     // A request gets its id and its trace first, so that the log shows what became of it; errors of the layers above have
     // become problems by then.
     let observed = ServiceBuilder::new()
@@ -111,9 +100,7 @@ pub fn router(state: AppState) -> serde_json::Result<Router> {
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(middleware::from_fn(request_context::trace))
         .layer(middleware::map_response(|response| async move { complete(response, problems::from_status) }));
-    let router = Router::from(routes())
-        .fallback(|| async { StatusCode::NOT_FOUND })
-        .layer(guarded)
+    let router = limited(routes().into(), state.max_requests.into(), REQUEST_DEADLINE)
         // Outside the limits: they use nothing that could run out.
         .merge(api_docs::routes(&openapi())?)
         .layer(observed)

@@ -35,8 +35,9 @@ pub(crate) fn routes<S: Clone + Send + Sync + 'static>(openapi: &OpenApi) -> ser
     Ok(Router::new()
         .route("/openapi.json", get(json(pretty(openapi)?)))
         .route("/asyncapi.json", get(json(ASYNCAPI.into())))
+        .route("/", get(to_page))
         // The page requests its assets relative to its own path.
-        .route("/docs", get(|| async { Redirect::to("/docs/") }))
+        .route("/docs", get(to_page))
         .route(
             "/docs/",
             get({
@@ -45,6 +46,10 @@ pub(crate) fn routes<S: Clone + Send + Sync + 'static>(openapi: &OpenApi) -> ser
             }),
         )
         .route("/docs/{*asset}", get(move |Path(name): Path<String>| async move { asset(&name, page) })))
+}
+
+async fn to_page() -> Redirect {
+    Redirect::to("/docs/")
 }
 
 /// A handler that answers with a constant document.

@@ -19,8 +19,8 @@ pub struct Settings {
     pub database_connections: u32,
 
     /// Requests at the same time; further ones are answered with 503 at once. They wait in memory for a connection, so this
-    /// bounds the memory.
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..))]
+    /// bounds the memory. Fewer than the 1024 connections of the listener.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_requests: u16,
 
     /// How long inventory and billing may take to answer, such as 15min or 2days: at least 1s. An order that has waited

@@ -7,24 +7,18 @@ use std::{
 
 use axum::{
     Router,
-    error_handling::HandleErrorLayer,
     extract::{ConnectInfo, Request, State},
-    http::{StatusCode, header},
+    http::header,
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
 use runtime::{
-    body::read_body,
     http,
-    problem::{Problem, complete, limit_error},
+    problem::{Problem, complete},
     settings,
 };
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
-use tower::{
-    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed::LoadShedLayer, timeout::TimeoutLayer,
-};
-use tower_http::catch_panic::CatchPanicLayer;
 use tracing::{Instrument, info_span};
 
 /// The shortest token, in bytes. Wrong guesses are not counted, so it has to be long.
@@ -81,17 +75,8 @@ impl AdminServer {
     /// # Errors
     /// When the listener fails.
     pub async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
-        let guarded = ServiceBuilder::new()
-            .layer(CatchPanicLayer::new())
-            .layer(middleware::from_fn(read_body))
-            .layer(HandleErrorLayer::new(limit_error))
-            .layer(LoadShedLayer::new())
-            .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS))
-            .layer(TimeoutLayer::new(REQUEST_DEADLINE));
         // The token is checked before anything else, whatever the path.
-        let app = routes
-            .fallback(|| async { StatusCode::NOT_FOUND })
-            .layer(guarded)
+        let app = http::limited(routes, MAX_REQUESTS, REQUEST_DEADLINE)
             .layer(middleware::from_fn_with_state(self.token, authorize))
             .layer(middleware::map_response(
                 |response| async move { complete(response, Problem::from_status) },

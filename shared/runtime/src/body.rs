@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use axum::{
     body::Body,
@@ -10,7 +10,7 @@ use axum::{
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::time::timeout;
 
-use crate::problem::Problem;
+use crate::{connection::InProgress, problem::Problem};
 
 /// How long a client may take to send a body.
 const BODY_DEADLINE: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const MAX_DISCARDED_BYTES: usize = 4 * 1024 * 1024;
 
 /// Reads the whole body of a request before anything else is done for it. A layer around the limit of concurrent requests:
 /// inside it, a few hundred clients that send a byte a second would take all places from the others.
-pub async fn read_body(request: Request, next: Next) -> Response {
+pub(crate) async fn read_body(request: Request, next: Next) -> Response {
     let (parts, mut body) = request.into_parts();
     let announced =
         parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -31,7 +31,14 @@ pub async fn read_body(request: Request, next: Next) -> Response {
         return too_large(body);
     }
     match timeout(BODY_DEADLINE, Limited::new(&mut body, MAX_BODY_BYTES).collect()).await {
-        Ok(Ok(read)) => next.run(Request::from_parts(parts, Body::from(read.to_bytes()))).await,
+        Ok(Ok(read)) => {
+            let in_progress: Option<InProgress> = parts.extensions.get().cloned();
+            let set = |to| in_progress.iter().for_each(|flag| flag.store(to, Relaxed));
+            set(true);
+            let response = next.run(Request::from_parts(parts, Body::from(read.to_bytes()))).await;
+            set(false);
+            response
+        }
         Ok(Err(error)) if error.is::<LengthLimitError>() => too_large(body),
         Ok(Err(error)) => Problem::unreadable_body(error.to_string()).into_response(),
         Err(_) => slow_body().into_response(),

@@ -8,22 +8,30 @@ use std::{
 
 use axum::{
     Json, Router,
+    error_handling::HandleErrorLayer,
     extract::State,
     http::{StatusCode, header},
+    middleware,
     response::IntoResponse,
 };
-use axum_server::accept::NoDelayAcceptor;
 use hyper_util::rt::TokioTimer;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
+use tower::{
+    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed::LoadShedLayer, timeout::TimeoutLayer,
+};
+use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{Health, health::Readiness, settings};
+use crate::{
+    Health, body::read_body, connection::BoundedAcceptor, foreign_page, health::Readiness,
+    problem::limit_error, settings,
+};
 
-/// How long a client may take to send a request's head, and how long a connection may be idle. A client that sends one
-/// byte a minute would otherwise keep its connection open for ever.
-const HEAD_DEADLINE: Duration = Duration::from_secs(15);
+/// How long a client may take to send a request's head, how long a connection may be idle, and how long a client may read
+/// nothing of an answer. A client that sends one byte a minute would otherwise keep its connection open for ever.
+pub(crate) const CLIENT_DEADLINE: Duration = Duration::from_secs(15);
 
 /// How long requests in progress may take to finish after the stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(6);
@@ -95,20 +103,38 @@ async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, EXPOSITION)], observed.metrics.render())
 }
 
-/// Serves until `stop`, then lets requests in progress finish, up to a deadline.
+/// Bounds what the requests to `routes` use: each has its body before it counts, at most `max` are in progress, each for
+/// `deadline`. A panic is an answer.
+pub fn limited<S: Clone + Send + Sync + 'static>(
+    routes: Router<S>,
+    max: usize,
+    deadline: Duration,
+) -> Router<S> {
+    let limits = ServiceBuilder::new()
+        .layer(CatchPanicLayer::new())
+        .layer(middleware::from_fn(read_body))
+        .layer(HandleErrorLayer::new(limit_error))
+        .layer(LoadShedLayer::new())
+        .layer(GlobalConcurrencyLimitLayer::new(max))
+        .layer(TimeoutLayer::new(deadline));
+    routes.fallback(|| async { StatusCode::NOT_FOUND }).layer(limits)
+}
+
+/// Serves `app` to all but pages of other sites, until `stop`. Then lets requests in progress finish, up to a deadline.
 ///
 /// # Errors
 /// When the listener fails.
 pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) -> anyhow::Result<()> {
     let handle = axum_server::Handle::new();
-    let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).acceptor(NoDelayAcceptor::new());
+    let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).acceptor(BoundedAcceptor::new());
     server = server.http1_only();
     server
         .http_builder()
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_DEADLINE)
+        .header_read_timeout(CLIENT_DEADLINE)
         .max_buf_size(MAX_HEAD_BYTES);
+    let app = app.layer(middleware::from_fn(foreign_page::refuse));
     // With the peer's address, because the admin API logs it.
     let serving = server.serve(app.into_make_service_with_connect_info::<SocketAddr>());
     tokio::pin!(serving);

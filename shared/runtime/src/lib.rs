@@ -7,6 +7,8 @@
 //! - [`Supervisor`]: runs the tasks of the process; if one ends early, the process ends.
 
 pub mod body;
+mod connection;
+mod foreign_page;
 mod health;
 pub mod http;
 mod log_writer;

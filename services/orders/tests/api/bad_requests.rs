@@ -362,3 +362,43 @@ async fn clients_that_send_slowly_take_no_places_from_others() -> anyhow::Result
     assert_eq!(orders.rows().await?.0, 50);
     Ok(())
 }
+
+/// A cancellation has no body, so a browser asks nobody before it sends one for any page.
+#[tokio::test]
+async fn pages_of_other_sites_can_change_nothing() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let (_, placed) = orders.post(&order()).await?;
+    let path = format!("{}/orders/{}", orders.url, placed["id"].as_str().unwrap());
+    let own = orders.url.as_str();
+    let rebound = "shop.example:8080";
+    let cancel = |headers: &[(&str, &str)]| {
+        let request = orders.client.post(format!("{path}/cancellation"));
+        headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
+    };
+    for headers in [
+        &[("sec-fetch-site", "cross-site")][..],
+        // Another port of the same host.
+        &[("sec-fetch-site", "same-site"), ("origin", "http://127.0.0.1:1")],
+        &[("origin", "https://elsewhere.example")],
+        &[("origin", "null")],
+        // DNS rebinding: browsers send no `Sec-Fetch-Site` over http.
+        &[("host", rebound), ("origin", "http://shop.example:8080")],
+    ] {
+        let answer = cancel(headers).send().await?;
+        assert_eq!(answer.status(), 403, "{headers:?}");
+        assert_eq!(answer.headers()["content-type"], "application/problem+json", "{headers:?}");
+        let answer = headers.iter().fold(orders.client.get(&path), |request, (n, v)| request.header(*n, *v));
+        let body: Value = answer.send().await?.json().await?;
+        assert_eq!(body["status"], "pending", "{headers:?}");
+    }
+    for headers in [
+        &[][..],
+        &[("host", rebound)],
+        &[("origin", own)],
+        &[("sec-fetch-site", "same-origin"), ("origin", "https://behind-a-proxy.example")],
+        &[("host", rebound), ("origin", "https://shop.example:8080")],
+    ] {
+        assert_eq!(cancel(headers).send().await?.status(), 200, "{headers:?}");
+    }
+    Ok(())
+}

@@ -30,6 +30,8 @@ fn assets(page: &str) -> Vec<&str> {
 #[tokio::test]
 async fn page_and_its_assets_come_from_the_service_and_name_no_other_host() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
+    let root = orders.client.get(&orders.url).send().await?;
+    assert_eq!((root.status().as_u16(), root.url().path()), (200, "/docs/"));
     let page = orders.client.get(format!("{}/docs", orders.url)).send().await?;
     assert_eq!((page.status().as_u16(), page.url().path()), (200, "/docs/"));
     // With this policy a browser refuses to load anything from another host.

@@ -6,6 +6,7 @@
 mod admin;
 mod bad_requests;
 mod cancellations;
+mod connections;
 mod documents;
 mod hang_ups;
 mod idempotency_keys;

@@ -145,3 +145,27 @@ async fn health_and_metrics_show_the_unavailable_broker_and_orders_are_accepted(
     })
     .await
 }
+
+#[tokio::test]
+async fn routes_answer_503_until_the_database_is_migrated() -> anyhow::Result<()> {
+    let database = testbed::database().await?;
+    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    // The migration that creates this table waits.
+    let mut migrating = admin.begin().await?;
+    sqlx::query("create table orders.orders ()").execute(&mut *migrating).await?;
+    let orders = Orders::launch(database, &[]).await?;
+    testbed::eventually("the service to listen", DEADLINE, async || {
+        Ok(orders.client.get(format!("{}/livez", orders.url)).send().await.ok())
+    })
+    .await?;
+    for path in ["/orders", "/products", "/orders/0190a1b2-0000-7000-8000-000000000001"] {
+        let answer = orders.client.get(format!("{}{path}", orders.url)).send().await?;
+        assert_eq!(answer.status(), 503, "{path}");
+        assert!(answer.headers().contains_key("retry-after"), "{path}");
+    }
+    assert_eq!(orders.post(&order()).await?.0, 503);
+    migrating.rollback().await?;
+    orders.ready().await?;
+    assert_eq!(orders.get("/orders").await?.0, 200);
+    Ok(())
+}

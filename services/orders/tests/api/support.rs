@@ -35,7 +35,13 @@ impl Orders {
     }
 
     pub(crate) async fn start_with(settings: &[(&str, &str)]) -> anyhow::Result<Self> {
-        let database = testbed::database().await?;
+        let orders = Self::launch(testbed::database().await?, settings).await?;
+        orders.ready().await?;
+        Ok(orders)
+    }
+
+    /// Does not wait until the service is ready.
+    pub(crate) async fn launch(database: TestDatabase, settings: &[(&str, &str)]) -> anyhow::Result<Self> {
         // A port that is free at this moment. With port 0 the test would not learn which port the process got.
         let address = format!("127.0.0.1:{}", testbed::free_port()?);
         let database_url = database.url("orders");
@@ -48,19 +54,17 @@ impl Orders {
         let settings: Vec<(String, String)> =
             own.iter().chain(settings).map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let process = command().envs(settings.clone()).spawn()?;
-        let orders = Self {
+        Ok(Self {
             url: format!("http://{address}"),
             client: Client::new(),
             auditor: PgPool::connect(&database.url("auditor")).await?,
             database,
             process,
             settings,
-        };
-        orders.ready().await?;
-        Ok(orders)
+        })
     }
 
-    async fn ready(&self) -> anyhow::Result<()> {
+    pub(crate) async fn ready(&self) -> anyhow::Result<()> {
         testbed::eventually("the service to be ready", DEADLINE, async || {
             let ready = self.client.get(format!("{}/readyz", self.url)).send().await?;
             Ok(ready.status().is_success().then_some(()))
@@ -111,9 +115,10 @@ impl Drop for Orders {
     }
 }
 
-/// A command for the binary under test, without the settings of the surrounding shell.
+/// A command for the binary under test, without the settings of the surrounding shell. `OPEN_FILES` limits its files.
 pub(crate) fn command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_orders"));
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n ${OPEN_FILES:-4096}; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_orders")]);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ORDERS_")) {
         command.env_remove(name);
     }

@@ -1,0 +1,79 @@
+//! Clients that hold connections: without a request, and without reading the answers.
+
+use std::{io::ErrorKind, time::Duration};
+
+use reqwest::Client;
+use sqlx::{Connection as _, PgConnection};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpSocket, TcpStream},
+};
+
+use crate::support::{DEADLINE, Orders, order};
+
+/// The 200 files leave 50 connections.
+#[tokio::test]
+async fn silent_connections_keep_neither_requests_nor_health_out() -> anyhow::Result<()> {
+    let orders = Orders::start_with(&[("OPEN_FILES", "200")]).await?;
+    let address = orders.url.trim_start_matches("http://");
+    let mut admin = PgConnection::connect(&orders.database.admin_url()).await?;
+    let mut lock = admin.begin().await?;
+    sqlx::query("lock table orders.orders").execute(&mut *lock).await?;
+    let slow = tokio::spawn(orders.client.post(format!("{}/orders", orders.url)).json(&order()).send());
+    testbed::eventually("the order to wait for the lock", DEADLINE, async || {
+        let sql =
+            "select exists (select from pg_locks where not granted and relation = 'orders.orders'::regclass)";
+        Ok(sqlx::query_scalar::<_, bool>(sql).fetch_one(&orders.auditor).await?.then_some(()))
+    })
+    .await?;
+
+    let mut silent = vec![];
+    for number in 0..300 {
+        let mut stream = TcpStream::connect(address).await?;
+        if number % 2 == 0 {
+            let _ = stream.write_all(b"POST /orders HTTP/1.1\r\nhost: x\r\n").await;
+        }
+        silent.push(stream);
+    }
+    // A connection that comes while those before it are being closed may be closed too; then a client tries again.
+    testbed::eventually("health", Duration::from_secs(5), async || {
+        let answer = Client::new().get(format!("{}/readyz", orders.url)).send().await;
+        Ok(answer.ok().filter(|answer| answer.status() == 200))
+    })
+    .await?;
+    // It was answered: its connection was not the one to close. Whether it got the lock in time is not the question.
+    lock.rollback().await?;
+    slow.await??;
+
+    // More than the service has connections to the database.
+    testbed::eventually("thirty orders at once", DEADLINE, async || {
+        let post =
+            || tokio::spawn(Client::new().post(format!("{}/orders", orders.url)).json(&order()).send());
+        let mut placed = 0;
+        for request in (0..30).map(|_| post()).collect::<Vec<_>>() {
+            placed += i32::from(request.await?.is_ok_and(|answer| answer.status() == 201));
+        }
+        Ok((placed == 30).then_some(()))
+    })
+    .await?;
+    let metrics = Client::new().get(format!("{}/metrics", orders.url)).send().await?.text().await?;
+    assert!(metrics.contains("http_connections_closed_total{reason=\"silent\"}"), "{metrics}");
+    drop(silent);
+    Ok(())
+}
+
+#[tokio::test]
+async fn connection_whose_client_reads_nothing_is_closed() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let socket = TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(4096)?;
+    let mut stream = socket.connect(orders.url.trim_start_matches("http://").parse()?).await?;
+    // Together more than the kernel buffers.
+    let request = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n";
+    stream.write_all(request.repeat(20).as_bytes()).await?;
+    // Writing finds out without reading.
+    testbed::eventually("the connection to be reset", DEADLINE, async || {
+        Ok(stream.try_write(b"G").is_err_and(|error| error.kind() != ErrorKind::WouldBlock).then_some(()))
+    })
+    .await
+}
