@@ -51,6 +51,10 @@ create index outbox_pending on outbox (lane, seq) where published_at is null and
 -- failed. Almost always empty, so it costs writers nothing.
 create index outbox_failed on outbox (aggregate_id, seq) where published_at is null and attempts > 0;
 
+-- Events that were published more than ten minutes after they were created, because of an outage, a refusal or a replay: a
+-- replay of a period finds the others by their `seq`. Empty as a rule.
+create index outbox_published_late on outbox (seq, published_at) where published_at - created_at > interval '10 minutes';
+
 -- Each row is inserted, updated once, and never again. With the default of 20 %, a million dead index entries would
 -- collect at the head of `outbox_pending` before a vacuum.
 alter table outbox set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.02);
