@@ -66,7 +66,10 @@ create table outbox_retention (
     -- Events that were published before this moment may have been erased. `demo verify` uses it to distinguish an
     -- erased event from a lost one.
     erased_before timestamptz not null default '-infinity',
-    erased bigint not null default 0
+    erased bigint not null default 0,
+    -- When the last walk over the whole table was completed, and after which key the next one continues.
+    full_walk_at timestamptz not null default clock_timestamp(),
+    full_walk_after bigint not null default 0
 );
 insert into outbox_retention default values;
 
