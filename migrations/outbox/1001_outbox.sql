@@ -97,7 +97,7 @@ analyze outbox_lanes;
 -- not claimable, and a moment later its successor not blocked any more. An event that never failed is claimable whatever
 -- its `available_at` says, for the same reason: nothing would block its successor.
 --
--- The longest back-off is five minutes. An `available_at` that is more than an hour ahead comes from a clock that has been set
+-- The longest back-off is five minutes. An `available_at` that is more than six minutes ahead comes from a clock that has been set
 -- back since, and counts as passed; the event, and all later ones of its aggregate, would wait for as long as the clock
 -- was wrong.
 --
@@ -107,13 +107,13 @@ create function outbox_claimable(in_lane smallint, scan_from bigint) returns set
     where event.lane = in_lane and event.seq > scan_from
       and event.published_at is null and event.parked_at is null
       and (event.attempts = 0 or event.available_at <= statement_timestamp()
-          or event.available_at > statement_timestamp() + interval '1 hour')
+          or event.available_at > statement_timestamp() + interval '6 minutes')
       and not exists (
           select from outbox older
           where older.aggregate_id = event.aggregate_id and older.seq < event.seq
             and older.published_at is null and older.attempts > 0
             and (older.parked_at is not null or older.available_at > statement_timestamp()
-                and older.available_at <= statement_timestamp() + interval '1 hour') offset 0)
+                and older.available_at <= statement_timestamp() + interval '6 minutes') offset 0)
       and (event.aggregate_version = 1 or not exists (
           select from outbox unread
           where unread.aggregate_id = event.aggregate_id and unread.aggregate_version < event.aggregate_version
