@@ -22,5 +22,8 @@ create table inbox_retention (
     -- Older records may have been erased: a duplicate of such an event would be applied again. `demo verify` uses it to
     -- distinguish an erased record from a missing one.
     erased_before timestamptz not null default '-infinity',
-    erased bigint not null default 0
+    erased bigint not null default 0,
+    -- When the last walk over the whole table was completed, and after which key the next one continues.
+    full_walk_at timestamptz not null default clock_timestamp(),
+    full_walk_after uuid not null default '00000000-0000-0000-0000-000000000000'
 );

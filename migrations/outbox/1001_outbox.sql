@@ -51,6 +51,10 @@ create index outbox_pending on outbox (lane, seq) where published_at is null and
 -- failed. Almost always empty, so it costs writers nothing.
 create index outbox_failed on outbox (aggregate_id, seq) where published_at is null and attempts > 0;
 
+-- Events that were published more than ten minutes after they were created, because of an outage, a refusal or a replay: a
+-- replay of a period finds the others by their `seq`. Empty as a rule.
+create index outbox_published_late on outbox (seq, published_at) where published_at - created_at > interval '10 minutes';
+
 -- Each row is inserted, updated once, and never again. With the default of 20 %, a million dead index entries would
 -- collect at the head of `outbox_pending` before a vacuum.
 alter table outbox set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.02);
@@ -62,7 +66,10 @@ create table outbox_retention (
     -- Events that were published before this moment may have been erased. `demo verify` uses it to distinguish an
     -- erased event from a lost one.
     erased_before timestamptz not null default '-infinity',
-    erased bigint not null default 0
+    erased bigint not null default 0,
+    -- When the last walk over the whole table was completed, and after which key the next one continues.
+    full_walk_at timestamptz not null default clock_timestamp(),
+    full_walk_after bigint not null default 0
 );
 insert into outbox_retention default values;
 
@@ -90,7 +97,7 @@ analyze outbox_lanes;
 -- not claimable, and a moment later its successor not blocked any more. An event that never failed is claimable whatever
 -- its `available_at` says, for the same reason: nothing would block its successor.
 --
--- The longest back-off is five minutes. An `available_at` that is more than an hour ahead comes from a clock that has been set
+-- The longest back-off is five minutes. An `available_at` that is more than six minutes ahead comes from a clock that has been set
 -- back since, and counts as passed; the event, and all later ones of its aggregate, would wait for as long as the clock
 -- was wrong.
 --
@@ -100,13 +107,13 @@ create function outbox_claimable(in_lane smallint, scan_from bigint) returns set
     where event.lane = in_lane and event.seq > scan_from
       and event.published_at is null and event.parked_at is null
       and (event.attempts = 0 or event.available_at <= statement_timestamp()
-          or event.available_at > statement_timestamp() + interval '1 hour')
+          or event.available_at > statement_timestamp() + interval '6 minutes')
       and not exists (
           select from outbox older
           where older.aggregate_id = event.aggregate_id and older.seq < event.seq
             and older.published_at is null and older.attempts > 0
             and (older.parked_at is not null or older.available_at > statement_timestamp()
-                and older.available_at <= statement_timestamp() + interval '1 hour') offset 0)
+                and older.available_at <= statement_timestamp() + interval '6 minutes') offset 0)
       and (event.aggregate_version = 1 or not exists (
           select from outbox unread
           where unread.aggregate_id = event.aggregate_id and unread.aggregate_version < event.aggregate_version

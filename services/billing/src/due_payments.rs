@@ -35,8 +35,8 @@ pub(crate) struct CalledPayment {
 /// Takes payments that are due, at most `most`, and leases them. A payment that is taken and never settled, because
 /// this process dies, is due again when its lease ends.
 ///
-/// A payment that was never taken is due whatever the clock says, and so is one whose next attempt is more than an hour
-/// ahead, which no back-off is: after the database's clock has been set back, they would wait for as long as that.
+/// A payment that was never taken is due whatever the clock says, and so is one whose next attempt is more than a minute
+/// ahead, which no lease and no back-off is: after the database's clock has been set back, they would wait for as long as that.
 ///
 /// `materialized`, because a plan may run a plain subquery once for each row that it is compared with, and its limit
 /// would then apply each time anew.
@@ -45,7 +45,7 @@ pub(crate) async fn take(pool: &Pool, most: i64, lease: Duration) -> Vec<DuePaym
         "with due as materialized (
              select id from payments
              where state in ('asked', 'refunding')
-               and (attempts = 0 or due_at <= clock_timestamp() or due_at > clock_timestamp() + interval '1 hour')
+               and (attempts = 0 or due_at <= clock_timestamp() or due_at > clock_timestamp() + interval '1 minute')
              order by due_at limit $1 for update skip locked
          )
          update payments

@@ -47,14 +47,18 @@ pub(crate) async fn write(pool: &Pool, called: Vec<CalledPayment>) -> Written {
     // A payment whose lease ended during its call is here twice, with the same answer.
     answers.sort_by_key(|answer| answer.called.payment.id);
     answers.dedup_by_key(|answer| answer.called.payment.id);
+    let may_pass = |error: &sqlx::Error| is_unavailable(error) || is_locked(error);
     let together = write_final(pool, &answers).await;
     match together {
         // One bad answer must not keep the others from being written.
-        Err(error) if answers.len() > 1 && !is_unavailable(&error) && !is_locked(&error) => {
-            let mut written = Written::default();
-            for answer in answers.chunks(1) {
-                let alone = write_final(pool, answer).await;
-                log_all(answer, alone.as_ref().err());
+        Err(error) if answers.len() > 1 && !may_pass(&error) => {
+            let (mut written, mut rest) = (Written::default(), answers.as_slice());
+            while let [_, ..] = rest {
+                let alone = write_final(pool, &rest[..1]).await;
+                // The others would wait for as long, one after the other, and the worker would take nothing meanwhile.
+                let ended = if alone.as_ref().is_err_and(may_pass) { rest.len() } else { 1 };
+                log_all(&rest[..ended], alone.as_ref().err());
+                rest = &rest[ended..];
                 let alone = alone.unwrap_or_default();
                 written.events |= alone.events;
                 written.refunds_due |= alone.refunds_due;

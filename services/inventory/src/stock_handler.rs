@@ -241,7 +241,7 @@ async fn write(
     Ok(())
 }
 
-/// Gives reserved quantities back. Sorted by SKU, like every lock here.
+/// Gives reserved quantities back. Rows are locked in the order of their SKUs, as in [`free_stock`].
 async fn give_back(
     transaction: &mut PgConnection,
     released: BTreeMap<String, i64>,
@@ -249,7 +249,10 @@ async fn give_back(
     let (skus, amounts): (Vec<_>, Vec<_>) = released.into_iter().unzip();
     sqlx::query!(
         "update stock set reserved = stock.reserved - back.amount
-         from (select * from unnest($1::text[], $2::bigint[]) as back (sku, amount) order by sku) back
+         from (
+             select sku, amount from stock join unnest($1::text[], $2::bigint[]) as back (sku, amount) using (sku)
+             order by sku for update of stock
+         ) back
          where stock.sku = back.sku",
         &skus,
         &amounts,

@@ -23,13 +23,16 @@ use crate::{
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(5);
 
+/// Counting ends there, so that its cost is bounded: each instance counts each second, and an outage leaves a million.
+const MAX_COUNTED: i64 = 100_001;
+
 /// The most orders that one check cancels.
 const MAX_CANCELLATIONS: i64 = 100;
 
 /// For so many checks in a row the consumer's queue has to be empty: the deliveries that it held are applied by then.
 const CAUGHT_UP_CHECKS: u32 = 10;
 
-/// Counts open orders into `orders_open` and the age of the oldest into `orders_oldest_open_seconds`, and cancels those that
+/// Counts open orders into `orders_open`, up to 100,001, and the age of the oldest into `orders_oldest_open_seconds`, and cancels those that
 /// have waited longer than `answer_within`, until `stop`. When the database does not answer the gauges become NaN:
 /// unknown is never shown as zero.
 ///
@@ -83,7 +86,9 @@ async fn count(pool: &Pool) -> Result<Counted, sqlx::Error> {
     let row = sqlx::query!(
         r#"select count(*)::float8 as "open!", extract(epoch from clock_timestamp())::float8 as "now!",
                   coalesce(extract(epoch from clock_timestamp() - min(placed_at)), 0)::float8 as "age!"
-           from orders where status in ('pending', 'reserved', 'paid')"#
+           from (select placed_at from orders where status in ('pending', 'reserved', 'paid')
+                 order by placed_at limit $1) as open"#,
+        MAX_COUNTED,
     )
     .fetch_one(pool)
     .await?;

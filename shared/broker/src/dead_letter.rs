@@ -8,6 +8,9 @@ use serde_json::{Map, Value, json};
 /// The longest detail of a dead letter, in characters: an error text can quote the whole message.
 const MAX_DETAIL: usize = 500;
 
+/// How deep headers may be nested. Thousands of levels would overflow the stack of whatever writes or reads them as JSON.
+const MAX_DEPTH: usize = 16;
+
 /// The dead letter of a delivery that its consumer cannot apply.
 pub(crate) fn from_consumer(
     queue: &'static str,
@@ -66,17 +69,20 @@ fn message_id(delivery: &Delivery) -> Option<String> {
 }
 
 fn headers(delivery: &Delivery) -> Value {
-    delivery.properties.headers().as_ref().map_or_else(|| json!({}), object)
+    delivery.properties.headers().as_ref().map_or_else(|| json!({}), |table| object(table, 0))
 }
 
-fn object(table: &FieldTable) -> Value {
-    let entries = table.inner().iter().map(|(key, value)| (key.to_string(), plain(value)));
+fn object(table: &FieldTable, depth: usize) -> Value {
+    let entries = table.inner().iter().map(|(key, value)| (key.to_string(), plain(value, depth + 1)));
     Value::Object(entries.collect::<Map<_, _>>())
 }
 
 /// An AMQP value as JSON. Bytes that are not UTF-8 become text with replacement characters.
-fn plain(value: &AMQPValue) -> Value {
+fn plain(value: &AMQPValue, depth: usize) -> Value {
     match value {
+        AMQPValue::FieldArray(_) | AMQPValue::FieldTable(_) if depth > MAX_DEPTH => {
+            json!("nested too deeply")
+        }
         AMQPValue::Boolean(value) => json!(value),
         AMQPValue::ShortShortInt(value) => json!(value),
         AMQPValue::ShortShortUInt(value) => json!(value),
@@ -92,8 +98,10 @@ fn plain(value: &AMQPValue) -> Value {
         AMQPValue::LongString(value) => json!(String::from_utf8_lossy(value.as_bytes())),
         AMQPValue::ByteArray(value) => json!(String::from_utf8_lossy(value.as_slice())),
         AMQPValue::Timestamp(value) => json!(value),
-        AMQPValue::FieldArray(values) => values.as_slice().iter().map(plain).collect(),
-        AMQPValue::FieldTable(table) => object(table),
+        AMQPValue::FieldArray(values) => {
+            values.as_slice().iter().map(|value| plain(value, depth + 1)).collect()
+        }
+        AMQPValue::FieldTable(table) => object(table, depth),
         AMQPValue::Void => Value::Null,
     }
 }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{ClockWatch, Pool, clock_watch::database_time};
@@ -16,11 +16,6 @@ const MAX_WINDOWS: u32 = 1000;
 
 /// How long one window may take. The next round tries again.
 const WINDOW_DEADLINE: Duration = Duration::from_secs(15);
-
-/// How often the whole table is walked. The other rounds begin where young rows do and end where all are too young, so
-/// that rows which stay are not read every minute. This one finds what has become old elsewhere: keys need not have the
-/// order of age, such as ids from another source.
-const FULL_WALK_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// What one window contained.
 pub struct Window<K> {
@@ -45,6 +40,22 @@ pub trait Erase: Send + Sync {
         &self,
         after: Self::Key,
     ) -> impl Future<Output = Result<Option<Window<Self::Key>>, sqlx::Error>> + Send;
+
+    /// Where to continue the walk over the whole table; `None` if the last one was completed less than a day ago. The other
+    /// rounds begin where young rows do and end where all are too young, so that rows which stay are not read every minute.
+    /// This one finds what has become old elsewhere: keys need not have the order of age, as ids from another source. Its
+    /// progress is in a table, because a service may be restarted every day.
+    fn full_walk(&self) -> impl Future<Output = Result<Option<Self::Key>, sqlx::Error>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Saves where the next round continues the full walk; `None` means that it is complete.
+    fn save_full_walk(
+        &self,
+        _after: Option<Self::Key>,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
 }
 
 /// Erases old rows of a table, window by window: locks, replication and vacuum see small deletes.
@@ -54,10 +65,6 @@ pub struct Retention<E: Erase> {
     erase: E,
     /// After this key the next round begins.
     next: E::Key,
-    /// When the last full walk began.
-    full_walk_began: Instant,
-    /// How far the full walk is, if one is in progress.
-    full_walk: Option<E::Key>,
     clock: ClockWatch,
 }
 
@@ -71,13 +78,7 @@ pub struct Round {
 impl<E: Erase> Retention<E> {
     /// `table` is the label of `retention_erased_total`; `pool` is asked for the time.
     pub fn new(table: &'static str, pool: Pool, erase: E) -> Self {
-        let (next, full_walk_began) = (E::FIRST_KEY, Instant::now());
-        Self { table, pool, erase, next, full_walk_began, full_walk: None, clock: ClockWatch::default() }
-    }
-
-    /// Makes the next round begin to walk over the whole table.
-    pub fn begin_full_walk(&mut self) {
-        (self.full_walk, self.full_walk_began) = (Some(E::FIRST_KEY), Instant::now());
+        Self { table, pool, erase, next: E::FIRST_KEY, clock: ClockWatch::default() }
     }
 
     /// Erases window by window, and ends where all rows are too young, or when another instance is erasing. Once a day it
@@ -89,11 +90,9 @@ impl<E: Erase> Retention<E> {
     /// # Errors
     /// When the database fails. Rows that were erased by then stay erased.
     pub async fn round(&mut self) -> Result<Round, sqlx::Error> {
-        if self.full_walk_began.elapsed() > FULL_WALK_INTERVAL {
-            self.begin_full_walk();
-        }
+        let full_walk = self.erase.full_walk().await?;
         let mut round = Round::default();
-        let (mut after, mut young_since) = (self.full_walk.unwrap_or(self.next), None);
+        let (mut after, mut young_since) = (full_walk.unwrap_or(self.next), None);
         let mut is_complete = false;
         while round.windows < MAX_WINDOWS {
             // Before each window: a round may take minutes.
@@ -115,7 +114,7 @@ impl<E: Erase> Retention<E> {
             }
             // Rows behind a window that is too young as a whole are younger still, except a few that waited for long, or
             // that have keys of another source. Those stay until the next full walk.
-            let too_young = window.erased == 0 && window.some_are_young && self.full_walk.is_none();
+            let too_young = window.erased == 0 && window.some_are_young && full_walk.is_none();
             let (true, false, Some(last)) = (window.more, too_young, window.last) else {
                 is_complete = true;
                 break;
@@ -123,8 +122,8 @@ impl<E: Erase> Retention<E> {
             after = last;
             sleep(WINDOW_PAUSE).await;
         }
-        if self.full_walk.is_some() {
-            self.full_walk = (!is_complete).then_some(after);
+        if full_walk.is_some() {
+            self.erase.save_full_walk((!is_complete).then_some(after)).await?;
         } else {
             self.next = young_since.unwrap_or(after);
         }

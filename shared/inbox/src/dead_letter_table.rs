@@ -19,6 +19,9 @@ const SAVE_DEADLINE: Duration = Duration::from_secs(15);
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 const COUNT_DEADLINE: Duration = Duration::from_secs(2);
 
+/// Counting ends there, so that its cost is bounded: a writer that was rolled out before this reader leaves a million.
+const MAX_COUNTED: i64 = 100_001;
+
 /// The longest text that is kept of a message's headers and properties, in characters. The body has no such limit.
 const MAX_TEXT: usize = 500;
 
@@ -50,14 +53,15 @@ impl DeadLetterTable {
     }
 
     /// Counts what is unresolved into the gauge `inbox_dead_letters`, and how many of these wait behind another into
-    /// `inbox_dead_letters_behind`, until `stop`. When the database does not answer they become NaN: unknown is never
+    /// `inbox_dead_letters_behind`, until `stop`. Both end at 100,001. When the database does not answer they become NaN: unknown is never
     /// shown as zero.
     pub async fn observe(self, stop: CancellationToken) {
         let observing = async {
             loop {
                 let unresolved = sqlx::query!(
                     r#"select count(*)::float8 as "count!", count(*) filter (where reason = 'behind')::float8 as "behind!"
-                       from dead_letters where resolved_at is null"#
+                       from (select reason from dead_letters where resolved_at is null limit $1) as unresolved"#,
+                    MAX_COUNTED,
                 )
                 .fetch_one(&self.pool);
                 let counted = timeout(COUNT_DEADLINE, unresolved).await.ok().and_then(Result::ok);

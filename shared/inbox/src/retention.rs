@@ -69,4 +69,28 @@ impl Erase for EraseProcessed {
         .fetch_optional(&self.pool)
         .await
     }
+
+    async fn full_walk(&self) -> Result<Option<Uuid>, sqlx::Error> {
+        sqlx::query_scalar!(
+            "select full_walk_after from inbox_retention
+             where consumer = $1 and not full_walk_at between clock_timestamp() - interval '1 day' and clock_timestamp()",
+            self.consumer,
+        )
+        .fetch_optional(&self.pool)
+        .await
+    }
+
+    async fn save_full_walk(&self, after: Option<Uuid>) -> Result<(), sqlx::Error> {
+        sqlx::query!(
+            "update inbox_retention
+             set full_walk_after = coalesce($1::uuid, '00000000-0000-0000-0000-000000000000'),
+                 full_walk_at = case when $1 is null then clock_timestamp() else full_walk_at end
+             where consumer = $2",
+            after,
+            self.consumer,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
 }

@@ -6,13 +6,19 @@ use database::Pool;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::types::Json;
-use time::OffsetDateTime;
+use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
 use crate::{Page, ReplayPolicy, Selection, request::next_page};
 
 /// The most events that one call replays, and the most ids that it takes.
 pub const MAX_REPLAY: i64 = 1_000;
+
+/// `created_at` follows `seq`, except by as much as the database's clock was ever set back. Less than this is allowed for.
+const CLOCK_SLACK: Duration = Duration::hours(1);
+
+/// Within this time of its creation an event is published, or the index `outbox_published_late` contains it.
+const LATE: Duration = Duration::minutes(10);
 
 /// An event of the outbox as an operator sees it.
 #[derive(Debug, Serialize)]
@@ -105,7 +111,7 @@ pub enum Replayed {
     /// although they were never confirmed: an attempt without an answer may have arrived.
     Parked,
     /// Published events: consumers that have applied them drop the copies, and one that has lost its queue or its tables
-    /// receives what it lacks. A selection by time reads the whole history, which takes seconds per million events.
+    /// receives what it lacks.
     Published,
 }
 
@@ -116,6 +122,16 @@ pub async fn replay(
     selection: &Selection<Uuid>,
     policy: ReplayPolicy,
 ) -> Result<Page<ReplayResult>, sqlx::Error> {
+    let (found, by_id);
+    let (selection, next) = if replayed == Replayed::Published && (selection.from.or(selection.to)).is_some()
+    {
+        found = published_in_period(pool, selection).await?;
+        let ids = found.iter().map(|(_, event_id)| *event_id).collect();
+        by_id = Selection { ids: Some(ids), ..selection.clone() };
+        (&by_id, next_page(&found, MAX_REPLAY, |(seq, _)| *seq))
+    } else {
+        (selection, None)
+    };
     // Age counts from the creation: the event was applied after that, so the record of a young one still exists.
     let rows = sqlx::query!(
         r#"with chosen as (
@@ -157,7 +173,66 @@ pub async fn replay(
     let missing = selection.missing(|id| rows.iter().any(|row| row.event_id == *id));
     let not_found = missing.map(|id| ReplayResult { event_id: *id, outcome: ReplayOutcome::NotFound });
     let items = replayed.chain(not_found).collect();
-    Ok(Page { items, next: selection.next_page(&rows, MAX_REPLAY, |row| row.seq) })
+    Ok(Page { items, next: next.or(selection.next_page(&rows, MAX_REPLAY, |row| row.seq)) })
+}
+
+/// The first events after `selection.after` that were published in its period. No index has their time: every mark would
+/// have to maintain it. So this reads what was created in the period or within [`LATE`] before it, and with an index what
+/// was published later than that: after an outage, a refusal or a replay.
+async fn published_in_period(
+    pool: &Pool,
+    selection: &Selection<Uuid>,
+) -> Result<Vec<(i64, Uuid)>, sqlx::Error> {
+    let mut first = selection.after;
+    if let Some(from) = selection.from {
+        first = first.max(last_created_before(pool, from.saturating_sub(LATE + CLOCK_SLACK)).await?);
+    }
+    let last = match selection.to {
+        Some(to) => last_created_before(pool, to.saturating_add(CLOCK_SLACK)).await?,
+        None => i64::MAX,
+    };
+    let found = sqlx::query!(
+        r#"(select seq as "seq!", event_id as "event_id!" from outbox
+            where published_at - created_at > interval '10 minutes' and seq > $1 and seq <= $2
+              and ($4::timestamptz is null or published_at >= $4) and ($5::timestamptz is null or published_at < $5)
+            order by seq limit $6)
+           union all
+           (select seq, event_id from outbox
+            where seq > $2 and seq <= $3
+              and ($4::timestamptz is null or published_at >= $4) and ($5::timestamptz is null or published_at < $5)
+            order by seq limit $6)
+           order by 1 limit $6"#,
+        selection.after,
+        first,
+        last,
+        selection.from,
+        selection.to,
+        MAX_REPLAY,
+    )
+    .fetch_all(pool)
+    .await?;
+    Ok(found.into_iter().map(|row| (row.seq, row.event_id)).collect())
+}
+
+/// The `seq` of the last event that was created before `time`, by bisection over the primary key: two dozen rows are read.
+async fn last_created_before(pool: &Pool, time: OffsetDateTime) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"with recursive bisection (low, high) as (
+               select 0::bigint, coalesce(max(seq), 0) + 1 from outbox
+               union all
+               select case when older then middle else low end, case when older then high else middle end
+               from bisection
+               cross join lateral (select (low + high) / 2 as middle) as half
+               cross join lateral (
+                   select coalesce((select created_at < $1 from outbox where seq >= middle order by seq limit 1), false)
+               ) as probe (older)
+               where high - low > 1
+           )
+           select max(low) as "seq!" from bisection"#,
+        time,
+    )
+    .fetch_one(pool)
+    .await
 }
 
 /// A parked event that was discarded.

@@ -29,7 +29,7 @@ async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
     // index counts the pending events and finds the first of each lane. The oldest is one of these, and only they are
     // read from the table: with half a million pending events, reading all of them every two seconds took most of a core,
     // and pushed everything else out of PostgreSQL's cache. While vacuum is held back a scan also reads all dead entries, so
-    // there is no second one.
+    // there is no second one. A replayed event waits since its replay, and only an event without attempts keeps that time.
     let row = sqlx::query!(
         r#"with lanes as materialized (
                select lane, count(*) as pending, min(seq) as first_seq
@@ -37,7 +37,8 @@ async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
            )
            select coalesce(sum(lanes.pending), 0)::float8 as "pending!",
                   coalesce(extract(epoch from clock_timestamp() - min(
-                      (select created_at from outbox where seq = lanes.first_seq)
+                      (select case when attempts = 0 then available_at else created_at end
+                       from outbox where seq = lanes.first_seq)
                   )), 0)::float8 as "oldest_age!",
                   (select count(*) from outbox
                    where published_at is null and attempts > 0 and parked_at is not null)::float8 as "parked!"

@@ -57,4 +57,25 @@ impl Erase for ErasePublished {
         .fetch_optional(&self.pool)
         .await
     }
+
+    async fn full_walk(&self) -> Result<Option<i64>, sqlx::Error> {
+        sqlx::query_scalar!(
+            "select full_walk_after from outbox_retention
+             where not full_walk_at between clock_timestamp() - interval '1 day' and clock_timestamp()"
+        )
+        .fetch_optional(&self.pool)
+        .await
+    }
+
+    async fn save_full_walk(&self, after: Option<i64>) -> Result<(), sqlx::Error> {
+        sqlx::query!(
+            "update outbox_retention
+             set full_walk_after = coalesce($1::bigint, 0),
+                 full_walk_at = case when $1 is null then clock_timestamp() else full_walk_at end",
+            after,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
 }

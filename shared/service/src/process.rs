@@ -1,7 +1,8 @@
 use std::{
     net::{SocketAddr, TcpListener},
+    os::unix::process::CommandExt,
     pin::Pin,
-    process::ExitCode,
+    process::{Command, ExitCode},
     time::Duration,
 };
 
@@ -45,7 +46,24 @@ pub struct Service {
 /// `<service> request`, with the answer of the running process.
 pub fn load<Settings: Parser>(service: &Service) -> Settings {
     runtime::request_if_asked(service.prefix, service.http_port);
+    start_with_large_stacks();
     settings::load(service.prefix)
+}
+
+/// Starts this program again in its own place, with a variable that Rust reads at the start: the stack of each thread, in
+/// bytes.
+///
+/// The AMQP client reads headers recursively, on a thread that it starts itself. A frame has room for 26,000 arrays in each
+/// other, which need 96 MiB; less than a thousand overflow the usual 2 MiB, and end each process that receives them. Only as
+/// much memory is used as a stack has needed.
+fn start_with_large_stacks() {
+    const VARIABLE: &str = "RUST_MIN_STACK";
+    let size: u64 = if cfg!(debug_assertions) { 1 << 30 } else { 256 << 20 };
+    if let (None, Ok(program)) = (std::env::var_os(VARIABLE), std::env::current_exe()) {
+        let arguments = std::env::args_os().skip(1);
+        let failed = Command::new(program).args(arguments).env(VARIABLE, size.to_string()).exec();
+        settings::exit_invalid_config(&format!("failed to start with larger stacks: {failed}"));
+    }
 }
 
 /// A service process: how it starts, and how it stops.

@@ -85,6 +85,33 @@ pub(crate) async fn publish(
     Ok(())
 }
 
+/// The AMQP client reads headers recursively: with the usual stack, each process that receives the message would end.
+#[tokio::test]
+async fn message_with_deeply_nested_headers_ends_no_process() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let stage = Stage::with_defaults(&vhost.url()).await?;
+    let url = format!("{}/api/exchanges/{}/shop.events/publish", vhost.api_url(), vhost.name());
+    let nested = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
+    let message = format!(
+        r#"{{"routing_key": "order.created", "payload": "x", "payload_encoding": "string",
+             "properties": {{"message_id": "nested", "delivery_mode": 2, "headers": {{"x": {nested}}}}}}}"#
+    );
+    let answer =
+        stage.client.post(url).header("content-type", "application/json").body(message).send().await?;
+    ensure!(answer.status().is_success(), "the broker answered {}", answer.status());
+    stage.order().await?;
+    assert_eq!(stage.held().await?.confirmed, 1);
+    for service in ["inventory", "billing"] {
+        eventually("it to be set aside", CONDITION_DEADLINE, async || {
+            Ok((stage.counter(service, "inbox_dead_lettered_total").await? == 1.0).then_some(()))
+        })
+        .await?;
+    }
+    let letter = stage.admin("inventory", "/admin/dead-letters/1", None).await?;
+    assert!(letter["headers"].to_string().contains("nested too deeply"), "{letter}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn poison_message_is_set_aside_and_later_orders_are_applied() -> anyhow::Result<()> {
     let vhost = testbed::vhost().await?;

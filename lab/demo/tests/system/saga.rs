@@ -122,7 +122,7 @@ async fn order_whose_event_was_never_published_is_not_cancelled() -> anyhow::Res
     // As after a refusal by the broker: the event waits for its next attempt.
     sqlx::raw_sql(
         "create function public.back_off() returns trigger language plpgsql as
-         $$ begin new.attempts = 1; new.available_at = clock_timestamp() + interval '1 hour'; return new; end $$;
+         $$ begin new.attempts = 1; new.available_at = clock_timestamp() + interval '5 minutes'; return new; end $$;
          create trigger back_off before insert on orders.outbox for each row execute function public.back_off()",
     )
     .execute(&mut admin)

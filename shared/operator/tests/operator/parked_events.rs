@@ -3,6 +3,7 @@ use std::{
     time::Duration,
 };
 
+use database::Pool;
 use events::{NewEvent, TraceContext};
 use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal};
 use operator::{
@@ -190,4 +191,48 @@ async fn replay_refuses_old_events_unless_it_is_forced() -> anyhow::Result<()> {
     replay(pool, Replayed::Parked, &by_id(&[parked]), force).await?;
     assert_eq!(outbox.publish_all().await?.len(), 2);
     Ok(())
+}
+
+#[tokio::test]
+async fn replay_of_a_period_reads_few_pages_however_long_the_history_is() -> anyhow::Result<()> {
+    let database = Database::new(&outbox::MIGRATIONS).await?;
+    // One session: what another one has read would be counted later.
+    let pool = &database.pool_of(1)?;
+    // Two events a second for 42 hours, on each side of the period.
+    let history = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                                       payload, lane, created_at, published_at)
+                   select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', number % 16, at, at
+                   from generate_series(1, 600000) as number,
+                        lateral (select now() + (number - 600000) * interval '0.5 s' as at) as time";
+    sqlx::query(history).execute(pool).await?;
+    // One of the first events was refused for long, and one waited behind it.
+    let late = "update outbox set published_at = (select created_at from outbox where seq = 300010) where seq in (7, 8)";
+    sqlx::query(late).execute(pool).await?;
+    sqlx::query("vacuum analyze outbox").execute(pool).await?;
+    let time = "select created_at from outbox where seq = $1";
+    let from = sqlx::query_scalar(time).bind(300_001_i64).fetch_one(pool).await?;
+    let to = sqlx::query_scalar(time).bind(302_501_i64).fetch_one(pool).await?;
+
+    let before = pages(pool).await?;
+    let mut selection = Selection { from: Some(from), to: Some(to), dry_run: true, ..Selection::default() };
+    let mut sizes = vec![];
+    loop {
+        let page = replay(pool, Replayed::Published, &selection, TWO_WEEKS).await?;
+        assert!(page.items.iter().all(|item| item.outcome == ReplayOutcome::WouldBePending));
+        sizes.push(page.items.len());
+        let Some(next) = page.next else { break };
+        selection.after = next;
+    }
+    assert_eq!(sizes, [1_000, 1_000, 502], "2,500 of the period, and the two that were published late");
+    let read = pages(pool).await? - before;
+    // The table has more than ten thousand pages. Each event of a page is read and locked by its id.
+    assert!(read < 25_000, "{read} pages were read");
+    Ok(())
+}
+
+async fn pages(pool: &Pool) -> anyhow::Result<i64> {
+    sqlx::query("select pg_stat_force_next_flush()").execute(pool).await?;
+    let sql = "select (heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint
+               from pg_statio_user_tables where relid = 'outbox'::regclass";
+    Ok(sqlx::query_scalar(sql).fetch_one(pool).await?)
 }

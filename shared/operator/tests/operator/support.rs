@@ -11,21 +11,26 @@ pub(crate) const TWO_WEEKS: ReplayPolicy =
 
 pub(crate) struct Database {
     pub(crate) pool: Pool,
-    _database: TestDatabase,
+    database: TestDatabase,
 }
 
 impl Database {
     pub(crate) async fn new(migrations: &Migrator) -> anyhow::Result<Self> {
         let database = testbed::database().await?;
-        let pool = Pool::new(
-            &database.url("billing").parse().map_err(anyhow::Error::msg)?,
-            "test",
-            10,
-            PoolKind::Transactions,
-        );
+        let pool = pool(&database, 10)?;
         migrations.run(&mut *pool.acquire().await?).await?;
-        Ok(Self { pool, _database: database })
+        Ok(Self { pool, database })
     }
+
+    /// So many connections of their own.
+    pub(crate) fn pool_of(&self, connections: u32) -> anyhow::Result<Pool> {
+        pool(&self.database, connections)
+    }
+}
+
+fn pool(database: &TestDatabase, connections: u32) -> anyhow::Result<Pool> {
+    let url = database.url("billing").parse().map_err(anyhow::Error::msg)?;
+    Ok(Pool::new(&url, "test", connections, PoolKind::Transactions))
 }
 
 pub(crate) fn by_id<Id: Clone>(ids: &[Id]) -> Selection<Id> {

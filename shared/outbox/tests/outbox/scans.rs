@@ -212,7 +212,7 @@ async fn watermark_does_not_pass_an_event_with_an_unknown_outcome() -> anyhow::R
     Ok(())
 }
 
-/// The database's clock was a month ahead when the broker refused an event, and was set back.
+/// The database's clock was 50 minutes ahead when the broker refused an event, and was set back.
 #[tokio::test]
 async fn event_that_backs_off_by_a_clock_that_was_ahead_is_due_at_once() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
@@ -221,7 +221,7 @@ async fn event_that_backs_off_by_a_clock_that_was_ahead_is_due_at_once() -> anyh
     let broker = ScriptedBroker::new(|_| PublishOutcome::Refused(Refusal::Nacked));
     let mut refused = outbox.relay_with_full_scan(&broker, Duration::ZERO);
     assert_eq!(refused.step().await?, Step::NoneConfirmed);
-    sqlx::query("update outbox set available_at = available_at + interval '1 month'")
+    sqlx::query("update outbox set available_at = available_at + interval '50 minutes'")
         .execute(&outbox.pool)
         .await?;
     let second = outbox.append(order, 2).await?;
@@ -247,7 +247,7 @@ async fn event_waits_for_an_older_one_that_only_a_full_scan_finds() -> anyhow::R
     // lane far above it.
     let broker = ScriptedBroker::that_confirms();
     let mut relay = outbox.relay_with_full_scan(&broker, NEVER);
-    sqlx::query("update outbox set available_at = clock_timestamp() + interval '1 hour'")
+    sqlx::query("update outbox set available_at = clock_timestamp() + interval '5 minutes'")
         .execute(&outbox.pool)
         .await?;
     assert_eq!(relay.step().await?, Step::Idle);
