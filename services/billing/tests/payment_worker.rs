@@ -266,10 +266,12 @@ async fn payment_dated_by_a_clock_that_was_ahead_is_charged_at_once() -> anyhow:
     billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
     let tried = Uuid::now_v7();
     billing.handler.apply(&[created(tried, Uuid::new_v4())]).await?;
-    sqlx::query("update payments set due_at = due_at + interval '50 minutes', attempts = (order_id = $1)::int")
-        .bind(tried)
-        .execute(&billing.pool)
-        .await?;
+    sqlx::query(
+        "update payments set due_at = due_at + interval '50 minutes', attempts = (order_id = $1)::int",
+    )
+    .bind(tried)
+    .execute(&billing.pool)
+    .await?;
     billing.start_worker(billing.http_provider()?, LONG_LEASE);
     billing.until(order, "captured").await?;
     billing.until(tried, "captured").await
