@@ -225,8 +225,8 @@ async fn replay_of_a_period_reads_few_pages_however_long_the_history_is() -> any
     }
     assert_eq!(sizes, [1_000, 1_000, 502], "2,500 of the period, and the two that were published late");
     let read = pages(pool).await? - before;
-    // The table has more than ten thousand pages. Each event of a page is read and locked by its id.
-    assert!(read < 25_000, "{read} pages were read");
+    // 14,000, most of them to lock 2,500 events by their ids. Reading what came before adds 7,000, what came after 13,000.
+    assert!(read < 17_000, "{read} pages were read");
     Ok(())
 }
 
