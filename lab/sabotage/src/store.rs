@@ -30,7 +30,6 @@ impl LabStore {
     }
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one for each relay")]
 pub enum LabTransaction<'store> {
     Postgres(PostgresTransaction<'store>, Option<Sabotage>),
     RowLocks(RowLockTransaction),

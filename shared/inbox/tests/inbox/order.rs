@@ -6,8 +6,10 @@ use database::Pool;
 use events::Event;
 use inbox::{DeadLetterTable, Inbox, Preview};
 use messaging::{DeadLetter, DeadLetterStore as _, Failure};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
 use testbed::eventually;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::support::{BILLING, DEADLINE, TestInbox, event, event_of};
@@ -115,6 +117,71 @@ async fn events_are_released_one_after_the_other_and_nothing_is_saved_behind_a_r
     assert_eq!(table.next_behind(id_of(pool, latest).await?).await?, None);
     assert!(!table.save_behind(&letter(&event_of(order), "behind")).await?, "it would wait for nothing");
     Ok(())
+}
+
+/// A replay of it would change nothing, and an operator is told so before.
+#[tokio::test]
+async fn preview_tells_that_an_event_was_applied_and_changes_nothing() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let table = DeadLetterTable::new(pool.clone(), BILLING);
+    let event = event();
+    for _ in 0..2 {
+        assert_eq!(table.preview(&event).await?, Preview::Applied);
+    }
+    let mut transaction = BILLING.begin(pool).await?;
+    BILLING.first_time(&mut transaction, std::slice::from_ref(&event)).await?;
+    transaction.commit().await?;
+    assert_eq!(table.preview(&event).await?, Preview::Unchanged);
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_dead_letters_that_wait_are_discarded_and_then_block_nothing() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let table = DeadLetterTable::new(pool.clone(), BILLING);
+    let order = Uuid::now_v7();
+    let (discarded, replayed, later) = (event_of(order), event(), event_of(order));
+    table.save(&letter(&discarded, "permanent")).await?;
+    table.save(&letter(&replayed, "permanent")).await?;
+    let ids = [id_of(pool, &discarded).await?, id_of(pool, &replayed).await?];
+    table.resolve_replayed(ids[1]).await?;
+    assert_eq!(table.resolve_discarded(&ids, "a test").await?, [ids[0]]);
+    let sql = "select resolution, note from dead_letters order by id";
+    let resolved: Vec<(String, Option<String>)> = sqlx::query_as(sql).fetch_all(pool).await?;
+    assert_eq!(resolved, [("discarded".into(), Some("a test".into())), ("replayed".into(), None)]);
+    assert_eq!(try_group(BILLING, pool, &[later]).await?, Ok(1));
+    Ok(())
+}
+
+/// Zero would say that nobody has to look.
+#[tokio::test]
+async fn dead_letters_are_counted_and_their_number_is_unknown_without_the_database() -> anyhow::Result<()> {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let shows = async |all: &str, behind: &str| {
+        let expected = [format!("inbox_dead_letters {all}"), format!("inbox_dead_letters_behind {behind}")];
+        eventually(&format!("the gauges to be {all} and {behind}"), DEADLINE, async || {
+            let page = recorder.handle().render();
+            Ok(expected.iter().all(|line| page.lines().any(|shown| shown == line)).then_some(()))
+        })
+        .await
+    };
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let table = DeadLetterTable::new(pool.clone(), BILLING);
+    let order = Uuid::now_v7();
+    let (failed, later, resolved) = (event_of(order), event_of(order), event());
+    for event in [&failed, &resolved] {
+        table.save(&letter(event, "permanent")).await?;
+    }
+    table.save_behind(&letter(&later, "behind")).await?;
+    table.resolve_replayed(id_of(pool, &resolved).await?).await?;
+    let stop = CancellationToken::new();
+    let observing = tokio::spawn(table.observe(stop.clone()));
+    shows("2", "1").await?;
+    sqlx::query("alter table dead_letters rename to hidden").execute(pool).await?;
+    shows("NaN", "NaN").await?;
+    stop.cancel();
+    Ok(observing.await?)
 }
 
 /// Otherwise an event could be saved behind a dead letter just after the replay has looked for such events.

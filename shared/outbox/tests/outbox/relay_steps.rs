@@ -3,21 +3,26 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use messaging::{PublishOutcome, Refusal, lane};
 use outbox::{
-    MAX_NACKED_ATTEMPTS, PostgresStore, RETRY_SECONDS, Relay, RelayOptions, Step,
-    store::{Claim, Limits, OutboxTransaction as _, Store as _},
+    Error, MAX_NACKED_ATTEMPTS, PostgresStore, PostgresTransaction, RETRY_SECONDS, Relay, RelayOptions, Step,
+    Wake,
+    store::{Claim, Limits, OutboxTransaction as _, Store},
 };
 use sqlx::{Connection as _, PgConnection};
 use testbed::eventually;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, EventState, NEVER, Outbox, ScriptedBroker, aggregate_in_lane, event};
+use crate::support::{
+    DEADLINE, EventState, NEVER, Outbox, ScriptedBroker, advance_clock, aggregate_in_lane, event,
+};
 
 const ONE_ATTEMPT: EventState = EventState { published: false, attempts: 1, parked: false };
 
@@ -246,6 +251,93 @@ async fn event_that_a_full_queue_refuses_is_never_parked_and_keeps_attempts() ->
     sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
     assert_eq!(relay.step().await?, Step::PublishedAll(1));
     Ok(())
+}
+
+/// If each search began at the same lane, busy lanes would keep a relay from all others for ever.
+#[tokio::test]
+async fn lanes_take_turns_and_a_step_publishes_no_more_than_its_batch() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    for lane in (0..16).cycle().take(4 * 16) {
+        outbox.append(aggregate_in_lane(lane), 1).await?;
+    }
+    let options = RelayOptions { batch: 6, lanes: 2, ..RelayOptions::default() };
+    let mut relay = Relay::new(outbox.pool.clone(), ScriptedBroker::that_confirms(), options);
+    for _ in 0..8 {
+        assert_eq!(relay.step().await?, Step::Published(6), "three events of each of two lanes");
+    }
+    let left: Vec<i64> =
+        sqlx::query_scalar("select count(*) from outbox where published_at is null group by lane")
+            .fetch_all(&outbox.pool)
+            .await?;
+    assert_eq!(left, [1; 16]);
+    for _ in 0..7 {
+        assert_eq!(relay.step().await?, Step::Published(2), "other lanes have events");
+    }
+    assert_eq!(relay.step().await?, Step::PublishedAll(2));
+    Ok(())
+}
+
+/// After [`Step::PublishedAll`] a relay sleeps.
+#[tokio::test]
+async fn step_that_leaves_events_of_its_lane_says_so() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    for _ in 0..3 {
+        outbox.append(aggregate_in_lane(5), 1).await?;
+    }
+    let options = RelayOptions { batch: 2, ..RelayOptions::default() };
+    let mut relay = Relay::new(outbox.pool.clone(), ScriptedBroker::that_confirms(), options);
+    assert_eq!(relay.step().await?, Step::Published(2));
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
+    Ok(())
+}
+
+/// PostgreSQL ends a transaction that idles for long. Its marks would be lost, and the same events published again for ever.
+#[tokio::test]
+async fn step_that_has_taken_long_begins_no_further_wave() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let order = Uuid::now_v7();
+    let first = outbox.append(order, 1).await?;
+    outbox.append(order, 2).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let hold = broker.hold();
+    let mut relay = outbox.relay(&broker);
+    let publishing = tokio::spawn(async move { (relay.step().await, relay) });
+    hold.started().await?;
+    advance_clock(Duration::from_secs(5)).await;
+    hold.release();
+    let (step, mut relay) = publishing.await?;
+    assert_eq!(step?, Step::Published(1));
+    assert_eq!(broker.seen(), [first]);
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
+    Ok(())
+}
+
+/// A store whose lanes are all held by another relay.
+struct BusyStore(Arc<AtomicUsize>);
+
+impl Store for BusyStore {
+    type Transaction<'store> = PostgresTransaction<'store>;
+
+    async fn claim(&mut self, _: Limits) -> Result<Claim<PostgresTransaction<'_>>, Error> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(Claim::Busy)
+    }
+}
+
+/// The other relay may be frozen for half a minute.
+#[tokio::test(start_paused = true)]
+async fn relay_scans_locked_lanes_less_and_less_often() {
+    let (scans, stop, began) = (Arc::<AtomicUsize>::default(), CancellationToken::new(), Instant::now());
+    let store = BusyStore(scans.clone());
+    let relay = Relay::over(store, ScriptedBroker::that_confirms(), RelayOptions::default());
+    tokio::spawn(relay.run(Wake::new(), stop.clone()));
+    let _stop = stop.drop_guard();
+    while scans.load(Ordering::SeqCst) < 100 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // From 2 ms on, twice as long each time, up to 50 ms.
+    let took = began.elapsed();
+    assert!((4500..5000).contains(&took.as_millis()), "a hundred scans in {took:?}");
 }
 
 #[tokio::test]

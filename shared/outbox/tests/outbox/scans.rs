@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::{NEVER, Outbox, ScriptedBroker, aggregate_in_lane, event};
+use crate::support::{NEVER, Outbox, ScriptedBroker, advance_clock, aggregate_in_lane, event};
 
 impl Outbox {
     /// Draws sequence numbers and uses none, as transactions that are rolled back do.
@@ -62,13 +62,6 @@ async fn pages_and_table_scans(pool: &Pool) -> anyhow::Result<(i64, i64)> {
                        from pg_statio_user_tables where relid = 'outbox'::regclass),
                       (select seq_scan from pg_stat_user_tables where relid = 'outbox'::regclass)";
     Ok(sqlx::query_as(sql).fetch_one(pool).await?)
-}
-
-/// Moves the clock of the relay forward. The clock is paused only here: while a test waits for the database, it runs.
-async fn advance_clock(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
 }
 
 #[tokio::test]

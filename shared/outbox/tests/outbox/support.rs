@@ -135,6 +135,13 @@ pub(crate) fn aggregate_in_lane(wanted: i16) -> Uuid {
     std::iter::repeat_with(Uuid::now_v7).find(|id| lane(*id) == wanted).unwrap()
 }
 
+/// Moves the clock of the relay forward. The clock is paused only here: while a test waits for the database, it runs.
+pub(crate) async fn advance_clock(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
 type Script = Box<dyn FnMut(&Outgoing) -> PublishOutcome + Send>;
 
 /// A broker whose script decides the outcome of each message. All clones are one broker.
