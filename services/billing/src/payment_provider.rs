@@ -92,16 +92,20 @@ impl HttpPaymentProvider {
                 Err(error) => return ProviderResponse::Unknown(chain(&error)),
             }
         }
-        let text = String::from_utf8_lossy(&answer);
-        match status {
-            StatusCode::CREATED => match serde_json::from_str::<Done>(&text) {
-                Ok(done) => ProviderResponse::Done(done.id),
-                Err(error) => ProviderResponse::Unknown(format!("201, and no id: {error}")),
-            },
-            StatusCode::PAYMENT_REQUIRED => ProviderResponse::Declined(detail(&text)),
-            // Also a 4xx, which says that nothing was done: repeating the call is safe, believing it is not.
-            other => ProviderResponse::Unknown(format!("{other}: {}", detail(&text))),
-        }
+        meaning(status, &String::from_utf8_lossy(&answer))
+    }
+}
+
+/// What an answer of the provider says. Every status that is not named leaves it open whether the provider has done it: also a
+/// 4xx, which says that nothing was done, because repeating the call is safe and believing that is not.
+fn meaning(status: StatusCode, text: &str) -> ProviderResponse {
+    match status {
+        StatusCode::CREATED => match serde_json::from_str::<Done>(text) {
+            Ok(done) => ProviderResponse::Done(done.id),
+            Err(error) => ProviderResponse::Unknown(format!("201, and no id: {error}")),
+        },
+        StatusCode::PAYMENT_REQUIRED => ProviderResponse::Declined(detail(text)),
+        other => ProviderResponse::Unknown(format!("{other}: {}", detail(text))),
     }
 }
 
@@ -144,6 +148,20 @@ fn storable(text: &str, longest: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_id_and_a_refusal_are_final_answers() {
+        let problem = r#"{"title": "Gone"}"#;
+        let id = Uuid::now_v7();
+        let done = meaning(StatusCode::CREATED, &json!({ "id": id }).to_string());
+        assert!(matches!(done, ProviderResponse::Done(charge) if charge == id));
+        assert_eq!(meaning(StatusCode::PAYMENT_REQUIRED, problem).name(), "declined");
+        assert_eq!(meaning(StatusCode::CREATED, problem).name(), "unknown");
+        for status in (100..1000).filter(|status| ![201, 402].contains(status)) {
+            let answer = meaning(StatusCode::from_u16(status).unwrap(), problem);
+            assert_eq!(answer.name(), "unknown", "{status}");
+        }
+    }
 
     #[test]
     fn every_answer_of_a_provider_can_be_stored() {
