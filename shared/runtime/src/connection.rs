@@ -9,6 +9,7 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use axum::{Extension, middleware::AddExtension};
@@ -22,7 +23,9 @@ use tokio::{
 };
 use tower::Layer as _;
 
-use crate::http::CLIENT_DEADLINE;
+/// How long a client may take to send a request's head, how long a connection may be idle, and how long a client may read
+/// nothing of an answer. A client that sends one byte a minute would otherwise keep its connection open for ever.
+pub(crate) const CLIENT_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Connections of one listener at the same time, if the process may open enough files.
 const MAX_CONNECTIONS: usize = 1024;

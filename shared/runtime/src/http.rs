@@ -25,13 +25,14 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    Health, body::read_body, connection::BoundedAcceptor, foreign_page, health::Readiness,
-    problem::limit_error, settings,
+    Health,
+    body::read_body,
+    connection::{BoundedAcceptor, CLIENT_DEADLINE},
+    foreign_page,
+    health::Readiness,
+    problem::limit_error,
+    settings,
 };
-
-/// How long a client may take to send a request's head, how long a connection may be idle, and how long a client may read
-/// nothing of an answer. A client that sends one byte a minute would otherwise keep its connection open for ever.
-pub(crate) const CLIENT_DEADLINE: Duration = Duration::from_secs(15);
 
 /// How long requests in progress may take to finish after the stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(6);
