@@ -55,7 +55,7 @@ impl VariantState {
             Publisher::new(endpoint, ConnectionStatus::new("variant"), publisher.confirm_deadline);
         let (url, connections) = (&common.database_url, *database_connections);
         let unguarded = PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
-        let unguarded = unguarded.connect_lazy_with(url.options());
+        let unguarded = unguarded.connect_lazy_with(url.options().application_name("orders"));
         Ok(Self {
             transactions: Pool::new(url, "orders-variant", connections, PoolKind::Transactions),
             unguarded,

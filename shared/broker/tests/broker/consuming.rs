@@ -1,6 +1,9 @@
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use broker::topology;
@@ -134,9 +137,11 @@ async fn event_that_succeeds_after_a_few_tries_is_not_set_aside() -> anyhow::Res
     let handler = ScriptedHandler::new(|_, tries| {
         if tries < 4 { Err(Failure::Unexpected("the test makes it fail".into())) } else { Ok(()) }
     });
-    let _consumer = consume(&vhost, &handler);
+    let (_consumer, began) = (consume(&vhost, &handler), Instant::now());
     handler.has_applied(&[event.event_id]).await?;
     assert_eq!(handler.letters.letters(), []);
+    // 100, 200 and 400 ms.
+    assert!(began.elapsed() >= Duration::from_millis(700), "tried again after {:?}", began.elapsed());
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use testbed::{Rabbitmq, eventually};
 use tokio::{
     net::{TcpListener, TcpSocket},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::support::{DEADLINE, Vhost, outgoing, ready};
@@ -236,6 +236,17 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     let rabbitmq = Rabbitmq::private().await?;
     let vhost = Vhost::at(rabbitmq.url()).await?;
     let status = ConnectionStatus::new("test");
+    // A queue that is slow is not stuck.
+    let mut patient = Publisher::new(vhost.endpoint(), status.register_user(), DEADLINE);
+    ready(&mut patient).await?;
+    rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
+    let batch = [outgoing("OrderCreated")];
+    let (outcomes, resumed) = tokio::join!(patient.publish(&batch), async {
+        sleep(Duration::from_secs(1)).await;
+        rabbitmq.suspend_queue(topology::INVENTORY, false).await
+    });
+    resumed?;
+    assert_eq!(outcomes, [PublishOutcome::Confirmed]);
     let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), Duration::from_secs(2));
     ready(&mut publisher).await?;
     assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);

@@ -34,6 +34,7 @@ pub(crate) struct Record {
     tries: HashMap<Uuid, usize>,
     applied: Vec<Uuid>,
     pub(crate) largest_group: usize,
+    pub(crate) largest_applied: usize,
 }
 
 impl ScriptedHandler {
@@ -76,7 +77,9 @@ impl Handler for ScriptedHandler {
             };
             (self.script)(event, tries)?;
         }
-        self.record.lock().unwrap().applied.extend(group.iter().map(|event| event.id));
+        let mut record = self.record.lock().unwrap();
+        record.largest_applied = record.largest_applied.max(group.len());
+        record.applied.extend(group.iter().map(|event| event.id));
         Ok(Applied { first: group.len(), duplicates: 0 })
     }
 }

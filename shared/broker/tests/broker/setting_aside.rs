@@ -4,6 +4,7 @@ use std::{collections::HashSet, sync::Mutex};
 
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, topology};
 use messaging::Failure;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use testbed::eventually;
 
 use crate::{
@@ -46,8 +47,27 @@ async fn events_behind_a_dead_letter_are_set_aside_in_order_and_the_others_are_a
         events.iter().map(|event| event.event_id).filter(|id| !is_behind.contains(id)).collect();
     handler.has_applied(&others).await?;
     assert_eq!(handler.applied(), others);
+    // Two events are between two that are behind. Alone, each would be a transaction of its own.
+    assert_eq!(handler.record.lock().unwrap().largest_applied, 2);
     consumer.stop().await?;
     assert_eq!(vhost.count_without_consumers(QUEUE).await?, 0, "a message was not acknowledged");
+    Ok(())
+}
+
+/// Otherwise the next connection would receive it again. The acknowledgement of a later message would hide that.
+#[tokio::test]
+async fn message_that_was_set_aside_is_acknowledged_and_counted() -> anyhow::Result<()> {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let vhost = Vhost::new().await?;
+    vhost.put(QUEUE, "poison", b"not json").await?;
+    let handler = ScriptedHandler::that_applies();
+    let consumer = consume(&vhost, &handler);
+    handler.letters.saved(1).await?;
+    consumer.stop().await?;
+    assert_eq!(vhost.count_without_consumers(QUEUE).await?, 0);
+    let page = recorder.handle().render();
+    assert!(page.contains("inbox_dead_lettered_total{reason=\"malformed\"} 1"), "{page}");
     Ok(())
 }
 

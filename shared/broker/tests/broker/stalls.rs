@@ -1,8 +1,11 @@
 //! Consumers that cannot go on, or might not: their database is away or too slow, or the broker has raised an alarm.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, topology};
@@ -44,9 +47,12 @@ async fn consumer_without_its_database_gives_messages_to_another_instance() -> a
     let standby = ScriptedHandler::that_applies();
     let _standby = consume(&vhost, &standby);
     available.store(false, Ordering::SeqCst);
+    let since = Instant::now();
     let ids: Vec<_> = events.iter().map(|event| event.event_id).collect();
     standby.has_applied(&ids).await?;
     assert_eq!(standby.applied(), ids);
+    // A restart of the database must not move the messages back and forth.
+    assert!(since.elapsed() >= Duration::from_secs(15), "given up after {:?}", since.elapsed());
     assert!(vhost.is_empty(&topology::dead_letter_queue(QUEUE)).await?);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -16,7 +16,7 @@ use outbox::{
 };
 use sqlx::{Connection as _, PgConnection};
 use testbed::eventually;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -312,14 +312,17 @@ async fn step_that_has_taken_long_begins_no_further_wave() -> anyhow::Result<()>
     Ok(())
 }
 
-/// A store whose lanes are all held by another relay.
-struct BusyStore(Arc<AtomicUsize>);
+/// A store whose lanes are all held by another relay. It stops the relay at the hundredth scan.
+struct BusyStore(usize, CancellationToken);
 
 impl Store for BusyStore {
     type Transaction<'store> = PostgresTransaction<'store>;
 
     async fn claim(&mut self, _: Limits) -> Result<Claim<PostgresTransaction<'_>>, Error> {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.0 += 1;
+        if self.0 == 100 {
+            self.1.cancel();
+        }
         Ok(Claim::Busy)
     }
 }
@@ -327,14 +330,10 @@ impl Store for BusyStore {
 /// The other relay may be frozen for half a minute.
 #[tokio::test(start_paused = true)]
 async fn relay_scans_locked_lanes_less_and_less_often() {
-    let (scans, stop, began) = (Arc::<AtomicUsize>::default(), CancellationToken::new(), Instant::now());
-    let store = BusyStore(scans.clone());
+    let (stop, began) = (CancellationToken::new(), Instant::now());
+    let store = BusyStore(0, stop.clone());
     let relay = Relay::over(store, ScriptedBroker::that_confirms(), RelayOptions::default());
-    tokio::spawn(relay.run(Wake::new(), stop.clone()));
-    let _stop = stop.drop_guard();
-    while scans.load(Ordering::SeqCst) < 100 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    relay.run(Wake::new(), stop).await;
     // From 2 ms on, twice as long each time, up to 50 ms.
     let took = began.elapsed();
     assert!((4500..5000).contains(&took.as_millis()), "a hundred scans in {took:?}");
