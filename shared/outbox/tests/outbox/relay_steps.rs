@@ -405,7 +405,7 @@ async fn event_is_not_overtaken_when_a_back_off_ends_during_a_scan() -> anyhow::
     let sql = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
                                    schema_version, payload, lane, attempts, available_at)
                select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', $1, 1,
-                      now() + interval '50 minutes'
+                      now() + interval '5 minutes'
                from generate_series(1, 60000)";
     sqlx::query(sql).bind(lane(order)).execute(&outbox.pool).await?;
     let second = outbox.append(order, 2).await?;
