@@ -194,7 +194,8 @@ fn log_change(database_answers: &mut bool, step: &Result<Step, Error>) {
     match step {
         Ok(_) if !*database_answers => tracing::info!("the relay's database answers again"),
         Err(error) if *database_answers => {
-            tracing::warn!(error = error as &dyn std::error::Error, "relay step failed");
+            let cause = std::error::Error::source(error).map(tracing::field::display);
+            tracing::warn!(%error, cause, "relay step failed");
         }
         _ => {}
     }
