@@ -17,6 +17,12 @@ const MAX_WINDOWS: u32 = 1000;
 /// How long one window may take. The next round tries again.
 const WINDOW_DEADLINE: Duration = Duration::from_secs(15);
 
+async fn within_deadline<T>(
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    timeout(WINDOW_DEADLINE, statement).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+}
+
 /// What one window contained.
 pub struct Window<K> {
     /// The last key of the window, where the next one begins; `None` if it was empty.
@@ -90,7 +96,7 @@ impl<E: Erase> Retention<E> {
     /// # Errors
     /// When the database fails. Rows that were erased by then stay erased.
     pub async fn round(&mut self) -> Result<Round, sqlx::Error> {
-        let full_walk = self.erase.full_walk().await?;
+        let full_walk = within_deadline(self.erase.full_walk()).await?;
         let mut round = Round::default();
         let (mut after, mut young_since) = (full_walk.unwrap_or(self.next), None);
         let mut is_complete = false;
@@ -103,8 +109,8 @@ impl<E: Erase> Retention<E> {
                 );
                 return Ok(round);
             }
-            let window = timeout(WINDOW_DEADLINE, self.erase.erase_window(after)).await;
-            let Some(window) = window.map_err(|_| sqlx::Error::PoolTimedOut)?? else { return Ok(round) };
+            let window = within_deadline(self.erase.erase_window(after)).await?;
+            let Some(window) = window else { return Ok(round) };
             let erased = u64::try_from(window.erased).unwrap_or(0);
             round.windows += 1;
             round.erased += erased;
@@ -123,7 +129,7 @@ impl<E: Erase> Retention<E> {
             sleep(WINDOW_PAUSE).await;
         }
         if full_walk.is_some() {
-            self.erase.save_full_walk((!is_complete).then_some(after)).await?;
+            within_deadline(self.erase.save_full_walk((!is_complete).then_some(after))).await?;
         } else {
             self.next = young_since.unwrap_or(after);
         }
