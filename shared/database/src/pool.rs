@@ -83,7 +83,9 @@ impl Pool {
             Ok(Err(_)) => Err(Error::PoolClosed),
             // The reason why it could not connect says more than that the time is up.
             Err(_) => {
-                Err(self.0.manager().state(|state| state.failure.take()).unwrap_or(Error::PoolTimedOut))
+                let failure = self.0.manager().state(|state| state.failure.take());
+                let recent = failure.filter(|(at, _)| at.elapsed() < ACQUIRE_DEADLINE);
+                Err(recent.map_or(Error::PoolTimedOut, |(_, error)| error))
             }
         }
     }
@@ -124,8 +126,8 @@ struct State {
     tested: Instant,
     /// Connections that were opened before are not lent again: one of them was found silent, or its server read-only.
     valid_since: Instant,
-    /// Why the last attempt to connect failed.
-    failure: Option<Error>,
+    /// When and why the last attempt to connect failed.
+    failure: Option<(Instant, Error)>,
 }
 
 #[derive(Debug)]
@@ -161,7 +163,7 @@ impl Manager for Connector {
                     return Ok(Connection { connection, opened: now, used: now });
                 }
                 Err(error) if Fault::of(&error) == Fault::Server => {
-                    self.state(|state| state.failure = Some(error));
+                    self.state(|state| state.failure = Some((Instant::now(), error)));
                     sleep(RETRY_INTERVAL).await;
                 }
                 Err(error) => return Err(error),
