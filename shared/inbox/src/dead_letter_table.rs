@@ -53,8 +53,8 @@ impl DeadLetterTable {
     }
 
     /// Counts what is unresolved into the gauge `inbox_dead_letters`, and how many of these wait behind another into
-    /// `inbox_dead_letters_behind`, until `stop`. Both end at 100,001. When the database does not answer they become NaN: unknown is never
-    /// shown as zero.
+    /// `inbox_dead_letters_behind`, until `stop`. Both end at 100,001. When the database does not answer they
+    /// become NaN: unknown is never shown as zero.
     pub async fn observe(self, stop: CancellationToken) {
         let observing = async {
             loop {
