@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::actor::Actor;
 
 /// How long the database lets a session idle in a transaction: `idle_in_transaction_session_timeout` in
-/// `shared/database/src/pool.rs`.
+/// `shared/database/src/session_settings.rs`.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]

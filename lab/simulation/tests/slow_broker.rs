@@ -13,7 +13,7 @@ use outbox::{
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-/// `idle_in_transaction_session_timeout` in `shared/database/src/pool.rs`.
+/// `idle_in_transaction_session_timeout` in `shared/database/src/session_settings.rs`.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// To a database that is far away.
