@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use mailer::{INBOX, MailHandler, SERVICE, Settings};
 use messaging::SharedHandler;
-use runtime::{Health, Needed};
-use service::{ConsumerTasks, Process};
+use service::{ConsumerTasks, Health, Needed, Process};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {

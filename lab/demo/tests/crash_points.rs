@@ -19,7 +19,7 @@ const AT_A_TIME: usize = 4;
 
 #[tokio::test]
 async fn a_crash_at_any_point_loses_nothing_and_doubles_nothing() -> Result<()> {
-    let all = crash_points::ALL
+    let all = messaging::crash_points::ALL
         .into_iter()
         .flat_map(|point| ["kill", "freeze", "stop"].map(|action| (point, action)));
     let broken: Vec<_> = stream::iter(all)
@@ -39,7 +39,7 @@ async fn a_crash_at_any_point_loses_nothing_and_doubles_nothing() -> Result<()> 
         broken.is_empty(),
         "{} of {} broken:\n{}",
         broken.len(),
-        3 * crash_points::ALL.len(),
+        3 * messaging::crash_points::ALL.len(),
         broken.join("\n")
     );
     Ok(())
@@ -159,7 +159,7 @@ fn the_list_of_crash_points_is_complete() -> Result<()> {
     }
     found.sort_unstable();
     found.dedup();
-    let mut known: Vec<_> = crash_points::ALL.map(str::to_owned).to_vec();
+    let mut known: Vec<_> = messaging::crash_points::ALL.map(str::to_owned).to_vec();
     known.sort_unstable();
     ensure!(found == known, "called: {found:?}; listed: {known:?}");
     Ok(())

@@ -10,97 +10,43 @@ use serde_json::Value;
 const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
 
 /// Each crate of this workspace, and those of the workspace and of [`WATCHED`] that its code may use.
-const MAY_USE: [(&str, &[&str]); 27] = [
-    // Contracts: no I/O, no HTTP.
+const MAY_USE: [(&str, &[&str]); 22] = [
+    // Contracts and spans: no I/O, no HTTP.
     ("events", &[]),
-    // What is recorded of an order's way: no I/O.
-    ("spans", &["events"]),
-    // Ports: no I/O.
+    // Ports and crash points: no I/O.
     ("messaging", &["events"]),
-    // Process: below the mechanisms, knows no event.
-    ("crash-points", &[]),
+    // Below the mechanisms, knows no event.
     ("database", &["sqlx"]),
-    ("runtime", &["axum", "database", "sqlx", "utoipa"]),
     // Mechanisms: SQL on one side, AMQP on the other, never both; no HTTP, no admin API.
-    ("outbox", &["crash-points", "database", "events", "messaging", "spans", "sqlx"]),
-    ("inbox", &["crash-points", "database", "events", "messaging", "spans", "sqlx"]),
-    ("broker", &["crash-points", "events", "lapin", "messaging", "spans"]),
-    // Where spans go.
-    ("otlp", &["events", "spans"]),
-    // Wiring: the admin API, and the start and stop of a service.
-    ("operator", &["axum", "database", "events", "inbox", "messaging", "outbox", "runtime", "sqlx"]),
-    (
-        "service",
-        &[
-            "axum",
-            "broker",
-            "database",
-            "inbox",
-            "messaging",
-            "operator",
-            "otlp",
-            "outbox",
-            "runtime",
-            "sqlx",
-        ],
-    ),
+    ("outbox", &["database", "events", "messaging", "sqlx"]),
+    ("inbox", &["database", "events", "messaging", "sqlx"]),
+    ("broker", &["events", "lapin", "messaging"]),
+    // The process: start and stop, HTTP, the admin API, logs, metrics and spans.
+    ("service", &["axum", "broker", "database", "events", "inbox", "messaging", "outbox", "sqlx", "utoipa"]),
     // Services: never each other.
     (
         "orders",
         &[
             "axum",
             "broker",
-            "crash-points",
             "database",
             "events",
             "inbox",
             "messaging",
-            "operator",
             "outbox",
-            "runtime",
             "service",
-            "spans",
             "sqlx",
             "utoipa",
         ],
     ),
-    (
-        "inventory",
-        &[
-            "broker",
-            "crash-points",
-            "database",
-            "events",
-            "inbox",
-            "messaging",
-            "outbox",
-            "runtime",
-            "service",
-            "sqlx",
-        ],
-    ),
-    (
-        "billing",
-        &[
-            "broker",
-            "crash-points",
-            "database",
-            "events",
-            "inbox",
-            "messaging",
-            "outbox",
-            "runtime",
-            "service",
-            "spans",
-            "sqlx",
-        ],
-    ),
+    ("inventory", &["broker", "database", "events", "inbox", "messaging", "outbox", "service", "sqlx"]),
+    ("billing", &["broker", "database", "events", "inbox", "messaging", "outbox", "service", "sqlx"]),
     // An external consumer: the consuming half of a service. No crate uses it.
-    ("mailer", &["broker", "database", "events", "inbox", "messaging", "runtime", "service", "sqlx"]),
+    ("mailer", &["broker", "database", "events", "inbox", "messaging", "service", "sqlx"]),
     // The lab. No service uses any of these.
     // It knows the commands of the documentation only: no crate of this workspace.
     ("docs-runner", &[]),
-    ("payment-provider", &["axum", "database", "runtime", "sqlx"]),
+    ("payment-provider", &["axum", "database", "service", "sqlx"]),
     // Compositions of the product's parts, with one part replaced.
     (
         "sabotage",
@@ -108,7 +54,6 @@ const MAY_USE: [(&str, &[&str]); 27] = [
             "axum",
             "billing",
             "broker",
-            "crash-points",
             "database",
             "events",
             "inbox",
@@ -116,7 +61,6 @@ const MAY_USE: [(&str, &[&str]); 27] = [
             "messaging",
             "orders",
             "outbox",
-            "runtime",
             "service",
             "sqlx",
         ],
@@ -126,13 +70,11 @@ const MAY_USE: [(&str, &[&str]); 27] = [
         &[
             "axum",
             "broker",
-            "crash-points",
             "database",
             "events",
             "messaging",
             "orders",
             "outbox",
-            "runtime",
             "sabotage",
             "service",
             "sqlx",
@@ -148,7 +90,7 @@ const MAY_USE: [(&str, &[&str]); 27] = [
     ("fault-proxy", &["axum"]),
     ("testbed", &["sqlx"]),
     ("load-tests", &["lapin", "sqlx", "testbed", "trace-store"]),
-    ("demo", &["axum", "crash-points", "fault-proxy", "load-tests", "sqlx", "testbed", "trace-store"]),
+    ("demo", &["axum", "fault-proxy", "load-tests", "messaging", "sqlx", "testbed", "trace-store"]),
 ];
 
 #[test]

@@ -10,7 +10,7 @@ use axum::{
     middleware,
     routing::{get, post},
 };
-use runtime::problem::{complete, limit_error};
+use service::problem::{complete, limit_error};
 use tower::{
     ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed::LoadShedLayer, timeout::TimeoutLayer,
 };

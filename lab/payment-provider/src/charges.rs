@@ -6,10 +6,9 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use database::Pool;
-use database::is_locked;
-use runtime::problem::Problem;
+use database::{Pool, is_locked};
 use serde::{Deserialize, Serialize};
+use service::problem::Problem;
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use database::{DatabaseHealth, Pool, PoolKind};
 use payment_provider::{MIGRATIONS, Provider, Settings, router};
-use runtime::{Health, Needed, Supervisor, http, settings, telemetry};
+use service::{Health, Needed, Supervisor, environment, http, telemetry};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
-    runtime::request_if_asked("PROVIDER_", 8083);
-    let settings: Settings = settings::load("PROVIDER_");
+    service::request_if_asked("PROVIDER_", 8083);
+    let settings: Settings = environment::load("PROVIDER_");
     let metrics = telemetry::start(&settings.log, settings.log_format)?;
     let listener = http::bind("PROVIDER_HTTP_ADDRESS", settings.http_address);
     let stop = CancellationToken::new();
@@ -31,7 +31,9 @@ async fn main() -> anyhow::Result<ExitCode> {
             tasks.spawn_infallible("database watch", database.watch(url.clone(), stop));
         }
         Some(Ok(false)) | None => {}
-        Some(Err(invalid)) => settings::exit_invalid_config(&format!("PROVIDER_DATABASE_URL: {}", invalid.0)),
+        Some(Err(invalid)) => {
+            environment::exit_invalid_config(&format!("PROVIDER_DATABASE_URL: {}", invalid.0))
+        }
     }
     Ok(tasks.run().await)
 }

@@ -1,12 +1,12 @@
-//! The problems of the provider's API: those of `runtime::problem`, under type names of their own.
+//! The problems of the provider's API: those of `service::problem`, under type names of their own.
 
 use axum::{
     extract::{FromRequest, Request},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use runtime::problem::{Problem, TYPE_PREFIX, read_json};
 use serde::de::DeserializeOwned;
+use service::problem::{Problem, TYPE_PREFIX, read_json};
 
 /// The prefix of every `type` here: the provider is another company, so its problems are not the shop's.
 const OWN_TYPE_PREFIX: &str = "urn:provider:problem:";

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 
 use clap::Parser;
 use database::DatabaseUrl;
-use runtime::telemetry::{self, LogFormat};
+use service::telemetry::{self, LogFormat};
 
 /// Settings of the payment provider, from environment variables.
 #[derive(Debug, Clone, Parser)]

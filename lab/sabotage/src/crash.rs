@@ -24,7 +24,7 @@ const FREEZE_DEADLINE: Duration = Duration::from_millis(500);
 /// Arms the crash point of `CRASH_POINT`, or all of them. An invalid value ends the process with exit code 78.
 pub fn arm_from_env() {
     if let Some(folder) = env::var_os("CRASH_STEPS").map(PathBuf::from) {
-        crash_points::arm(move |reached| stop_at(&folder, reached));
+        messaging::crash_points::arm(move |reached| stop_at(&folder, reached));
         return;
     }
     let Ok(wanted) = env::var("CRASH_POINT") else { return };
@@ -35,10 +35,10 @@ pub fn arm_from_env() {
         "stop" => Signal::TERM,
         _ => exit_invalid("CRASH_POINT: a point and kill, freeze or stop, such as relay-confirmed:kill"),
     };
-    let known = crash_points::ALL.into_iter().find(|known| *known == point);
+    let known = messaging::crash_points::ALL.into_iter().find(|known| *known == point);
     let point = known.unwrap_or_else(|| exit_invalid("CRASH_POINT: there is no such point"));
     let once = env::var("CRASH_ONCE").ok();
-    crash_points::arm(move |reached| {
+    messaging::crash_points::arm(move |reached| {
         if reached == point && once.as_deref().is_none_or(claim) {
             signal_self(signal);
         }

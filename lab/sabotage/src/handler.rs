@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use crash_points::crash_point;
 use database::Pool;
 use events::Event;
-use messaging::{Applied, Failure, Handler, SharedHandler};
+use messaging::{Applied, Failure, Handler, SharedHandler, crash_points::crash_point};
 use time::OffsetDateTime;
 
 use crate::Sabotage;

@@ -4,8 +4,8 @@
 //! exists and its event does not. A process that dies there, or an unavailable broker, loses the event for good: no other
 //! process knows that there was one.
 
-use crash_points::crash_point;
 use events::OrderCreated;
+use messaging::crash_points::crash_point;
 
 use crate::state::{VariantState, insert_order};
 

@@ -14,8 +14,7 @@ use axum::{
 use messaging::SharedHandler;
 use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, idempotency_key, open_orders};
 use outbox::Wake;
-use runtime::{Health, Needed, settings::exit_invalid_config};
-use service::{ConsumerTasks, Process, RelayTasks};
+use service::{ConsumerTasks, Health, Needed, Process, RelayTasks, environment::exit_invalid_config};
 
 use crate::{
     relay::RelayVariant,

@@ -4,8 +4,8 @@
 //! it, inventory and billing have received an order that does not exist: stock is reserved for it, and a customer is charged
 //! who was told that the order has failed. Without a broker no orders are accepted at all.
 
-use crash_points::crash_point;
 use events::OrderCreated;
+use messaging::crash_points::crash_point;
 
 use crate::state::{VariantState, insert_order};
 

@@ -4,8 +4,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use billing::{HttpPaymentProvider, INBOX, PaymentHandler, PaymentWorker, SERVICE, Settings};
 use messaging::SharedHandler;
-use runtime::{Health, Needed};
-use service::{ConsumerTasks, Process, RelayTasks};
+use service::{ConsumerTasks, Health, Needed, Process, RelayTasks};
 use tokio::sync::Notify;
 
 #[tokio::main]

@@ -1,9 +1,8 @@
 use std::{collections::HashMap, sync::Arc};
 
-use crash_points::crash_point;
 use database::Pool;
 use events::{Body, Event, OrderCreated};
-use messaging::{Applied, Failure, Handler};
+use messaging::{Applied, Failure, Handler, crash_points::crash_point};
 use sqlx::PgConnection;
 use tokio::sync::Notify;
 use uuid::Uuid;

@@ -10,11 +10,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crash_points::crash_point;
 use database::{Pool, PoolKind};
-use messaging::RoundLimiter;
+use events::spans::{Kind, Span};
+use messaging::{RoundLimiter, crash_points::crash_point};
 use outbox::Wake;
-use spans::{Kind, Span};
 use tokio::{
     sync::Notify,
     task::{JoinError, JoinSet},
@@ -159,7 +158,7 @@ async fn call(provider: impl PaymentProvider, payment: DuePayment) -> CalledPaym
     };
     crash_point("payment-answered");
     metrics::counter!("provider_answers_total", "call" => call, "outcome" => response.name()).increment(1);
-    spans::record(|| {
+    events::spans::record(|| {
         let span = Span::ended(payment.trace, Kind::Client, call, began)
             .with("shop.order_id", order_id.to_string())
             .with("shop.attempt", i64::from(payment.attempts))

@@ -2,8 +2,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::Parser;
 use reqwest::Url;
-use runtime::settings::{duration, exit_invalid_config};
-use service::settings::{CommonSettings, ConsumerSettings, PublisherSettings};
+use service::{
+    environment::{duration, exit_invalid_config},
+    settings::{CommonSettings, ConsumerSettings, PublisherSettings},
+};
 
 use crate::SERVICE;
 

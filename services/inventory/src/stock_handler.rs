@@ -1,9 +1,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crash_points::crash_point;
 use database::Pool;
 use events::{Body, Data, Event, Line, NewEvent, OrderCreated, StockRejected, StockReleased, StockReserved};
-use messaging::{Applied, Failure, Handler};
+use messaging::{Applied, Failure, Handler, crash_points::crash_point};
 use outbox::Wake;
 use sqlx::PgConnection;
 use uuid::Uuid;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::{Router, middleware};
-use runtime::{
+use service::{
     http::limited,
     problem::{Problem, complete},
 };
@@ -63,7 +63,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     for operation in paths.flat_map(|path| [&mut path.get, &mut path.post]).flatten() {
         add_common_headers(operation);
     }
-    document.merge(runtime::http::observability_document());
+    document.merge(service::http::observability_document());
     document
 }
 

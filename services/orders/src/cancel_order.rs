@@ -4,12 +4,11 @@ use axum::{
     Json,
     extract::{Extension, Path, State, rejection::PathRejection},
 };
-use crash_points::crash_point;
 use database::Pool;
 use events::{Cause, NewEvent, OrderCancelled, TraceContext};
-use messaging::lane;
-use runtime::problem::Problem;
+use messaging::{crash_points::crash_point, lane};
 use serde::Serialize;
+use service::problem::Problem;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::{Uuid, fmt::Hyphenated};

@@ -9,7 +9,7 @@ use axum::{
     http::{HeaderValue, request::Parts},
 };
 use database::{Erase, Pool, Retention, Window};
-use runtime::problem::Problem;
+use service::problem::Problem;
 use utoipa::{
     IntoParams,
     openapi::{

@@ -1,8 +1,8 @@
 //! `GET /products`: what can be ordered, and for which price.
 
 use axum::{Json, extract::State};
-use runtime::problem::Problem;
 use serde::Serialize;
+use service::problem::Problem;
 use utoipa::ToSchema;
 
 use crate::{AppState, order_view::Money, problem_responses};

@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use messaging::SharedHandler;
 use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, idempotency_key, open_orders};
-use runtime::{Health, Needed};
-use service::{ConsumerTasks, Process, RelayTasks};
+use service::{ConsumerTasks, Health, Needed, Process, RelayTasks};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {

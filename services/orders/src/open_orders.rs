@@ -4,11 +4,12 @@ use std::time::{Duration, SystemTime};
 
 use axum::{Json, Router, extract::State as AxumState, routing::get};
 use database::{ClockWatch, Pool, is_locked};
-use events::{Cause, TraceContext};
-use operator::Params;
-use runtime::problem::Problem;
+use events::{
+    Cause, TraceContext,
+    spans::{Kind, Span},
+};
 use serde::{Deserialize, Serialize};
-use spans::{Kind, Span};
+use service::{Params, problem::Problem};
 use time::OffsetDateTime;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -148,7 +149,7 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<(), St
             written => written.map_err(|error| error.to_string())?,
         };
         if written.is_some() {
-            spans::record(|| {
+            events::spans::record(|| {
                 let span = Span::ended(trace, Kind::Internal, "time out order", began);
                 span.with("shop.order_id", order.id.to_string())
             });

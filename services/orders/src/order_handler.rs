@@ -3,10 +3,9 @@
 
 use std::collections::HashMap;
 
-use crash_points::crash_point;
 use database::Pool;
 use events::{Body, Cause, Event, NewEvent, OrderCancelled, OrderConfirmed};
-use messaging::{Applied, Failure, Handler};
+use messaging::{Applied, Failure, Handler, crash_points::crash_point};
 use outbox::Wake;
 use sqlx::PgConnection;
 use uuid::Uuid;

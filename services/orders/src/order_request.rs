@@ -1,8 +1,8 @@
 use std::collections::HashSet;
 
 use events::OrderCreated;
-use runtime::problem::Problem;
 use serde::Deserialize;
+use service::problem::Problem;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;

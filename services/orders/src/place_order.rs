@@ -6,11 +6,10 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header::LOCATION},
     response::{IntoResponse, Response},
 };
-use crash_points::crash_point;
 use database::is_locked;
 use events::{NewEvent, OrderCreated, TraceContext};
-use messaging::lane;
-use runtime::problem::{Problem, read_json};
+use messaging::{crash_points::crash_point, lane};
+use service::problem::{Problem, read_json};
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -14,7 +14,7 @@ use utoipa::{
     },
 };
 
-use runtime::{
+use service::{
     body::slow_body,
     problem::{Problem, RETRY_AFTER, TYPE_PREFIX},
 };

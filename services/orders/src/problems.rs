@@ -1,7 +1,7 @@
-//! The problems that only the order service has. The others are in `runtime::problem`.
+//! The problems that only the order service has. The others are in `service::problem`.
 
 use axum::http::StatusCode;
-use runtime::problem::Problem;
+use service::problem::Problem;
 
 pub(crate) fn invalid_order(detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid-order", "Invalid order").detail(detail)

@@ -5,8 +5,8 @@ use axum::{
     extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
 };
 use database::Pool;
-use runtime::problem::Problem;
 use serde::{Deserialize, Serialize};
+use service::problem::Problem;
 use utoipa::{IntoParams, ToSchema};
 use uuid::{Uuid, fmt::Hyphenated};
 

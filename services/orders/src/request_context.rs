@@ -5,8 +5,10 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use events::TraceContext;
-use spans::{Kind, Span};
+use events::{
+    TraceContext,
+    spans::{Kind, Span},
+};
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, info_span};
 
@@ -33,7 +35,7 @@ pub(crate) async fn trace(mut request: Request, next: Next) -> Response {
     let status = response.status();
     let seconds = began.elapsed().as_secs_f64();
     metrics::histogram!("http_request_seconds", "status" => status.as_u16().to_string()).record(seconds);
-    spans::record(|| {
+    events::spans::record(|| {
         let span = Span::ended(trace, Kind::Server, format!("{method} {route}"), started)
             .with("http.request.method", method)
             .with("http.route", route)

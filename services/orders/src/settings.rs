@@ -1,8 +1,10 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Parser;
-use runtime::settings::{age, duration, exit_invalid_config};
-use service::settings::{CommonSettings, ConsumerSettings, PublisherSettings};
+use service::{
+    environment::{age, duration, exit_invalid_config},
+    settings::{CommonSettings, ConsumerSettings, PublisherSettings},
+};
 
 use crate::SERVICE;
 

@@ -1,9 +1,8 @@
 use std::time::Duration;
 
-use crash_points::crash_point;
 use futures_util::{StreamExt, stream::SelectAll};
 use lapin::{Channel, Connection, options::BasicAckOptions};
-use messaging::{Backoff, DeadLetter, DeadLetterStore, Failure};
+use messaging::{Backoff, DeadLetter, DeadLetterStore, Failure, crash_points::crash_point};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 

@@ -2,9 +2,8 @@
 
 use std::{collections::HashSet, future::Future, sync::Arc};
 
-use crash_points::crash_point;
 use events::Event;
-use messaging::{DeadLetter, DeadLetterStore, Failure, Handler, Incoming};
+use messaging::{DeadLetter, DeadLetterStore, Failure, Handler, Incoming, crash_points::crash_point};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 

@@ -1,15 +1,17 @@
 use std::time::SystemTime;
 
-use events::{TraceContext, routing_key};
+use events::{
+    TraceContext, routing_key,
+    spans::{Kind, Span},
+};
 use messaging::{Outgoing, PublishOutcome};
-use spans::{Kind, Span};
 
 use crate::topology::EVENTS;
 
 /// Records for each message of a batch how long its publishing took, from the first byte of the batch to its last confirm.
 pub(crate) fn record(batch: &[Outgoing], outcomes: &[PublishOutcome], began: SystemTime) {
     for (message, outcome) in batch.iter().zip(outcomes) {
-        spans::record(|| {
+        events::spans::record(|| {
             let context = TraceContext::child_of(message.traceparent.as_deref());
             let span = Span::ended(context, Kind::Producer, format!("publish {}", message.event_type), began)
                 .with("messaging.system", "rabbitmq")

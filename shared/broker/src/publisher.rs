@@ -3,14 +3,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crash_points::crash_point;
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, PublisherConfirm,
     message::BasicReturnMessage,
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable},
 };
-use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Refusal};
+use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Refusal, crash_points::crash_point};
 use time::OffsetDateTime;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;

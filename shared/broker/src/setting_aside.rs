@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crash_points::crash_point;
 use events::Event;
-use messaging::{DeadLetter, DeadLetterStore, Failure, Handler};
+use messaging::{DeadLetter, DeadLetterStore, Failure, Handler, crash_points::crash_point};
 use tokio::time::sleep;
 use uuid::Uuid;
 

@@ -6,7 +6,8 @@
 //!   [`StockReleased`] (inventory), [`PaymentCaptured`], [`PaymentDeclined`], [`PaymentRefunded`] (billing): the bodies.
 //!   [`Data`] is what all bodies have in common.
 //! - [`NewEvent`]: an event that is about to be written into an outbox. [`decode()`]: from a message to an [`Event`].
-//! - [`TraceContext`]: ties the HTTP request, the outbox row, the message and the effects together.
+//! - [`TraceContext`]: ties the HTTP request, the outbox row, the message and the effects together. [`spans`]: when each of
+//!   them was, for distributed tracing.
 
 mod body;
 mod decode;
@@ -15,6 +16,7 @@ mod order_cancelled;
 mod order_confirmed;
 mod order_created;
 mod payment;
+pub mod spans;
 mod stock;
 mod trace_context;
 

@@ -17,15 +17,17 @@
 //! rule beside it.
 
 mod dead_letter_table;
+pub mod dead_letters;
 mod retention;
 
 use std::collections::HashSet;
 
-use crash_points::crash_point;
 use database::{Fault, Pool, Session};
-use events::Event;
-use messaging::{Applied, Failure};
-use spans::{Kind, Span};
+use events::{
+    Event,
+    spans::{Kind, Span},
+};
+use messaging::{Applied, Failure, crash_points::crash_point};
 use sqlx::{AssertSqlSafe, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -172,7 +174,7 @@ impl Inbox {
                 metrics::counter!("inbox_duplicates_total", "event_type" => event.event_type).increment(1);
                 tracing::info!("duplicate dropped");
             }
-            spans::record(|| self.span(event, is_new));
+            events::spans::record(|| self.span(event, is_new));
         }
         Applied { first: first.len(), duplicates: group.len() - first.len() }
     }

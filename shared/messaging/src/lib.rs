@@ -6,10 +6,13 @@
 //! - [`Backoff`]: exponential back-off with full jitter.
 //! - [`RoundLimiter`]: fewer and larger rounds of work under load.
 //! - [`lane()`]: the lane of an aggregate, a fixed share of all aggregates.
+//! - [`crash_points`]: named places where a crash is interesting. [`replay`]: what an operator selects.
 
 mod backoff;
+pub mod crash_points;
 mod lane;
 mod ports;
+pub mod replay;
 mod round_limiter;
 
 pub use backoff::Backoff;

@@ -15,6 +15,7 @@ mod append;
 mod backlog;
 mod held_lanes;
 mod mark;
+pub mod parked_events;
 mod postgres;
 mod relay;
 mod retention;

@@ -3,11 +3,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crash_points::crash_point;
 use database::Pool;
-use events::TraceContext;
-use messaging::{Backoff, Outgoing, PublishOutcome, Publisher};
-use spans::{Kind, Span};
+use events::{
+    TraceContext,
+    spans::{Kind, Span},
+};
+use messaging::{Backoff, Outgoing, PublishOutcome, Publisher, crash_points::crash_point};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -256,7 +257,7 @@ async fn publish(
 fn record_waits(published: &[ClaimedEvent], claimed_at: SystemTime) {
     for event in published {
         let Outgoing { id, event_type, traceparent, .. } = &event.message;
-        spans::record(|| {
+        events::spans::record(|| {
             let context = TraceContext::child_of(traceparent.as_deref());
             Span::ended(context, Kind::Internal, format!("outbox {event_type}"), event.created_at)
                 .until(claimed_at)

@@ -2,8 +2,7 @@ use axum::Router;
 use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint};
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
-use messaging::{DeadLetterStore, SharedHandler};
-use operator::ReplayPolicy;
+use messaging::{DeadLetterStore, SharedHandler, replay::ReplayPolicy};
 
 use crate::{
     Process,
@@ -67,7 +66,7 @@ impl ConsumerTasks {
 
     /// The admin routes of the dead letters. `handler` applies those that are replayed.
     pub fn admin_routes(&self, handler: SharedHandler) -> Router {
-        operator::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
+        crate::admin_routes::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
     }
 
     pub fn start(self, process: &mut Process, handler: SharedHandler) {

@@ -1,17 +1,41 @@
-//! What every service is assembled from. The story of start and stop is in [`Process`].
+//! What every service process is assembled from. The story of start and stop is in [`Process`].
 //!
 //! - [`RelayTasks`]: publish what the service has written into its outbox.
 //! - [`ConsumerTasks`]: apply what other services have published, once.
-//! - [`settings`]: their settings, the same for each service under its own prefix.
+//! - [`settings`]: their settings, the same for each service under its own prefix. [`environment`]: reads them.
+//! - [`Supervisor`]: runs the tasks of the process; if one ends early, the process ends.
+//! - [`http`]: a server with bounded waits and an orderly stop. [`body`]: bounds what a client sends. [`problem`]: errors.
+//! - [`Health`]: what `/livez` and `/readyz` answer. [`admin_routes`]: the routes under `/admin`, behind a [`Token`].
+//! - [`telemetry`]: structured logs and Prometheus metrics. [`otlp`]: spans.
 //!
 //! A service brings its name, its tables, its handler and its routes. `outbox` and `inbox` do not know the broker, and
 //! `broker` does not know the database; they meet here.
 
+mod admin;
+mod admin_routes;
+pub mod body;
+mod connection;
 mod consumer_tasks;
+pub mod environment;
+mod foreign_page;
+mod health;
+pub mod http;
+mod log_writer;
+pub mod otlp;
+mod own_process;
+pub mod problem;
 mod process;
 mod relay_tasks;
 pub mod settings;
+mod supervisor;
+pub mod telemetry;
 
+pub use admin::Token;
+pub use admin_routes::Params;
 pub use consumer_tasks::ConsumerTasks;
+pub use health::{Health, Needed};
+pub use log_writer::flush as flush_log;
+pub use own_process::request_if_asked;
 pub use process::{Process, Service, load};
 pub use relay_tasks::RelayTasks;
+pub use supervisor::Supervisor;

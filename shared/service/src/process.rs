@@ -12,13 +12,13 @@ use broker::{Endpoint, topology::Queue};
 use clap::Parser;
 use database::{DatabaseHealth, DatabaseUrl, Pool, PoolKind, is_locked, is_unavailable};
 use metrics_exporter_prometheus::PrometheusHandle;
-use operator::AdminServer;
-use runtime::{Health, Supervisor, http, settings, telemetry};
 use sqlx::migrate::Migrator;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::settings::CommonSettings;
+use crate::{
+    Health, Supervisor, admin::AdminServer, environment, http, otlp, settings::CommonSettings, telemetry,
+};
 
 /// How long [`Process::read_at_start`] waits before it reads again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,9 +45,9 @@ pub struct Service {
 /// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck` or
 /// `<service> request`, with the answer of the running process.
 pub fn load<Settings: Parser>(service: &Service) -> Settings {
-    runtime::request_if_asked(service.prefix, service.http_port);
+    crate::request_if_asked(service.prefix, service.http_port);
     start_with_large_stacks();
-    settings::load(service.prefix)
+    environment::load(service.prefix)
 }
 
 /// Starts this program again in its own place, with a variable that Rust reads at the start: the stack of each thread, in
@@ -62,7 +62,7 @@ fn start_with_large_stacks() {
     if let (None, Ok(program)) = (std::env::var_os(VARIABLE), std::env::current_exe()) {
         let arguments = std::env::args_os().skip(1);
         let failed = Command::new(program).args(arguments).env(VARIABLE, size.to_string()).exec();
-        settings::exit_invalid_config(&format!("failed to start with larger stacks: {failed}"));
+        environment::exit_invalid_config(&format!("failed to start with larger stacks: {failed}"));
     }
 }
 
@@ -93,7 +93,7 @@ impl Process {
     pub fn start(service: &Service, address: SocketAddr, common: &CommonSettings) -> anyhow::Result<Self> {
         let Service { name, prefix, own_queue, .. } = *service;
         let endpoint = Endpoint::new(&common.amqp_url, name)
-            .unwrap_or_else(|error| settings::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")));
+            .unwrap_or_else(|error| environment::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")));
         let metrics = telemetry::start(&common.log, common.log_format)?;
         let listener = http::bind(&format!("{prefix}HTTP_ADDRESS"), address);
         let admin = AdminServer::bind(prefix, common.admin_address, common.admin_token.as_ref());
@@ -178,12 +178,12 @@ impl Process {
                 Some(Ok(true)) => {}
                 Some(Ok(false)) | None => return false,
                 Some(Err(invalid)) => {
-                    settings::exit_invalid_config(&format!("{prefix}DATABASE_URL: {}", invalid.0));
+                    environment::exit_invalid_config(&format!("{prefix}DATABASE_URL: {}", invalid.0));
                 }
             }
             match self.tasks.run_until_stop(self.endpoint.check()).await {
                 Some(Ok(())) => true,
-                Some(Err(error)) => settings::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")),
+                Some(Err(error)) => environment::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")),
                 None => false,
             }
         })

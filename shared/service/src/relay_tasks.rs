@@ -1,7 +1,7 @@
 use axum::Router;
 use broker::{ConnectionStatus, Endpoint, Publisher};
 use database::{Pool, PoolKind};
-use operator::ReplayPolicy;
+use messaging::replay::ReplayPolicy;
 use outbox::{Relay, RelayOptions, Wake, store::Store};
 
 use crate::{
@@ -52,7 +52,7 @@ impl RelayTasks {
 
     /// The admin routes of the outbox.
     pub fn admin_routes(&self) -> Router {
-        operator::outbox_routes(self.operations.clone(), self.wake.clone(), self.policy)
+        crate::admin_routes::outbox_routes(self.operations.clone(), self.wake.clone(), self.policy)
     }
 
     pub fn start(self, process: &mut Process) {

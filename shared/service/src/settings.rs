@@ -4,11 +4,12 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
 use database::DatabaseUrl;
-use operator::Token;
-use otlp::Destination;
 use reqwest::Url;
-use runtime::{
-    settings::{age, duration, exit_invalid_config},
+
+use crate::{
+    Token,
+    environment::{age, duration, exit_invalid_config},
+    otlp::Destination,
     telemetry::{self, LogFormat},
 };
 

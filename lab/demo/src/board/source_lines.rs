@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn every_crash_point_is_found_in_a_service_that_passes_it() {
-        for point in crash_points::ALL {
+        for point in messaging::crash_points::ALL {
             let service = if point.starts_with("payment") { "billing" } else { "orders" };
             let line = find(service, point).unwrap_or_else(|| panic!("{point} was not found"));
             assert!(line.code.contains(point) && line.place.contains(".rs:"), "{line:?}");

@@ -102,7 +102,7 @@ const TICK: Duration = Duration::from_millis(100);
 impl StepsState {
     /// With nothing else known yet.
     fn in_phase(phase: StepPhase) -> Self {
-        Self { phase, points: crash_points::ALL.to_vec(), ..Self::default() }
+        Self { phase, points: messaging::crash_points::ALL.to_vec(), ..Self::default() }
     }
 }
 

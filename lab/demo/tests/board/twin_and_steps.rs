@@ -28,7 +28,8 @@ async fn twin_shows_what_is_lost_and_an_order_stops_at_crash_points() -> Result<
     browser.until("the button", "!document.querySelector('#steps-start').disabled").await?;
     browser.click("#steps-start").await?;
     browser.until("the step system", "document.querySelector('#steps-line[data-phase=ready]')").await?;
-    let all = crash_points::ALL.into_iter().flat_map(|point| ACTIONS.map(|action| (point, action)));
+    let all =
+        messaging::crash_points::ALL.into_iter().flat_map(|point| ACTIONS.map(|action| (point, action)));
     let chosen = match std::env::var("BOARD_STEPS").as_deref() {
         Ok("all") => all.collect(),
         _ => FEW.to_vec(),

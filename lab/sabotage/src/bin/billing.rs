@@ -4,9 +4,8 @@ use std::{process::ExitCode, sync::Arc};
 
 use billing::{HttpPaymentProvider, INBOX, PaymentHandler, PaymentWorker, SERVICE, Settings};
 use messaging::SharedHandler;
-use runtime::{Health, Needed};
 use sabotage::provider::LabProvider;
-use service::{ConsumerTasks, Process, RelayTasks};
+use service::{ConsumerTasks, Health, Needed, Process, RelayTasks};
 use tokio::sync::Notify;
 
 #[tokio::main]

@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use inventory::{INBOX, SERVICE, Settings, StockHandler};
 use messaging::SharedHandler;
-use runtime::{Health, Needed};
-use service::{ConsumerTasks, Process, RelayTasks};
+use service::{ConsumerTasks, Health, Needed, Process, RelayTasks};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {

@@ -1,45 +1,9 @@
+//! What an operator selects for a replay, and the pages in which the outcome is returned.
+
 use std::time::Duration;
 
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::request::Parts;
-use runtime::problem::{Problem, read_json};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use time::{OffsetDateTime, UtcOffset};
-
-/// `axum::extract::Query` that rejects with a [`Problem`].
-pub struct Params<T>(pub T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let params = Query::from_request_parts(parts, state).await;
-        params.map(|Query(params)| Self(params)).map_err(|invalid| Problem::bad_request(invalid.body_text()))
-    }
-}
-
-/// `axum::extract::Path` that rejects with a [`Problem`].
-pub(crate) struct PathId<T>(pub(crate) T);
-
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathId<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let id = Path::from_request_parts(parts, state).await;
-        id.map(|Path(id)| Self(id)).map_err(|invalid| Problem::bad_request(invalid.body_text()))
-    }
-}
-
-/// `axum::Json` for requests that rejects with a [`Problem`].
-pub(crate) struct Body<T>(pub(crate) T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        read_json(request, Problem::bad_request).await.map(Self)
-    }
-}
 
 /// Which items a replay means: some by id, those of a period, or all.
 #[derive(Debug, Clone, Deserialize)]
@@ -53,7 +17,7 @@ pub struct Selection<Id> {
     /// Before this moment.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub to: Option<OffsetDateTime>,
-    /// All that wait. Has to be said: an empty body is more likely a mistake.
+    /// Selects everything that waits. Explicit, because an empty body is more likely a mistake.
     #[serde(default)]
     pub all: bool,
     /// Where the last page ended. Without ids only.
@@ -77,32 +41,32 @@ impl<Id> Selection<Id> {
     /// Checks that exactly one way of selecting is used, with at most `max_ids` ids.
     ///
     /// # Errors
-    /// The problem to answer with.
-    pub fn check(&self, max_ids: i64) -> Result<(), Problem> {
+    /// A sentence that says what is valid.
+    pub fn check(&self, max_ids: i64) -> Result<(), String> {
         let period = self.from.is_some() || self.to.is_some();
         let ways = usize::from(self.ids.is_some()) + usize::from(period) + usize::from(self.all);
         if ways != 1 {
-            return Err(Problem::bad_request("one of ids, from with or without to, and all is needed"));
+            return Err("one of ids, from with or without to, and all is needed".into());
         }
         // PostgreSQL stores UTC, and a time at the edge of what RFC 3339 can write may have none.
         if [self.from, self.to].iter().flatten().any(|time| time.checked_to_offset(UtcOffset::UTC).is_none())
         {
-            return Err(Problem::bad_request("from and to must be times between the years 1 and 9999"));
+            return Err("from and to must be times between the years 1 and 9999".into());
         }
         let count = self.ids.as_ref().map_or(0, Vec::len);
         if i64::try_from(count).is_ok_and(|count| count <= max_ids) {
             return Ok(());
         }
-        Err(Problem::bad_request(format!("at most {max_ids} ids at a time")))
+        Err(format!("at most {max_ids} ids at a time"))
     }
 
     /// The ids that were asked for and not found.
-    pub(crate) fn missing(&self, is_found: impl Fn(&Id) -> bool) -> impl Iterator<Item = &Id> {
+    pub fn missing(&self, is_found: impl Fn(&Id) -> bool) -> impl Iterator<Item = &Id> {
         self.ids.iter().flatten().filter(move |id| !is_found(id))
     }
 
     /// Like [`next_page`]. Ids that were named are one page.
-    pub(crate) fn next_page<T>(&self, chosen: &[T], limit: i64, id: impl Fn(&T) -> i64) -> Option<i64> {
+    pub fn next_page<T>(&self, chosen: &[T], limit: i64, id: impl Fn(&T) -> i64) -> Option<i64> {
         if self.ids.is_some() { None } else { next_page(chosen, limit, id) }
     }
 }
@@ -126,7 +90,7 @@ pub struct Page<T> {
 }
 
 /// The `after` of the next page: the id of the last item, if the page is full.
-pub(crate) fn next_page<T>(items: &[T], limit: i64, id: impl Fn(&T) -> i64) -> Option<i64> {
+pub fn next_page<T>(items: &[T], limit: i64, id: impl Fn(&T) -> i64) -> Option<i64> {
     items.last().filter(|_| i64::try_from(items.len()) == Ok(limit)).map(id)
 }
 

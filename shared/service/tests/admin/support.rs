@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use database::{Pool, PoolKind};
-use operator::{ReplayPolicy, Selection};
+use messaging::replay::{ReplayPolicy, Selection};
 use sqlx::migrate::Migrator;
 use testbed::TestDatabase;
 

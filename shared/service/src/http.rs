@@ -28,10 +28,9 @@ use crate::{
     Health,
     body::read_body,
     connection::{BoundedAcceptor, CLIENT_DEADLINE},
-    foreign_page,
+    environment, foreign_page,
     health::Readiness,
     problem::limit_error,
-    settings,
 };
 
 /// How long requests in progress may take to finish after the stop.
@@ -47,7 +46,7 @@ pub fn bind(variable: &str, address: SocketAddr) -> TcpListener {
         Ok(listener)
     });
     bound.unwrap_or_else(|error| {
-        settings::exit_invalid_config(&format!("{variable}: failed to listen on {address}: {error}"))
+        environment::exit_invalid_config(&format!("{variable}: failed to listen on {address}: {error}"))
     })
 }
 

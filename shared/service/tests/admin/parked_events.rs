@@ -5,12 +5,14 @@ use std::{
 
 use database::Pool;
 use events::{NewEvent, TraceContext};
-use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal};
-use operator::{
-    ReplayPolicy, Selection,
+use messaging::{
+    BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal,
+    replay::{ReplayPolicy, Selection},
+};
+use outbox::{
+    RETRY_SECONDS, Relay, RelayOptions, Step,
     parked_events::{Discarded, ReplayOutcome, Replayed, discard, list, replay, show},
 };
-use outbox::{RETRY_SECONDS, Relay, RelayOptions, Step};
 use serde_json::json;
 use time::OffsetDateTime;
 use uuid::Uuid;

@@ -4,10 +4,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use events::TraceContext;
+use events::{
+    TraceContext,
+    spans::{Kind, Span},
+};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use otlp::Destination;
-use spans::{Kind, Span};
+use service::otlp::Destination;
 use testbed::eventually;
 use tokio_util::sync::CancellationToken;
 use trace_store::TraceStore;
@@ -16,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 fn record(context: TraceContext) {
     let start = SystemTime::now();
-    spans::record(|| {
+    events::spans::record(|| {
         Span::ended(context, Kind::Consumer, "process", start).with("shop.duplicate", true).failed("why")
     });
 }
@@ -27,8 +29,9 @@ async fn spans_are_sent_once_the_store_is_there_with_their_ids_and_attributes() 
     let port = testbed::free_port().unwrap();
     let endpoint = format!("http://127.0.0.1:{port}").parse().unwrap();
     let stop = CancellationToken::new();
-    let sending =
-        tokio::spawn(otlp::start("test", &Destination { endpoint, ratio: 1.0 }, stop.clone()).unwrap());
+    let sending = tokio::spawn(
+        service::otlp::start("test", &Destination { endpoint, ratio: 1.0 }, stop.clone()).unwrap(),
+    );
     record(TraceContext::root());
     eventually("the first span to be dropped", DEADLINE, async || {
         Ok(metrics.render().contains("spans_dropped_total{reason=\"not-sent\"} 1").then_some(()))

@@ -1,22 +1,26 @@
+//! The routes under `/admin` of every service: list, show, replay and discard what was set aside. `docs/http.md` is their
+//! reference. The owners of the tables, `outbox` and `inbox`, do the work.
+
 use axum::{
     Json, Router,
-    extract::State,
-    http::StatusCode,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request, State},
+    http::{StatusCode, request::Parts},
     routing::{get, post},
 };
 use database::Pool;
-use inbox::{DeadLetterTable, Inbox};
-use messaging::SharedHandler;
-use outbox::Wake;
-use runtime::problem::Problem;
-use serde::Deserialize;
+use inbox::{DeadLetterTable, Inbox, dead_letters};
+use messaging::{
+    SharedHandler,
+    replay::{Note, Page, ReplayPolicy, Selection},
+};
+use outbox::{
+    Wake,
+    parked_events::{self, ReplayOutcome, Replayed},
+};
+use serde::{Deserialize, de::DeserializeOwned};
 use uuid::{Uuid, fmt::Hyphenated};
 
-use crate::{
-    Note, Page, Params, ReplayPolicy, Selection, dead_letters,
-    parked_events::{self, ReplayOutcome, Replayed},
-    request::{Body, PathId},
-};
+use crate::problem::{Problem, read_json};
 
 const DEFAULT_LIMIT: u8 = 50;
 const MAX_LIMIT: u8 = 100;
@@ -46,7 +50,7 @@ struct OutboxState {
 }
 
 /// `/admin/parked…` and `/admin/published…`. Wakes the relays when events are pending again.
-pub fn outbox_routes(pool: Pool, wake: Wake, policy: ReplayPolicy) -> Router {
+pub(crate) fn outbox_routes(pool: Pool, wake: Wake, policy: ReplayPolicy) -> Router {
     Router::new()
         .route("/admin/parked", get(list_parked))
         .route("/admin/parked/replay", post(replay_parked))
@@ -126,7 +130,7 @@ impl OutboxState {
         replayed: Replayed,
         selection: Selection<Uuid>,
     ) -> Result<Json<Page<parked_events::ReplayResult>>, Problem> {
-        selection.check(parked_events::MAX_REPLAY)?;
+        selection.check(parked_events::MAX_REPLAY).map_err(Problem::bad_request)?;
         let policy = ReplayPolicy { force: selection.force, ..self.policy };
         let page = parked_events::replay(&self.pool, replayed, &selection, policy).await?;
         let pending = page.items.iter().filter(|item| item.outcome == ReplayOutcome::Pending);
@@ -149,7 +153,12 @@ struct DeadLetterState {
 }
 
 /// `/admin/dead-letters…`. Replays use the service's own `handler`.
-pub fn dead_letter_routes(pool: Pool, inbox: Inbox, handler: SharedHandler, policy: ReplayPolicy) -> Router {
+pub(crate) fn dead_letter_routes(
+    pool: Pool,
+    inbox: Inbox,
+    handler: SharedHandler,
+    policy: ReplayPolicy,
+) -> Router {
     let table = DeadLetterTable::new(pool.clone(), inbox);
     Router::new()
         .route("/admin/dead-letters", get(list_letters))
@@ -178,7 +187,7 @@ async fn replay_letters(
     State(state): State<DeadLetterState>,
     Body(selection): Body<Selection<i64>>,
 ) -> Result<Json<Page<dead_letters::ReplayResult>>, Problem> {
-    selection.check(dead_letters::MAX_REPLAY)?;
+    selection.check(dead_letters::MAX_REPLAY).map_err(Problem::bad_request)?;
     let policy = ReplayPolicy { force: selection.force, ..state.policy };
     let page = dead_letters::replay(&state.pool, &state.table, &state.handler, &selection, policy).await?;
     let outcomes: Vec<_> = page.items.iter().map(|item| (item.id, &item.outcome)).collect();
@@ -203,4 +212,39 @@ async fn discard_letters(
     let dead_letters::Discard { discarded, untouched } = &discard;
     tracing::info!(?discarded, ?untouched, note, "dead letters discarded");
     Ok(Json(discard))
+}
+
+/// `axum::extract::Query` that rejects with a [`Problem`].
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = Query::from_request_parts(parts, state).await;
+        params.map(|Query(params)| Self(params)).map_err(|invalid| Problem::bad_request(invalid.body_text()))
+    }
+}
+
+/// `axum::extract::Path` that rejects with a [`Problem`].
+struct PathId<T>(T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathId<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let id = Path::from_request_parts(parts, state).await;
+        id.map(|Path(id)| Self(id)).map_err(|invalid| Problem::bad_request(invalid.body_text()))
+    }
+}
+
+/// `axum::Json` for requests that rejects with a [`Problem`].
+struct Body<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        read_json(request, Problem::bad_request).await.map(Self)
+    }
 }

@@ -12,14 +12,14 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
-use runtime::{
-    http,
-    problem::{Problem, complete},
-    settings,
-};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span};
+
+use crate::{
+    environment, http,
+    problem::{Problem, complete},
+};
 
 /// The shortest token, in bytes. Wrong guesses are not counted, so it has to be long.
 const MIN_TOKEN_BYTES: usize = 16;
@@ -51,7 +51,7 @@ impl fmt::Debug for Token {
 }
 
 /// Serves the admin API on an address of its own, which is off unless it is configured.
-pub struct AdminServer {
+pub(crate) struct AdminServer {
     listener: TcpListener,
     token: Token,
 }
@@ -59,10 +59,10 @@ pub struct AdminServer {
 impl AdminServer {
     /// Listens, if an address is configured. An address without a token ends the process: an unprotected admin API would be
     /// an invalid setting that no one notices. `prefix` is that of the service's variables, such as `ORDERS_`.
-    pub fn bind(prefix: &str, address: Option<SocketAddr>, token: Option<&Token>) -> Option<Self> {
+    pub(crate) fn bind(prefix: &str, address: Option<SocketAddr>, token: Option<&Token>) -> Option<Self> {
         let address = address?;
         let Some(token) = token else {
-            settings::exit_invalid_config(&format!(
+            environment::exit_invalid_config(&format!(
                 "{prefix}ADMIN_TOKEN is missing: {prefix}ADMIN_ADDRESS is set, and the admin API needs a token"
             ));
         };
@@ -74,7 +74,7 @@ impl AdminServer {
     ///
     /// # Errors
     /// When the listener fails.
-    pub async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
+    pub(crate) async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
         // The token is checked before anything else, whatever the path.
         let app = http::limited(routes, MAX_REQUESTS, REQUEST_DEADLINE)
             .layer(middleware::from_fn_with_state(self.token, authorize))

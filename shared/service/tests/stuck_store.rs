@@ -7,10 +7,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use events::TraceContext;
+use events::{
+    TraceContext,
+    spans::{Kind, Span},
+};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use otlp::Destination;
-use spans::{Kind, Span};
+use service::otlp::Destination;
 use testbed::eventually;
 use tokio_util::sync::CancellationToken;
 
@@ -25,11 +27,13 @@ async fn spans_for_a_store_that_never_answers_are_dropped_and_counted_and_the_pr
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap()).parse().unwrap();
     let stop = CancellationToken::new();
-    let sending = otlp::start("test", &Destination { endpoint, ratio: 1.0 }, stop.clone()).unwrap();
+    let sending = service::otlp::start("test", &Destination { endpoint, ratio: 1.0 }, stop.clone()).unwrap();
     let sending = tokio::spawn(sending);
     // Not one of these waits: this task does not yield, so none of them could be sent meanwhile.
     for _ in 0..SPANS {
-        spans::record(|| Span::ended(TraceContext::root(), Kind::Internal, "test", SystemTime::now()));
+        events::spans::record(|| {
+            Span::ended(TraceContext::root(), Kind::Internal, "test", SystemTime::now())
+        });
     }
     eventually("spans to be dropped while the process runs", DEADLINE, async || {
         let page = metrics.render();
@@ -42,7 +46,7 @@ async fn spans_for_a_store_that_never_answers_are_dropped_and_counted_and_the_pr
     stop.cancel();
     tokio::time::timeout(DEADLINE, sending).await.unwrap().unwrap();
     // Every one of them is counted somewhere, also those that waited when the process stopped.
-    spans::record(|| Span::ended(TraceContext::root(), Kind::Internal, "test", SystemTime::now()));
+    events::spans::record(|| Span::ended(TraceContext::root(), Kind::Internal, "test", SystemTime::now()));
     let page = metrics.render();
     let dropped = page.lines().filter_map(|line| line.strip_prefix("spans_dropped_total{"));
     let dropped: u32 = dropped.filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok()).sum();

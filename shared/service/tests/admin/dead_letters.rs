@@ -5,11 +5,13 @@ use std::{
 
 use database::Pool;
 use events::{Event, Line, Money, NewEvent, OrderCreated, TraceContext};
-use inbox::DeadLetterTable;
-use messaging::{Applied, DeadLetter, DeadLetterStore, Failure, Handler, SharedHandler};
-use operator::{
-    ReplayPolicy, Selection,
+use inbox::{
+    DeadLetterTable,
     dead_letters::{self, Discard, ReplayOutcome, discard, list, replay, show},
+};
+use messaging::{
+    Applied, DeadLetter, DeadLetterStore, Failure, Handler, SharedHandler,
+    replay::{ReplayPolicy, Selection},
 };
 use serde_json::{Value, json};
 use uuid::Uuid;

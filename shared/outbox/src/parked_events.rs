@@ -3,13 +3,12 @@
 //! After a change the caller wakes the relays.
 
 use database::Pool;
+use messaging::replay::{Page, ReplayPolicy, Selection, next_page};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::types::Json;
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
-
-use crate::{Page, ReplayPolicy, Selection, request::next_page};
 
 /// The most events that one call replays, and the most ids that it takes.
 pub const MAX_REPLAY: i64 = 1_000;

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use events::spans::{Kind, Span};
 use opentelemetry::{
     InstrumentationScope,
     trace::{SpanContext, SpanId, Status, TraceFlags, TraceId, TraceState},
@@ -17,7 +18,6 @@ use opentelemetry_sdk::{
     trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks},
 };
 use reqwest::Url;
-use spans::{Kind, Span};
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
     time::{Instant, sleep, timeout, timeout_at},
@@ -68,7 +68,7 @@ pub fn start(
     exporter.set_resource(&Resource::builder().with_service_name(service).build());
     let (queue, waiting) = mpsc::channel(QUEUE);
     let ratio = destination.ratio;
-    spans::export_to(move |span| enqueue(span, &queue, ratio));
+    events::spans::export_to(move |span| enqueue(span, &queue, ratio));
     Ok(send_all(exporter, waiting, stop))
 }
 

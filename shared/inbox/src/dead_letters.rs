@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use database::Pool;
 use events::Event;
-use inbox::{DeadLetterTable, Preview};
-use messaging::{Applied, Failure, Handler, Incoming, SharedHandler};
+use messaging::{
+    Applied, Failure, Handler, Incoming, SharedHandler,
+    replay::{Page, ReplayPolicy, Selection, next_page},
+};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Value, value::RawValue};
 use sqlx::types::Json;
@@ -13,7 +15,7 @@ use time::OffsetDateTime;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::{Page, ReplayPolicy, Selection, request::next_page};
+use crate::{DeadLetterTable, Preview};
 
 /// The most dead letters that one call replays, and the most ids that it takes: it has to end within the deadline of a
 /// request.

@@ -11,7 +11,7 @@
 
 use std::{sync::OnceLock, time::SystemTime};
 
-use events::TraceContext;
+use crate::TraceContext;
 use opentelemetry::{KeyValue, Value};
 
 /// The role of a span's process in what the span describes.
