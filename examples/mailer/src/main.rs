@@ -4,14 +4,13 @@ use std::process::ExitCode;
 
 use mailer::{INBOX, MailHandler, SERVICE, Settings};
 use messaging::SharedHandler;
-use service::{ConsumerTasks, Health, Needed, Process};
+use service::{ConsumerTasks, Health, Needed, Process, Product};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
-    let settings: Settings = service::load(&SERVICE);
-    settings.check();
-    let mut process = Process::start(&SERVICE, settings.http_address, &settings.common)?;
-    let consumer = ConsumerTasks::new(&process, INBOX, &settings.common, &settings.consumer);
+    let Settings { http_address, common, consumer } = service::load(&SERVICE, &Product).await?;
+    let mut process = Process::start(&SERVICE, http_address, common)?;
+    let consumer = ConsumerTasks::new(&process, INBOX, consumer);
     let health = Health::new().with("database", Needed::Yes, process.database()).with(
         "broker",
         Needed::Yes,
@@ -23,7 +22,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         let handler = SharedHandler::new(MailHandler::new(consumer.pool()));
         process.watch_database();
         process.serve_admin(consumer.admin_routes(handler.clone()));
-        consumer.start(&mut process, handler);
+        consumer.start(&mut process, handler, |letters| letters);
     }
     Ok(process.run().await)
 }

@@ -1,9 +1,7 @@
 use std::net::SocketAddr;
 
 use clap::Parser;
-use service::settings::{CommonSettings, ConsumerSettings};
-
-use crate::SERVICE;
+use service::settings::{CommonSettings, ConsumerSettings, ServiceSettings};
 
 /// Settings of the mailer, from environment variables.
 #[derive(Clone, Parser)]
@@ -20,9 +18,12 @@ pub struct Settings {
     pub consumer: ConsumerSettings,
 }
 
-impl Settings {
-    /// Ends the process if the combination cannot work.
-    pub fn check(&self) {
-        self.consumer.check(SERVICE.prefix, &self.common);
+impl ServiceSettings for Settings {
+    fn common(&mut self) -> &mut CommonSettings {
+        &mut self.common
+    }
+
+    fn check(&self, prefix: &str) -> Result<(), String> {
+        self.consumer.check(prefix, &self.common)
     }
 }

@@ -4,16 +4,11 @@ use anyhow::Context as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::Sabotage;
-
 /// RabbitMQ announces the end of a subscription only to clients that say in the handshake that they want it.
 const CAPABILITY: &[u8] = b"consumer_cancel_notifyt\x01";
 
-/// With `cancel-ignored`, redirects the URL to a proxy in this process, which takes that wish out of the handshake.
-pub async fn ignore_cancels(sabotage: Option<Sabotage>, amqp_url: &mut String) -> anyhow::Result<()> {
-    if sabotage != Some(Sabotage::CancelIgnored) {
-        return Ok(());
-    }
+/// Redirects the URL to a proxy in this process, which takes that wish out of the handshake.
+pub(crate) async fn ignore_cancels(amqp_url: &mut String) -> anyhow::Result<()> {
     let (login, address) = amqp_url.rsplit_once('@').context("the URL has no login")?;
     let (broker, vhost) = address.split_once('/').context("the URL names no virtual host")?;
     let (broker, listener) = (broker.to_owned(), TcpListener::bind("127.0.0.1:0").await?);

@@ -18,8 +18,7 @@ pub mod row_locks;
 mod run;
 pub mod store;
 
-pub use cancels::ignore_cancels;
-pub use run::{api, caught_up, database, relay, run_consumer, sabotage_from_env};
+pub use run::{LabParts, api};
 
 /// A protection that one of these programs can leave out. `lab/demo/src/lab/sabotage` holds the experiments that detect
 /// it; the last three need another clock, a broker that is away, a lost answer, so drills detect them (`docs/drills.md`).

@@ -3,37 +3,109 @@
 use std::{env, time::Duration};
 
 use axum::{Router, extract::Request, http::HeaderValue, middleware::map_request};
-use broker::Publisher;
 use database::Pool;
 use messaging::SharedHandler;
-use outbox::{Relay, RelayOptions};
-use service::{ConsumerTasks, Process};
+use outbox::Relay;
+use service::{ConsumerTasks, Parts, Process, RelayTasks, settings::CommonSettings};
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::{
-    Sabotage, crash, dead_letters::LabDeadLetters, handler::LabHandler, publisher::LabPublisher,
-    store::LabStore,
+    Sabotage, cancels::ignore_cancels, crash, dead_letters::LabDeadLetters, handler::LabHandler,
+    publisher::LabPublisher, store::LabStore,
 };
 
 /// How often `short-memory` erases the records of processed events.
 const ERASE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The protection that `SABOTAGE` leaves out. An unknown name ends the process with exit code 78.
-pub fn sabotage_from_env() -> Option<Sabotage> {
-    let wanted = env::var("SABOTAGE").ok()?;
-    let known = Sabotage::ALL.into_iter().find(|known| known.name() == wanted);
-    Some(known.unwrap_or_else(|| crash::exit_invalid("SABOTAGE: there is no such sabotage")))
+/// The product's parts with the one replaced that `SABOTAGE` names. Without it all are the product's.
+#[derive(Debug, Clone, Copy)]
+pub struct LabParts(Option<Sabotage>);
+
+impl LabParts {
+    /// Reads `SABOTAGE` and arms the crash point of `CRASH_POINT`. An unknown name ends the process with exit code 78.
+    pub fn from_env() -> Self {
+        crash::arm_from_env();
+        let known = |wanted: String| Sabotage::ALL.into_iter().find(|known| known.name() == wanted);
+        Self(env::var("SABOTAGE").ok().map(|wanted| {
+            known(wanted).unwrap_or_else(|| crash::exit_invalid("SABOTAGE: there is no such sabotage"))
+        }))
+    }
+
+    pub fn sabotage(self) -> Option<Sabotage> {
+        self.0
+    }
 }
 
-/// Makes relays with the sabotaged parts, for `RelayTasks::start_with`.
-pub fn relay(
-    sabotage: Option<Sabotage>,
-) -> impl Fn(Pool, Publisher, RelayOptions) -> Relay<LabPublisher<Publisher>, LabStore> {
-    move |pool, publisher, options| {
-        let store = LabStore::new(pool, &options, sabotage);
-        Relay::over(store, LabPublisher::new(publisher, sabotage), options)
+impl Parts for LabParts {
+    async fn settings(&self, common: &mut CommonSettings) -> anyhow::Result<()> {
+        if self.0 == Some(Sabotage::CancelIgnored) {
+            ignore_cancels(&mut common.amqp_url).await
+        } else {
+            Ok(())
+        }
     }
+
+    /// With `hanging-commits-ignored`: whether it answers reads.
+    fn database(
+        &self,
+        probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let ignored = self.0 == Some(Sabotage::HangingCommitsIgnored);
+        move || match probe() {
+            Err(reason) if ignored && reason.contains("commits") => Ok(()),
+            state => state,
+        }
+    }
+
+    /// With `limit-by-time-alone`: always.
+    fn caught_up(
+        &self,
+        probe: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> impl Fn() -> bool + Send + Sync + 'static {
+        let always = self.0 == Some(Sabotage::LimitByTimeAlone);
+        move || always || probe()
+    }
+
+    async fn start_relays(&self, relays: RelayTasks, process: &mut Process) -> anyhow::Result<()> {
+        relays.start(process, |pool, publisher, options| {
+            let store = LabStore::new(pool, &options, self.0);
+            Relay::over(store, LabPublisher::new(publisher, self.0), options)
+        });
+        Ok(())
+    }
+
+    async fn start_consumer(&self, consumer: ConsumerTasks, handler: SharedHandler, process: &mut Process) {
+        let (pool, name) = (consumer.pool(), consumer.name());
+        if self.0 == Some(Sabotage::ShortMemory) {
+            forget_soon(pool.clone(), name, process).await;
+        }
+        let handler = SharedHandler::new(LabHandler::new(handler, pool, name, self.0));
+        consumer.start(process, handler, |letters| LabDeadLetters::new(letters, self.0));
+    }
+}
+
+/// Erases the records of processed events, now and each second.
+async fn forget_soon(pool: Pool, consumer: &'static str, process: &mut Process) {
+    let mut retention = inbox::retention(pool, consumer, Duration::ZERO);
+    let stop = process.stop();
+    let mut erase = async move || {
+        if let Err(error) = retention.round().await {
+            tracing::warn!(%error, "failed to erase processed events");
+        }
+    };
+    // Before the first message: what was being processed when the process died comes at once.
+    erase().await;
+    let erasing = async move {
+        let rounds = async {
+            loop {
+                erase().await;
+                sleep(ERASE_INTERVAL).await;
+            }
+        };
+        stop.run_until_cancelled(rounds).await;
+    };
+    process.spawn("short memory", erasing);
 }
 
 /// The routes of an API; with `new-key-per-attempt`, each request's `Idempotency-Key` is made unique.
@@ -48,59 +120,4 @@ pub fn api(sabotage: Option<Sabotage>, routes: Router) -> Router {
         }
         request
     }))
-}
-
-/// Whether the database can be used; with `hanging-commits-ignored`, whether it answers reads.
-pub fn database(
-    sabotage: Option<Sabotage>,
-    probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
-) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
-    move || match probe() {
-        Err(reason) if sabotage == Some(Sabotage::HangingCommitsIgnored) && reason.contains("commits") => {
-            Ok(())
-        }
-        state => state,
-    }
-}
-
-/// Tells whether all answers that wait in the queue are applied; with `limit-by-time-alone` it always says so.
-pub fn caught_up(
-    sabotage: Option<Sabotage>,
-    consumer: impl Fn() -> bool + Send + Sync + 'static,
-) -> impl Fn() -> bool + Send {
-    move || sabotage == Some(Sabotage::LimitByTimeAlone) || consumer()
-}
-
-/// Starts a consumer with the sabotaged parts.
-pub async fn run_consumer(
-    process: &mut Process,
-    tasks: ConsumerTasks,
-    consumer: &'static str,
-    handler: SharedHandler,
-    sabotage: Option<Sabotage>,
-) {
-    let pool = tasks.pool();
-    if sabotage == Some(Sabotage::ShortMemory) {
-        let mut retention = inbox::retention(pool.clone(), consumer, Duration::ZERO);
-        let stop = process.stop();
-        let mut erase = async move || {
-            if let Err(error) = retention.round().await {
-                tracing::warn!(%error, "failed to erase processed events");
-            }
-        };
-        // Before the first message: what was being processed when the process died comes at once.
-        erase().await;
-        let erasing = async move {
-            let rounds = async {
-                loop {
-                    erase().await;
-                    sleep(ERASE_INTERVAL).await;
-                }
-            };
-            stop.run_until_cancelled(rounds).await;
-        };
-        process.spawn("short memory", erasing);
-    }
-    let handler = SharedHandler::new(LabHandler::new(handler, pool, consumer, sabotage));
-    tasks.start_with(process, handler, |letters| LabDeadLetters::new(letters, sabotage));
 }

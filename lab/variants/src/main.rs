@@ -1,6 +1,6 @@
 //! The order service with `POST /orders`, or with the relay, written as it is often written. Everything else is the
 //! product's: the other routes, the tables, the consumer. So whatever a drill finds is about that one part. `VARIANT` names
-//! it; `docs/variants.md` says what to watch. Compare with `services/orders/src/main.rs`.
+//! it; `docs/variants.md` says what to watch.
 
 use std::process::ExitCode;
 
@@ -11,10 +11,8 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
-use messaging::SharedHandler;
-use orders::{AppState, INBOX, OrderHandler, SERVICE, Settings, api, idempotency_key, open_orders};
-use outbox::Wake;
-use service::{ConsumerTasks, Health, Needed, Process, RelayTasks, environment::exit_invalid_config};
+use outbox::{Relay, Wake};
+use service::{Parts, Process, RelayTasks, environment::exit_invalid_config};
 
 use crate::{
     relay::RelayVariant,
@@ -32,49 +30,27 @@ mod wake_before_commit;
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     sabotage::crash::arm_from_env();
-    let settings: Settings = service::load(&SERVICE);
-    settings.check();
     let variant = Variant::from_env();
-    let common = &settings.common;
-    let mut process = Process::start(&SERVICE, settings.http_address, common)?;
-    let relays = RelayTasks::new(&process, common, &settings.publisher);
-    let consumer = ConsumerTasks::new(&process, INBOX, common, &settings.consumer);
-    // The relays of some variants hear of events by NOTIFY only.
-    let wake = if variant.is_woken_directly() { relays.wake() } else { Wake::new() };
-    let state = AppState::new(&settings, wake.clone());
-    let variant_state = VariantState::new(&settings, wake.clone())?;
-    let health = Health::new()
-        .with("database", Needed::Yes, process.database())
-        .with("broker", Needed::No, relays.probe())
-        .with("consumer", Needed::No, consumer.probe());
-    let product = api::router(state.clone())?;
-    process.serve(
-        match variant {
-            Variant::Write(write) => routes(write, variant_state.clone(), product),
-            Variant::Relay(_) => product,
-        },
-        health,
-    );
+    orders::run(variant, |product, settings, wake| match variant {
+        Variant::Write(write) => Ok(routes(write, VariantState::new(settings, wake.clone())?, product)),
+        Variant::Relay(_) => Ok(product),
+    })
+    .await
+}
 
-    if process.prepare().await
-        && process.read_at_start("the catalogue", || state.read_catalogue()).await?
-        && process.read_at_start("the prices", || variant_state.read_prices()).await?
-    {
-        let handler = SharedHandler::new(OrderHandler::new(consumer.pool(), wake));
-        process.watch_database();
-        let admin = consumer.admin_routes(handler.clone()).merge(relays.admin_routes());
-        process.serve_admin(admin.merge(open_orders::admin_routes(process.operations())));
-        let keys = idempotency_key::retention(process.operations(), settings.keep_idempotency_keys);
-        process.spawn("key retention", keys.run(process.stop()));
-        let watch = open_orders::watch(state, settings.answer_within, consumer.caught_up(), process.stop());
-        process.spawn("open orders", watch);
-        match variant {
-            Variant::Write(_) => relays.start(&mut process),
-            Variant::Relay(variant) => relay::start(variant, &mut process, &settings, relays).await?,
-        }
-        consumer.start(&mut process, handler);
+impl Parts for Variant {
+    /// The relays of some variants hear of events by NOTIFY only.
+    fn wake(&self, relays: Wake) -> Wake {
+        if self.is_woken_directly() { relays } else { Wake::new() }
     }
-    Ok(process.run().await)
+
+    async fn start_relays(&self, relays: RelayTasks, process: &mut Process) -> anyhow::Result<()> {
+        match self {
+            Self::Write(_) => relays.start(process, Relay::new),
+            Self::Relay(variant) => relay::start(*variant, relays, process).await?,
+        }
+        Ok(())
+    }
 }
 
 /// What is written in another way.
@@ -143,8 +119,10 @@ fn routes(variant: WriteVariant, state: VariantState, product: Router) -> Router
 }
 
 async fn place_order(variant: WriteVariant, state: &VariantState, request: OrderRequest) -> Response {
-    let Some(order) = state.price(request) else {
-        return StatusCode::UNPROCESSABLE_ENTITY.into_response();
+    let order = match state.price(request).await {
+        Ok(Some(order)) => order,
+        Ok(None) => return StatusCode::UNPROCESSABLE_ENTITY.into_response(),
+        Err(_) => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
     };
     let written = match variant {
         WriteVariant::DualWrite => dual_write::write(state, &order).await,

@@ -1,9 +1,6 @@
 //! What the variants share: pools, prices, a publisher, and the insert of an order.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use anyhow::{Context as _, bail};
 use broker::{ConnectionStatus, Endpoint, Publisher};
@@ -14,7 +11,7 @@ use orders::{SERVICE, Settings};
 use outbox::Wake;
 use serde::Deserialize;
 use sqlx::{PgConnection, PgPool, postgres::PgPoolOptions};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
 
 /// The only currency; the tables check it too.
@@ -29,8 +26,8 @@ pub(crate) struct VariantState {
     pub(crate) unguarded: PgPool,
     pub(crate) wake: Wake,
     publisher: Arc<Mutex<Publisher>>,
-    /// Empty until the database was available once.
-    prices: Arc<OnceLock<HashMap<String, i64>>>,
+    /// Empty until the first order.
+    prices: Arc<OnceCell<HashMap<String, i64>>>,
 }
 
 /// The body of `POST /orders`.
@@ -65,17 +62,19 @@ impl VariantState {
         })
     }
 
-    /// Reads the prices. Until then no order can be priced.
-    pub(crate) async fn read_prices(&self) -> Result<(), sqlx::Error> {
+    async fn read_prices(&self) -> Result<HashMap<String, i64>, sqlx::Error> {
         let select = sqlx::query_as("select sku, unit_price from products");
         let prices: Vec<_> = select.fetch_all(&self.transactions).await?;
-        let _ = self.prices.set(prices.into_iter().collect());
-        Ok(())
+        Ok(prices.into_iter().collect())
     }
 
-    /// The order with its prices. `None` if it names an unknown product, or before the prices were read.
-    pub(crate) fn price(&self, request: OrderRequest) -> Option<OrderCreated> {
-        let prices = self.prices.get()?;
+    /// The order with its prices. `None` if it names an unknown product.
+    pub(crate) async fn price(&self, request: OrderRequest) -> Result<Option<OrderCreated>, sqlx::Error> {
+        let prices = self.prices.get_or_try_init(|| self.read_prices()).await?;
+        Ok(Self::priced(prices, request))
+    }
+
+    fn priced(prices: &HashMap<String, i64>, request: OrderRequest) -> Option<OrderCreated> {
         let price = |line: RequestedLine| {
             let unit_price = *prices.get(&line.sku)?;
             Some(Line { sku: line.sku, quantity: line.quantity, unit_price })

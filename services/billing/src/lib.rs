@@ -6,6 +6,7 @@ mod payment_handler;
 mod payment_provider;
 mod payment_worker;
 mod provider_answers;
+mod run;
 mod settings;
 
 use broker::topology;
@@ -16,6 +17,7 @@ use sqlx::migrate::Migrator;
 pub use payment_handler::PaymentHandler;
 pub use payment_provider::{HttpPaymentProvider, PaymentProvider, ProviderResponse};
 pub use payment_worker::{PaymentWorker, PaymentWorkerOptions};
+pub use run::run;
 pub use settings::Settings;
 
 pub const INBOX: Inbox = Inbox { consumer: "billing", queue: topology::BILLING, keeps_order: true };

@@ -3,11 +3,9 @@ use std::{net::SocketAddr, time::Duration};
 use clap::Parser;
 use reqwest::Url;
 use service::{
-    environment::{duration, exit_invalid_config},
-    settings::{CommonSettings, ConsumerSettings, PublisherSettings},
+    environment::duration,
+    settings::{CommonSettings, ConsumerSettings, PublisherSettings, ServiceSettings},
 };
-
-use crate::SERVICE;
 
 /// Settings of the billing service, from environment variables.
 #[derive(Clone, Parser)]
@@ -44,16 +42,20 @@ pub struct Settings {
 /// A stop waits for calls in progress, and the process has only so long.
 const MAX_PROVIDER_DEADLINE: Duration = Duration::from_secs(6);
 
-impl Settings {
-    /// Ends the process if the combination cannot work.
-    pub fn check(&self) {
-        self.publisher.check(SERVICE.prefix, &self.common);
-        self.consumer.check(SERVICE.prefix, &self.common);
+impl ServiceSettings for Settings {
+    fn common(&mut self) -> &mut CommonSettings {
+        &mut self.common
+    }
+
+    fn check(&self, prefix: &str) -> Result<(), String> {
+        self.publisher.check(prefix, &self.common)?;
+        self.consumer.check(prefix, &self.common)?;
         if self.provider_deadline > MAX_PROVIDER_DEADLINE {
-            exit_invalid_config(
-                "BILLING_PROVIDER_DEADLINE: at most 6s, because a stop waits for calls in progress",
-            );
+            return Err(format!(
+                "{prefix}PROVIDER_DEADLINE: at most 6s, because a stop waits for calls in progress"
+            ));
         }
+        Ok(())
     }
 }
 

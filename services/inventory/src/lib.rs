@@ -1,5 +1,6 @@
 //! The inventory service. `stock_handler` is where events become effects, once, and effects become events.
 
+mod run;
 mod settings;
 mod stock_handler;
 
@@ -8,6 +9,7 @@ use inbox::Inbox;
 use service::Service;
 use sqlx::migrate::Migrator;
 
+pub use run::run;
 pub use settings::Settings;
 pub use stock_handler::StockHandler;
 

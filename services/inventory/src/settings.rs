@@ -1,9 +1,7 @@
 use std::net::SocketAddr;
 
 use clap::Parser;
-use service::settings::{CommonSettings, ConsumerSettings, PublisherSettings};
-
-use crate::SERVICE;
+use service::settings::{CommonSettings, ConsumerSettings, PublisherSettings, ServiceSettings};
 
 /// Settings of the inventory service, from environment variables.
 #[derive(Clone, Parser)]
@@ -23,10 +21,14 @@ pub struct Settings {
     pub consumer: ConsumerSettings,
 }
 
-impl Settings {
-    /// Ends the process if the combination cannot work.
-    pub fn check(&self) {
-        self.publisher.check(SERVICE.prefix, &self.common);
-        self.consumer.check(SERVICE.prefix, &self.common);
+impl ServiceSettings for Settings {
+    fn common(&mut self) -> &mut CommonSettings {
+        &mut self.common
+    }
+
+    fn check(&self, prefix: &str) -> Result<(), String> {
+        self.publisher.check(prefix, &self.common)?;
+        self.consumer.check(prefix, &self.common)?;
+        Ok(())
     }
 }

@@ -19,6 +19,7 @@ mod problem_responses;
 mod problems;
 mod read_orders;
 mod request_context;
+mod run;
 mod settings;
 
 use broker::topology;
@@ -29,6 +30,7 @@ use sqlx::migrate::Migrator;
 pub use api_docs::pretty;
 pub use app_state::AppState;
 pub use order_handler::OrderHandler;
+pub use run::run;
 pub use settings::Settings;
 
 /// Order makes no difference to it: an answer moves its order only out of the state that it answers (`order_state`), whatever

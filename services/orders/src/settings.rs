@@ -2,11 +2,9 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::Parser;
 use service::{
-    environment::{age, duration, exit_invalid_config},
-    settings::{CommonSettings, ConsumerSettings, PublisherSettings},
+    environment::{age, duration},
+    settings::{CommonSettings, ConsumerSettings, PublisherSettings, ServiceSettings},
 };
-
-use crate::SERVICE;
 
 /// Settings of the order service, from environment variables.
 #[derive(Clone, Parser)]
@@ -54,15 +52,19 @@ fn duration_or_age(text: &str) -> Result<Duration, String> {
         .map_err(|_| format!("{text:?} is not a duration such as 15min or 2days"))
 }
 
-impl Settings {
-    /// Ends the process if the combination cannot work.
-    pub fn check(&self) {
-        self.publisher.check(SERVICE.prefix, &self.common);
-        self.consumer.check(SERVICE.prefix, &self.common);
+impl ServiceSettings for Settings {
+    fn common(&mut self) -> &mut CommonSettings {
+        &mut self.common
+    }
+
+    fn check(&self, prefix: &str) -> Result<(), String> {
+        self.publisher.check(prefix, &self.common)?;
+        self.consumer.check(prefix, &self.common)?;
         if self.answer_within < MIN_ANSWER_WITHIN {
-            exit_invalid_config(
-                "ORDERS_ANSWER_WITHIN: at least 1s, because the other services take that long when they are busy",
-            );
+            return Err(format!(
+                "{prefix}ANSWER_WITHIN: at least 1s, because the other services take that long when they are busy"
+            ));
         }
+        Ok(())
     }
 }

@@ -22,23 +22,24 @@ pub struct ConsumerTasks {
 }
 
 impl ConsumerTasks {
-    pub fn new(
-        process: &Process,
-        inbox: Inbox,
-        common: &CommonSettings,
-        settings: &ConsumerSettings,
-    ) -> Self {
+    pub fn new(process: &Process, inbox: Inbox, settings: ConsumerSettings) -> Self {
+        let CommonSettings { database_url, replay_within, .. } = process.settings();
         let connections = settings.consumer_connections;
         Self {
             inbox,
             endpoint: process.endpoint(),
             status: ConnectionStatus::new("consumer"),
             collector_status: ConnectionStatus::new("collector"),
-            pool: Pool::new(&common.database_url, "consumer", connections, PoolKind::Transactions),
+            pool: Pool::new(database_url, "consumer", connections, PoolKind::Transactions),
             operations: process.operations(),
-            policy: ReplayPolicy { max_age: common.replay_within, force: false },
-            settings: settings.clone(),
+            policy: ReplayPolicy { max_age: *replay_within, force: false },
+            settings,
         }
+    }
+
+    /// The name under which processed events are recorded.
+    pub fn name(&self) -> &'static str {
+        self.inbox.consumer
     }
 
     /// The connections of the handler.
@@ -69,12 +70,8 @@ impl ConsumerTasks {
         crate::admin_routes::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
     }
 
-    pub fn start(self, process: &mut Process, handler: SharedHandler) {
-        self.start_with(process, handler, |letters| letters);
-    }
-
-    /// Starts a consumer whose dead letters go through a part of the caller's.
-    pub fn start_with<L: DeadLetterStore>(
+    /// Starts the consumer. `around` makes its dead-letter store of the table: in the product it is the table.
+    pub fn start<L: DeadLetterStore>(
         self,
         process: &mut Process,
         handler: SharedHandler,

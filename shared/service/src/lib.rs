@@ -1,5 +1,6 @@
 //! What every service process is assembled from. The story of start and stop is in [`Process`].
 //!
+//! - [`Parts`]: what the lab's programs replace.
 //! - [`RelayTasks`]: publish what the service has written into its outbox.
 //! - [`ConsumerTasks`]: apply what other services have published, once.
 //! - [`settings`]: their settings, the same for each service under its own prefix. [`environment`]: reads them.
@@ -23,6 +24,7 @@ pub mod http;
 mod log_writer;
 pub mod otlp;
 mod own_process;
+mod parts;
 pub mod problem;
 mod process;
 mod relay_tasks;
@@ -36,6 +38,7 @@ pub use consumer_tasks::ConsumerTasks;
 pub use health::{Health, Needed};
 pub use log_writer::flush as flush_log;
 pub use own_process::request_if_asked;
+pub use parts::{Parts, Product};
 pub use process::{Process, Service, load};
 pub use relay_tasks::RelayTasks;
 pub use supervisor::Supervisor;

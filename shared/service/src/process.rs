@@ -9,15 +9,18 @@ use std::{
 use anyhow::Context as _;
 use axum::Router;
 use broker::{Endpoint, topology::Queue};
-use clap::Parser;
-use database::{DatabaseHealth, DatabaseUrl, Pool, PoolKind, is_locked, is_unavailable};
+use database::{DatabaseHealth, Pool, PoolKind, is_locked, is_unavailable};
 use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::migrate::Migrator;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Health, Supervisor, admin::AdminServer, environment, http, otlp, settings::CommonSettings, telemetry,
+    Health, Parts, Supervisor,
+    admin::AdminServer,
+    environment, http, otlp, request_if_asked,
+    settings::{CommonSettings, ServiceSettings},
+    telemetry,
 };
 
 /// How long [`Process::read_at_start`] waits before it reads again.
@@ -44,10 +47,21 @@ pub struct Service {
 
 /// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck` or
 /// `<service> request`, with the answer of the running process.
-pub fn load<Settings: Parser>(service: &Service) -> Settings {
-    crate::request_if_asked(service.prefix, service.http_port);
+///
+/// # Errors
+/// When `parts` cannot change the settings.
+pub async fn load<Settings: ServiceSettings>(
+    service: &Service,
+    parts: &impl Parts,
+) -> anyhow::Result<Settings> {
+    request_if_asked(service.prefix, service.http_port);
     start_with_large_stacks();
-    environment::load(service.prefix)
+    let mut settings: Settings = environment::load(service.prefix);
+    if let Err(problem) = settings.check(service.prefix) {
+        environment::exit_invalid_config(&problem);
+    }
+    parts.settings(settings.common()).await?;
+    Ok(settings)
 }
 
 /// Starts this program again in its own place, with a variable that Rust reads at the start: the stack of each thread, in
@@ -76,7 +90,7 @@ fn start_with_large_stacks() {
 /// 5. [`run`](Self::run) waits for SIGTERM, SIGINT or a task that ends early, and stops everything within nine seconds.
 pub struct Process {
     service: Service,
-    database_url: DatabaseUrl,
+    settings: CommonSettings,
     operations: Pool,
     endpoint: Endpoint,
     tasks: Supervisor,
@@ -90,7 +104,7 @@ pub struct Process {
 impl Process {
     /// # Errors
     /// When logs, metrics or spans cannot be started.
-    pub fn start(service: &Service, address: SocketAddr, common: &CommonSettings) -> anyhow::Result<Self> {
+    pub fn start(service: &Service, address: SocketAddr, common: CommonSettings) -> anyhow::Result<Self> {
         let Service { name, prefix, own_queue, .. } = *service;
         let endpoint = Endpoint::new(&common.amqp_url, name)
             .unwrap_or_else(|error| environment::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")));
@@ -111,7 +125,6 @@ impl Process {
                 OPERATIONS_CONNECTIONS,
                 PoolKind::Transactions,
             ),
-            database_url: common.database_url.clone(),
             endpoint: own_queue.map_or(endpoint.clone(), |queue| endpoint.with_queue(queue)),
             tasks,
             stop,
@@ -119,12 +132,17 @@ impl Process {
             listener: Some(listener),
             admin,
             database: DatabaseHealth::default(),
+            settings: common,
         })
     }
 
     /// A probe for [`Health`]: whether the database answers.
     pub fn database(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
         self.database.probe()
+    }
+
+    pub fn settings(&self) -> &CommonSettings {
+        &self.settings
     }
 
     /// Connections for operators, retention and counts: however long these take, they delay no relay and no consumer.
@@ -173,7 +191,7 @@ impl Process {
     pub fn prepare(&mut self) -> Pin<Box<dyn Future<Output = bool> + '_>> {
         Box::pin(async move {
             let Service { prefix, migrations, .. } = self.service;
-            let preparing = database::prepare(&self.database_url, migrations, &self.stop);
+            let preparing = database::prepare(&self.settings.database_url, migrations, &self.stop);
             match self.tasks.run_until_stop(preparing).await {
                 Some(Ok(true)) => {}
                 Some(Ok(false)) | None => return false,
@@ -189,7 +207,7 @@ impl Process {
         })
     }
 
-    /// Reads `what` the service needs once, after [`prepare`](Self::prepare). `false`: as there.
+    /// Reads `what` the service needs once, after [`prepare`](Self::prepare). `false`: the stop came first.
     ///
     /// The database can go away again after it was prepared. A service that ended for that would make the outage longer.
     ///
@@ -219,7 +237,7 @@ impl Process {
     /// Reports the database as available, and watches it from now on. Call it when the service can work.
     pub fn watch_database(&mut self) {
         self.database.set_prepared();
-        let watch = self.database.clone().watch(self.database_url.clone(), self.stop.clone());
+        let watch = self.database.clone().watch(self.settings.database_url.clone(), self.stop.clone());
         self.tasks.spawn_infallible("database watch", watch);
     }
 

@@ -14,28 +14,29 @@ const CONNECTIONS_OF_A_RELAY: u32 = 2;
 
 /// The relays of a process, with the tasks that wake, watch and clean up.
 pub struct RelayTasks {
-    endpoint: Endpoint,
+    pub endpoint: Endpoint,
     statuses: Vec<ConnectionStatus>,
     pool: Pool,
     operations: Pool,
     wake: Wake,
     policy: ReplayPolicy,
-    settings: PublisherSettings,
+    pub settings: PublisherSettings,
 }
 
 impl RelayTasks {
-    pub fn new(process: &Process, common: &CommonSettings, settings: &PublisherSettings) -> Self {
+    pub fn new(process: &Process, settings: PublisherSettings) -> Self {
+        let CommonSettings { database_url, replay_within, .. } = process.settings();
         let first = ConnectionStatus::new("publisher");
         let others: Vec<_> = (1..settings.relay_workers).map(|_| first.register_user()).collect();
         let connections = u32::from(settings.relay_workers) * CONNECTIONS_OF_A_RELAY;
         Self {
             endpoint: process.endpoint(),
             statuses: std::iter::once(first).chain(others).collect(),
-            pool: Pool::new(&common.database_url, "relay", connections, PoolKind::AsyncCommit),
+            pool: Pool::new(database_url, "relay", connections, PoolKind::AsyncCommit),
             operations: process.operations(),
             wake: Wake::new(),
-            policy: ReplayPolicy { max_age: common.replay_within, force: false },
-            settings: settings.clone(),
+            policy: ReplayPolicy { max_age: *replay_within, force: false },
+            settings,
         }
     }
 
@@ -55,12 +56,8 @@ impl RelayTasks {
         crate::admin_routes::outbox_routes(self.operations.clone(), self.wake.clone(), self.policy)
     }
 
-    pub fn start(self, process: &mut Process) {
-        self.start_with(process, Relay::new);
-    }
-
-    /// Starts relays that `relay` makes. The lab uses it to run a relay with one part replaced.
-    pub fn start_with<P: messaging::Publisher + 'static, S: Store + 'static>(
+    /// Starts relays that `relay` makes: in the product [`Relay::new`].
+    pub fn start<P: messaging::Publisher + 'static, S: Store + 'static>(
         self,
         process: &mut Process,
         relay: impl Fn(Pool, Publisher, RelayOptions) -> Relay<P, S>,

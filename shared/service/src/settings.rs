@@ -2,16 +2,27 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use clap::Args;
+use clap::{Args, Parser};
 use database::DatabaseUrl;
 use reqwest::Url;
 
 use crate::{
     Token,
-    environment::{age, duration, exit_invalid_config},
+    environment::{age, duration},
     otlp::Destination,
     telemetry::{self, LogFormat},
 };
+
+/// The settings of a service: what all services share, and what only this one has.
+pub trait ServiceSettings: Parser {
+    fn common(&mut self) -> &mut CommonSettings;
+
+    /// Checks what concerns more than one setting. `prefix` is that of the service's variables, such as `ORDERS_`.
+    ///
+    /// # Errors
+    /// A sentence that names the variable and what is valid.
+    fn check(&self, prefix: &str) -> Result<(), String>;
+}
 
 /// Connections, logs and the admin API. Without `Debug`: the broker's URL holds a password.
 #[derive(Clone, Args)]
@@ -60,8 +71,7 @@ impl CommonSettings {
     }
 }
 
-/// By another name, because clap would take a field of type `Option` for one that may be absent, and not for one that may be
-/// empty. Compose passes an empty variable on.
+/// An alias, so that clap requires the argument: an empty variable, as Compose passes it, means no endpoint.
 type OtlpEndpoint = Option<Url>;
 
 /// For `value_parser`: an address, or nothing.
@@ -138,34 +148,42 @@ const MAX_CONFIRM_DEADLINE: Duration = Duration::from_secs(17);
 const MIN_KEEP_PROCESSED: Duration = Duration::from_secs(24 * 3600);
 
 impl PublisherSettings {
-    /// Ends the process if the combination cannot work. `prefix` is that of the service's variables, such as `ORDERS_`.
-    pub fn check(&self, prefix: &str, common: &CommonSettings) {
+    /// See [`ServiceSettings::check`].
+    ///
+    /// # Errors
+    /// When the combination cannot work.
+    pub fn check(&self, prefix: &str, common: &CommonSettings) -> Result<(), String> {
         if self.confirm_deadline > MAX_CONFIRM_DEADLINE {
-            exit_invalid_config(&format!(
+            return Err(format!(
                 "{prefix}CONFIRM_DEADLINE: at most 17s, because PostgreSQL ends the relay's session after 30s"
             ));
         }
         if self.keep_published > common.replay_within {
-            exit_invalid_config(&format!(
+            return Err(format!(
                 "{prefix}KEEP_PUBLISHED: at most {prefix}REPLAY_WITHIN, because older events cannot be replayed anyway"
             ));
         }
+        Ok(())
     }
 }
 
 impl ConsumerSettings {
-    /// Ends the process if the combination cannot work.
-    pub fn check(&self, prefix: &str, common: &CommonSettings) {
+    /// See [`ServiceSettings::check`].
+    ///
+    /// # Errors
+    /// When the combination cannot work.
+    pub fn check(&self, prefix: &str, common: &CommonSettings) -> Result<(), String> {
         if self.keep_processed < MIN_KEEP_PROCESSED {
-            exit_invalid_config(&format!(
+            return Err(format!(
                 "{prefix}KEEP_PROCESSED: at least 1day, because a copy that arrives after an outage would be applied again"
             ));
         }
         if self.keep_processed <= common.replay_within {
-            exit_invalid_config(&format!(
+            return Err(format!(
                 "{prefix}KEEP_PROCESSED: longer than {prefix}REPLAY_WITHIN, because a replay of an event whose record was \
                  erased is applied again"
             ));
         }
+        Ok(())
     }
 }

@@ -4,9 +4,8 @@ mod listen_alone;
 mod poll_one_by_one;
 mod trigger;
 
-use broker::{ConnectionStatus, Endpoint, Publisher};
+use broker::{ConnectionStatus, Publisher};
 use database::{Pool, PoolKind};
-use orders::{SERVICE, Settings};
 use outbox::{Relay, RelayOptions, Wake};
 use sabotage::row_locks::{OncePublished, RowLockStore};
 use service::{Process, RelayTasks};
@@ -32,19 +31,16 @@ const OTHER_CONNECTIONS: u32 = 3;
 /// Starts the relay of a variant. `tasks` are those of the product, which it may use.
 pub(crate) async fn start(
     variant: RelayVariant,
-    process: &mut Process,
-    settings: &Settings,
     tasks: RelayTasks,
+    process: &mut Process,
 ) -> anyhow::Result<()> {
-    let workers = settings.publisher.relay_workers;
-    let pool = |kind| {
-        let connections = u32::from(workers) + OTHER_CONNECTIONS;
-        Pool::new(&settings.common.database_url, "relay", connections, kind)
-    };
-    let endpoint = Endpoint::new(&settings.common.amqp_url, SERVICE.name)?;
+    let (workers, confirm_deadline) = (tasks.settings.relay_workers, tasks.settings.confirm_deadline);
+    let database_url = process.settings().database_url.clone();
+    let pool = |kind| Pool::new(&database_url, "relay", u32::from(workers) + OTHER_CONNECTIONS, kind);
+    let endpoint = tasks.endpoint.clone();
     let publisher = || {
         let status = ConnectionStatus::new("publisher");
-        Publisher::new(endpoint.clone(), status, settings.publisher.confirm_deadline)
+        Publisher::new(endpoint.clone(), status, confirm_deadline)
     };
     let stop = process.stop();
     match variant {
@@ -54,10 +50,10 @@ pub(crate) async fn start(
             process.spawn("relay", poll_one_by_one::run(pool.clone(), publisher(), stop.clone()));
             process.spawn("backlog", outbox::observe_backlog(pool, stop));
         }
-        RelayVariant::RowLocks => tasks.start_with(process, |pool, publisher, options| {
+        RelayVariant::RowLocks => tasks.start(process, |pool, publisher, options| {
             Relay::over(RowLockStore::new(pool, OncePublished::Mark), publisher, options)
         }),
-        RelayVariant::DeleteOncePublished => tasks.start_with(process, |pool, publisher, options| {
+        RelayVariant::DeleteOncePublished => tasks.start(process, |pool, publisher, options| {
             Relay::over(RowLockStore::new(pool, OncePublished::Delete), publisher, options)
         }),
         RelayVariant::TriggerNotify | RelayVariant::ListenAlone => {
