@@ -7,7 +7,6 @@ mod payment_provider;
 mod payment_worker;
 mod provider_answers;
 mod run;
-mod settings;
 
 use broker::topology;
 use inbox::Inbox;
@@ -17,8 +16,7 @@ use sqlx::migrate::Migrator;
 pub use payment_handler::PaymentHandler;
 pub use payment_provider::{HttpPaymentProvider, PaymentProvider, ProviderResponse};
 pub use payment_worker::{PaymentWorker, PaymentWorkerOptions};
-pub use run::run;
-pub use settings::Settings;
+pub use run::{Settings, run};
 
 pub const INBOX: Inbox = Inbox { consumer: "billing", queue: topology::BILLING, keeps_order: true };
 

@@ -1,10 +1,16 @@
-use std::{process::ExitCode, sync::Arc};
+use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
+use clap::Parser;
 use messaging::SharedHandler;
-use service::{ConsumerTasks, Health, Needed, Parts, Process, RelayTasks};
+use reqwest::Url;
+use service::{
+    ConsumerTasks, Health, Needed, Parts, Process, RelayTasks,
+    environment::duration,
+    settings::{CommonSettings, ConsumerSettings, PublisherSettings, ServiceSettings},
+};
 use tokio::sync::Notify;
 
-use crate::{HttpPaymentProvider, INBOX, PaymentHandler, PaymentProvider, PaymentWorker, SERVICE, Settings};
+use crate::{HttpPaymentProvider, INBOX, PaymentHandler, PaymentProvider, PaymentWorker, SERVICE};
 
 /// Runs the billing service until it is stopped: it charges each order once, and publishes the answer. `provider` is given the
 /// product's payment provider and returns the one to call.
@@ -39,4 +45,68 @@ pub async fn run<P: PaymentProvider>(
         parts.start_consumer(consumer, handler, &mut process).await;
     }
     Ok(process.run().await)
+}
+
+/// Settings of the billing service, from environment variables.
+#[derive(Clone, Parser)]
+#[command(name = "billing", version)]
+pub struct Settings {
+    /// The address of health and metrics.
+    #[arg(long, default_value = "127.0.0.1:8082")]
+    pub http_address: SocketAddr,
+
+    /// The payment provider: http://host:port.
+    #[arg(long, value_parser = base_url)]
+    pub provider_url: Url,
+
+    /// How long one call to the provider may take. After that its outcome is unknown, and the worker repeats it with the
+    /// same key.
+    #[arg(long, default_value = "3s", value_parser = duration)]
+    pub provider_deadline: Duration,
+
+    /// The most calls to the provider at the same time. Divided by the seconds that a call takes, it is the most payments a
+    /// second; a provider that limits its callers says how many it allows.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub provider_calls: u16,
+
+    #[command(flatten)]
+    pub common: CommonSettings,
+
+    #[command(flatten)]
+    pub publisher: PublisherSettings,
+
+    #[command(flatten)]
+    pub consumer: ConsumerSettings,
+}
+
+/// A stop waits for calls in progress, and the process has only so long.
+const MAX_PROVIDER_DEADLINE: Duration = Duration::from_secs(6);
+
+impl ServiceSettings for Settings {
+    fn common(&mut self) -> &mut CommonSettings {
+        &mut self.common
+    }
+
+    fn check(&self, prefix: &str) -> Result<(), String> {
+        self.publisher.check(prefix, &self.common)?;
+        self.consumer.check(prefix, &self.common)?;
+        if self.provider_deadline > MAX_PROVIDER_DEADLINE {
+            return Err(format!(
+                "{prefix}PROVIDER_DEADLINE: at most 6s, because a stop waits for calls in progress"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Parses the URL under which `charges` and `refunds` are found.
+fn base_url(text: &str) -> Result<Url, String> {
+    let invalid = || "not a URL like http://provider:8083".to_owned();
+    let url = Url::parse(text).map_err(|_| invalid())?;
+    if url.scheme() != "http" || url.cannot_be_a_base() || !url.has_host() {
+        return Err(invalid());
+    }
+    // Without the slash, joining would replace the last part of the path.
+    let slashed = if text.ends_with('/') { text.to_owned() } else { format!("{text}/") };
+    Url::parse(&slashed).map_err(|_| invalid())
 }

@@ -1,7 +1,6 @@
 //! The inventory service. `stock_handler` is where events become effects, once, and effects become events.
 
 mod run;
-mod settings;
 mod stock_handler;
 
 use broker::topology;
@@ -9,8 +8,7 @@ use inbox::Inbox;
 use service::Service;
 use sqlx::migrate::Migrator;
 
-pub use run::run;
-pub use settings::Settings;
+pub use run::{Settings, run};
 pub use stock_handler::StockHandler;
 
 pub const INBOX: Inbox = Inbox { consumer: "inventory", queue: topology::INVENTORY, keeps_order: true };

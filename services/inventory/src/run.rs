@@ -1,9 +1,13 @@
-use std::process::ExitCode;
+use std::{net::SocketAddr, process::ExitCode};
 
+use clap::Parser;
 use messaging::SharedHandler;
-use service::{ConsumerTasks, Health, Needed, Parts, Process, RelayTasks};
+use service::{
+    ConsumerTasks, Health, Needed, Parts, Process, RelayTasks,
+    settings::{CommonSettings, ConsumerSettings, PublisherSettings, ServiceSettings},
+};
 
-use crate::{INBOX, SERVICE, Settings, StockHandler};
+use crate::{INBOX, SERVICE, StockHandler};
 
 /// Runs the inventory service until it is stopped: it reserves stock for each order, once, and publishes the answer.
 ///
@@ -29,4 +33,34 @@ pub async fn run(parts: impl Parts) -> anyhow::Result<ExitCode> {
         parts.start_consumer(consumer, handler, &mut process).await;
     }
     Ok(process.run().await)
+}
+
+/// Settings of the inventory service, from environment variables.
+#[derive(Clone, Parser)]
+#[command(name = "inventory", version)]
+pub struct Settings {
+    /// The address of health and metrics.
+    #[arg(long, default_value = "127.0.0.1:8081")]
+    pub http_address: SocketAddr,
+
+    #[command(flatten)]
+    pub common: CommonSettings,
+
+    #[command(flatten)]
+    pub publisher: PublisherSettings,
+
+    #[command(flatten)]
+    pub consumer: ConsumerSettings,
+}
+
+impl ServiceSettings for Settings {
+    fn common(&mut self) -> &mut CommonSettings {
+        &mut self.common
+    }
+
+    fn check(&self, prefix: &str) -> Result<(), String> {
+        self.publisher.check(prefix, &self.common)?;
+        self.consumer.check(prefix, &self.common)?;
+        Ok(())
+    }
 }

@@ -1,14 +1,32 @@
 //! The HTTP API: its routes, the layers around them, and its OpenAPI document.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
-use axum::{Router, middleware};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{MatchedPath, Path, Request},
+    handler::Handler,
+    http::{HeaderName, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Redirect, Response},
+    routing::get,
+};
+use events::{
+    TraceContext,
+    spans::{Kind, Span},
+};
+use serde::Serialize;
 use service::{
     http::limited,
     problem::{Problem, complete},
 };
 use tower::ServiceBuilder;
-use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
+use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
+use tracing::{Instrument, info_span};
 use utoipa::{
     OpenApi,
     openapi::{
@@ -17,10 +35,9 @@ use utoipa::{
     },
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_swagger_ui::Config;
 
-use crate::{
-    AppState, api_docs, cancel_order, list_products, place_order, problems, read_orders, request_context,
-};
+use crate::{AppState, cancel_order, place_order, problems, read_orders};
 
 /// How long a request may take. Clients give up long before the database does.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(8);
@@ -53,7 +70,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(place_order::place_order, read_orders::list_orders))
         .routes(routes!(read_orders::read_order))
         .routes(routes!(cancel_order::cancel_order))
-        .routes(routes!(list_products::list_products))
+        .routes(routes!(read_orders::list_products))
 }
 
 /// The OpenAPI 3.1 document of all routes.
@@ -98,12 +115,113 @@ pub fn router(state: AppState) -> serde_json::Result<Router> {
     let observed = ServiceBuilder::new()
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
         .layer(PropagateRequestIdLayer::x_request_id())
-        .layer(middleware::from_fn(request_context::trace))
+        .layer(middleware::from_fn(trace))
         .layer(middleware::map_response(|response| async move { complete(response, problems::from_status) }));
     let router = limited(routes().into(), state.max_requests.into(), REQUEST_DEADLINE)
         // Outside the limits: they use nothing that could run out.
-        .merge(api_docs::routes(&openapi())?)
+        .merge(document_routes(&openapi())?)
         .layer(observed)
         .with_state(state);
     Ok(router)
+}
+
+/// The page may load nothing from other hosts. Styles and images within the page are its own (`data:`).
+const POLICY: (HeaderName, &str) = (
+    header::CONTENT_SECURITY_POLICY,
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'",
+);
+
+/// Generated from the contracts and the topology by a test of `broker`, which also keeps it up to date.
+const ASYNCAPI: &str = include_str!("../../../docs/asyncapi.json");
+
+fn document_routes<S: Clone + Send + Sync + 'static>(
+    openapi: &utoipa::openapi::OpenApi,
+) -> serde_json::Result<Router<S>> {
+    // By default the page asks a validator on the Internet about the document.
+    let page = Arc::new(
+        Config::from("/openapi.json").use_base_layout().validator_url("none").display_operation_id(true),
+    );
+    Ok(Router::new()
+        .route("/openapi.json", get(json(pretty(openapi)?)))
+        .route("/asyncapi.json", get(json(ASYNCAPI.into())))
+        .route("/", get(to_page))
+        // The page requests its assets relative to its own path.
+        .route("/docs", get(to_page))
+        .route(
+            "/docs/",
+            get({
+                let page = page.clone();
+                move || async move { asset("", page) }
+            }),
+        )
+        .route("/docs/{*asset}", get(move |Path(name): Path<String>| async move { asset(&name, page) })))
+}
+
+async fn to_page() -> Redirect {
+    Redirect::to("/docs/")
+}
+
+/// A handler that answers with a constant document.
+fn json<S: Send + Sync + 'static>(text: String) -> impl Handler<((),), S> {
+    let body = Bytes::from(text);
+    move || async move { ([(header::CONTENT_TYPE, "application/json")], body) }
+}
+
+/// Formats a document as it is served and committed.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn pretty(document: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(document).map(|text| text + "\n")
+}
+
+fn asset(name: &str, page: Arc<Config<'static>>) -> Response {
+    match utoipa_swagger_ui::serve(name, page) {
+        Ok(Some(file)) => {
+            ([(header::CONTENT_TYPE, file.content_type.as_str()), POLICY], file.bytes).into_response()
+        }
+        Ok(None) => StatusCode::NOT_FOUND.into_response(),
+        Err(error) => {
+            tracing::error!(%error, "failed to render the API page");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+/// Adds a trace context to a request, the caller's or a new one, and logs how the request ended.
+///
+/// The handlers receive the trace context as an extension and write it into the outbox row; from there it reaches the
+/// message's headers and the consumers' spans. One `trace_id` in the logs of three services is one order.
+pub(crate) async fn trace(mut request: Request, next: Next) -> Response {
+    let caller = request.headers().get("traceparent").and_then(|header| header.to_str().ok());
+    let trace = TraceContext::child_of(caller);
+    request.extensions_mut().insert(trace);
+    let id = request.extensions().get::<RequestId>().and_then(|id| id.header_value().to_str().ok());
+    let span = info_span!(
+        "request",
+        method = %request.method(),
+        path = request.uri().path(),
+        request_id = id,
+        trace_id = trace.trace_id(),
+    );
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned();
+    let method = request.method().to_string();
+    let (began, started) = (Instant::now(), SystemTime::now());
+    let response = next.run(request).instrument(span.clone()).await;
+    let status = response.status();
+    let seconds = began.elapsed().as_secs_f64();
+    metrics::histogram!("http_request_seconds", "status" => status.as_u16().to_string()).record(seconds);
+    events::spans::record(|| {
+        let span = Span::ended(trace, Kind::Server, format!("{method} {route}"), started)
+            .with("http.request.method", method)
+            .with("http.route", route)
+            .with("http.response.status_code", i64::from(status.as_u16()));
+        if status.is_server_error() { span.failed(status.to_string()) } else { span }
+    });
+    if status.is_server_error() {
+        span.in_scope(|| tracing::warn!(status = status.as_u16(), seconds, "request failed"));
+    } else {
+        span.in_scope(|| tracing::debug!(status = status.as_u16(), seconds, "request done"));
+    }
+    response
 }

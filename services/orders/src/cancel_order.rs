@@ -16,7 +16,7 @@ use uuid::{Uuid, fmt::Hyphenated};
 use crate::{
     AppState,
     order_state::{self, Trigger},
-    problem_responses, problems,
+    problems,
 };
 
 /// The answer to a cancellation.
@@ -41,7 +41,7 @@ const MAX_TRIES: usize = 3;
     description = "No body. The order and its `OrderCancelled` event are written together, and the services that acted \
                    for the order undo what they did. A repeated call gets the same answer and changes nothing.",
     params(("id" = Uuid, Path, description = "The order's id.")),
-    responses((status = 200, description = "The order is cancelled.", body = Cancelled), problem_responses::OneOrder),
+    responses((status = 200, description = "The order is cancelled.", body = Cancelled), problems::OneOrder),
 )]
 pub(crate) async fn cancel_order(
     State(state): State<AppState>,
@@ -58,7 +58,7 @@ pub(crate) async fn cancel_order(
             return Ok(Json(Cancelled { id, status: "cancelled", cancelled_at }));
         }
         let cancellation = Cancellation {
-            from: order_state::State::before(Trigger::CustomerCancels),
+            from: order_state::OrderState::before(Trigger::CustomerCancels),
             cause: Cause::Customer,
             detail: "cancelled by the customer".into(),
         };

@@ -18,7 +18,11 @@ use utoipa::{
     },
 };
 
-use crate::{order_request::PricedOrder, order_view::OrderView, problems, read_orders::lines_of};
+use crate::{
+    order_request::PricedOrder,
+    problems,
+    read_orders::{OrderView, lines_of},
+};
 
 const HEADER: &str = "idempotency-key";
 

@@ -3,35 +3,27 @@
 //! ways to an end; `api`.
 
 pub mod api;
-mod api_docs;
 mod app_state;
 mod cancel_order;
-mod catalogue;
 pub mod idempotency_key;
-mod list_products;
 pub mod open_orders;
 mod order_handler;
 mod order_request;
 pub mod order_state;
-mod order_view;
 mod place_order;
-mod problem_responses;
 mod problems;
 mod read_orders;
-mod request_context;
 mod run;
-mod settings;
 
 use broker::topology;
 use inbox::Inbox;
 use service::Service;
 use sqlx::migrate::Migrator;
 
-pub use api_docs::pretty;
+pub use api::pretty;
 pub use app_state::AppState;
 pub use order_handler::OrderHandler;
-pub use run::run;
-pub use settings::Settings;
+pub use run::{Settings, run};
 
 /// Order makes no difference to it: an answer moves its order only out of the state that it answers (`order_state`), whatever
 /// came before.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use axum::{Json, Router, extract::State as AxumState, routing::get};
+use axum::{Json, Router, extract::State, routing::get};
 use database::{ClockWatch, Pool, is_locked};
 use events::{
     Cause, TraceContext,
@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     AppState,
     cancel_order::{self, Cancellation},
-    order_state::{State, Trigger},
+    order_state::{OrderState, Trigger},
 };
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -128,7 +128,7 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<(), St
     let late = timeout(STATEMENT_DEADLINE, late).await.map_err(|late| late.to_string())?;
     let mut first_locked = None;
     for order in late.map_err(|error| error.to_string())? {
-        let status: State = order.status.parse()?;
+        let status: OrderState = order.status.parse()?;
         if status.after(Trigger::WaitedTooLong).is_none() {
             continue;
         }
@@ -191,7 +191,7 @@ struct OpenOrder {
 }
 
 async fn list(
-    AxumState(pool): AxumState<Pool>,
+    State(pool): State<Pool>,
     Params(params): Params<ListParams>,
 ) -> Result<Json<Vec<OpenOrder>>, Problem> {
     let rows = sqlx::query!(
@@ -210,7 +210,7 @@ async fn list(
         id: row.id,
         placed_at: row.placed_at,
         open_seconds: row.open_seconds,
-        waiting_for: row.status.parse().map_or(&[], State::waiting_for),
+        waiting_for: row.status.parse().map_or(&[], OrderState::waiting_for),
     });
     Ok(Json(orders.collect()))
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::{
     INBOX,
-    order_state::{State, Trigger},
+    order_state::{OrderState as State, Trigger},
 };
 
 /// Applies each answer as a transition of its order. The second positive answer confirms the order, the first negative one

@@ -8,10 +8,10 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{
-    catalogue::{CURRENCY, Catalogue},
-    order_state::State,
-    order_view::{Line, Money, OrderView},
+    app_state::{CURRENCY, Catalogue},
+    order_state::OrderState,
     problems,
+    read_orders::{Line, Money, OrderView},
 };
 
 /// The body of `POST /orders`. Unknown fields are refused: a client that sends `total` or `status` believes that it
@@ -102,7 +102,7 @@ impl PricedOrder {
         OrderView {
             id,
             customer_id: self.customer_id,
-            status: State::Pending.public_name().into(),
+            status: OrderState::Pending.public_name().into(),
             total: Money { amount: self.total, currency: CURRENCY.into() },
             lines: self.lines,
             placed_at,

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 /// The state of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum OrderState {
     /// Accepted. No service has answered yet.
     Pending,
     /// The stock is reserved; the payment is pending.
@@ -31,7 +31,7 @@ pub enum Trigger {
     WaitedTooLong,
 }
 
-use State::{Cancelled, Confirmed, Paid, Pending, Reserved};
+use OrderState::{Cancelled, Confirmed, Paid, Pending, Reserved};
 use Trigger::{
     CustomerCancels, PaymentCaptured, PaymentDeclined, PaymentRefunded, StockRejected, StockReleased,
     StockReserved, WaitedTooLong,
@@ -39,7 +39,7 @@ use Trigger::{
 
 /// Every transition. No other is possible: an answer that would need one contradicts an earlier answer, and becomes a dead
 /// letter for an operator.
-pub const TRANSITIONS: [(State, Trigger, State); 21] = [
+pub const TRANSITIONS: [(OrderState, Trigger, OrderState); 21] = [
     // Inventory and billing answer in any order. The second positive answer confirms.
     (Pending, StockReserved, Reserved),
     (Pending, PaymentCaptured, Paid),
@@ -69,7 +69,7 @@ pub const TRANSITIONS: [(State, Trigger, State); 21] = [
     (Cancelled, PaymentRefunded, Cancelled),
 ];
 
-impl State {
+impl OrderState {
     pub const ALL: [Self; 5] = [Pending, Reserved, Paid, Confirmed, Cancelled];
 
     /// The state after a trigger; `None` if the transition does not exist.
@@ -117,13 +117,13 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for OrderState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for State {
+impl FromStr for OrderState {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -180,9 +180,9 @@ mod tests {
 
     #[test]
     fn a_state_has_the_same_name_in_the_table_and_in_the_code() {
-        for state in State::ALL {
+        for state in OrderState::ALL {
             assert_eq!(state.name().parse(), Ok(state));
         }
-        assert!("shipped".parse::<State>().is_err());
+        assert!("shipped".parse::<OrderState>().is_err());
     }
 }

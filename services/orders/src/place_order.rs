@@ -15,11 +15,11 @@ use uuid::Uuid;
 
 use crate::{
     AppState,
-    catalogue::CURRENCY,
+    app_state::CURRENCY,
     idempotency_key::IdempotencyKey,
     order_request::{OrderRequest, PricedOrder},
-    order_view::OrderView,
-    problem_responses, problems,
+    problems,
+    read_orders::OrderView,
 };
 
 /// Accepts an order. After a 201 the order is on disk, and so is the event that will carry it to the other services,
@@ -48,7 +48,7 @@ use crate::{
                 ("Idempotent-Replayed" = bool, description = "`true` where the key was known; else absent."),
             ),
         ),
-        problem_responses::PlaceOrder,
+        problems::PlaceOrder,
     ),
 )]
 pub(crate) async fn place_order(

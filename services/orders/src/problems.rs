@@ -1,7 +1,19 @@
 //! The problems that only the order service has. The others are in `service::problem`.
 
+use std::collections::BTreeMap;
+
 use axum::http::StatusCode;
-use service::problem::Problem;
+use serde_json::json;
+use service::{
+    problem::{Problem, RETRY_AFTER, TYPE_PREFIX},
+    slow_body,
+};
+use utoipa::{
+    IntoResponses,
+    openapi::{
+        Content, Header, ObjectBuilder, Ref, RefOr, Response, ResponseBuilder, Type, example::ExampleBuilder,
+    },
+};
 
 pub(crate) fn invalid_order(detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid-order", "Invalid order").detail(detail)
@@ -55,4 +67,93 @@ pub(crate) fn timed_out() -> Problem {
 /// The problem of a status that a layer or the router has answered with, and not a handler.
 pub(crate) fn from_status(status: StatusCode) -> Problem {
     if status == StatusCode::GATEWAY_TIMEOUT { timed_out() } else { Problem::from_status(status) }
+}
+
+/// `POST /orders`.
+pub(crate) struct PlaceOrder;
+
+/// `GET /orders`.
+pub(crate) struct ListOrders;
+
+/// The routes that name one order.
+pub(crate) struct OneOrder;
+
+/// `GET /products`.
+pub(crate) struct ListProducts;
+
+impl IntoResponses for PlaceOrder {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers([
+            Problem::malformed_json(
+                "Failed to parse the request body as JSON: EOF while parsing a value at line 1 column 0",
+            ),
+            Problem::unreadable_body("Failed to buffer the request body"),
+            bad_key(),
+            key_in_use(),
+            Problem::too_large(),
+            slow_body(),
+            Problem::unsupported_media_type("Content-Type is not application/json"),
+            invalid_order("an order has 1 to 100 lines"),
+            unknown_sku(0),
+            key_reused(),
+        ])
+    }
+}
+
+impl IntoResponses for ListOrders {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers([bad_query("limit is 1 to 100")])
+    }
+}
+
+impl IntoResponses for OneOrder {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers([no_such_order()])
+    }
+}
+
+impl IntoResponses for ListProducts {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers([])
+    }
+}
+
+/// The problems of every route: it needs the database, and has limits.
+fn of_any_route() -> [Problem; 4] {
+    [Problem::contended(), Problem::internal_error(), starting(), timed_out()]
+}
+
+/// One answer for each status, with an example for each type of problem.
+fn answers<const N: usize>(of_this_route: [Problem; N]) -> BTreeMap<String, RefOr<Response>> {
+    let mut by_status: BTreeMap<u16, Vec<Problem>> = BTreeMap::new();
+    for problem in of_this_route.into_iter().chain(of_any_route()) {
+        by_status.entry(problem.status).or_default().push(problem);
+    }
+    by_status
+        .into_iter()
+        .map(|(status, problems)| (status.to_string(), answer(status, &problems).into()))
+        .collect()
+}
+
+fn answer(status: u16, problems: &[Problem]) -> Response {
+    let titles: Vec<_> =
+        problems.iter().map(|problem| format!("{} (`{}`)", problem.title, problem.kind)).collect();
+    let examples = problems.iter().map(|problem| {
+        let name = problem.kind.trim_start_matches(TYPE_PREFIX);
+        (name, ExampleBuilder::new().summary(problem.title).value(serde_json::to_value(problem).ok()))
+    });
+    let content =
+        Content::builder().schema(Some(Ref::from_schema_name("Problem"))).examples_from_iter(examples);
+    let mut response = ResponseBuilder::new()
+        .description(format!("{}.", titles.join("; ")))
+        .content("application/problem+json", content.build());
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        let seconds = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1));
+        let mut header = Header::new(seconds);
+        header.description = Some("How long to wait before a retry, in seconds.".into());
+        header.example =
+            RETRY_AFTER.to_str().ok().and_then(|text| text.parse::<u32>().ok()).map(|one| json!(one));
+        response = response.header("Retry-After", header);
+    }
+    response.build()
 }

@@ -2,25 +2,28 @@
 
 use axum::{
     Json,
-    extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection},
+    extract::{
+        Path, Query, State,
+        rejection::{PathRejection, QueryRejection},
+    },
 };
 use database::Pool;
 use serde::{Deserialize, Serialize};
 use service::problem::Problem;
-use utoipa::{IntoParams, ToSchema};
+use time::OffsetDateTime;
+use utoipa::{
+    IntoParams, ToSchema,
+    openapi::{Object, ObjectBuilder, Type},
+};
 use uuid::{Uuid, fmt::Hyphenated};
 
-use crate::{
-    AppState, order_state,
-    order_view::{HistoryEntry, Line, Money, OrderView},
-    problem_responses, problems,
-};
+use crate::{AppState, order_state::OrderState, problems};
 
 /// One order, its lines and its history.
 #[utoipa::path(
     get, path = "/orders/{id}", tag = "orders", operation_id = "readOrder",
     params(("id" = Uuid, Path, description = "The order's id.")),
-    responses((status = 200, description = "The order.", body = OrderView), problem_responses::OneOrder),
+    responses((status = 200, description = "The order.", body = OrderView), problems::OneOrder),
 )]
 pub(crate) async fn read_order(
     State(state): State<AppState>,
@@ -67,7 +70,7 @@ pub(crate) async fn read_order(
 
 /// The status as clients see it.
 fn public(status: &str) -> String {
-    let known: Result<order_state::State, _> = status.parse();
+    let known: Result<OrderState, _> = status.parse();
     known.map_or_else(|_| status.to_owned(), |state| state.public_name().to_owned())
 }
 
@@ -116,7 +119,7 @@ pub(crate) struct OrderPage {
     get, path = "/orders", tag = "orders", operation_id = "listOrders",
     summary = "Lists orders, newest first, page by page", description = "Other parameters than these two are refused.",
     params(Page),
-    responses((status = 200, description = "A page of orders.", body = OrderPage), problem_responses::ListOrders),
+    responses((status = 200, description = "A page of orders.", body = OrderPage), problems::ListOrders),
 )]
 pub(crate) async fn list_orders(
     State(state): State<AppState>,
@@ -150,6 +153,132 @@ pub(crate) async fn list_orders(
         history: Vec::new(),
     });
     Ok(Json(OrderPage { orders: orders.collect(), next }))
+}
+
+/// One line of an order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Line {
+    /// Stock keeping unit: which product.
+    pub(crate) sku: String,
+    /// How many pieces; at least one.
+    #[schema(minimum = 1)]
+    pub(crate) quantity: i32,
+    /// Price of one piece at the moment of ordering, in minor units (cents) of the total's currency.
+    #[schema(minimum = 1)]
+    pub(crate) unit_price: i64,
+}
+
+/// An amount of money: an integer in minor units, and its ISO 4217 currency. Never a float.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Money {
+    /// In minor units: 1250 is 12.50.
+    pub(crate) amount: i64,
+    /// Three letters, such as `EUR`.
+    pub(crate) currency: String,
+}
+
+/// An order as a client sees it.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct OrderView {
+    /// UUIDv7, so that ids sort by time.
+    pub(crate) id: Uuid,
+    pub(crate) customer_id: Uuid,
+    #[schema(schema_with = public_status)]
+    pub(crate) status: String,
+    /// The sum over all lines of quantity times unit price.
+    pub(crate) total: Money,
+    /// What was ordered. Not in lists.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lines: Vec<Line>,
+    /// When it was accepted.
+    #[serde(with = "time::serde::rfc3339")]
+    pub(crate) placed_at: OffsetDateTime,
+    /// Why a cancelled order was cancelled: `customer`, `outOfStock`, `paymentDeclined` or `timedOut`. More may follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) cause: Option<String>,
+    /// The events of the order, oldest first. Only where one order is requested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) history: Vec<HistoryEntry>,
+}
+
+/// One event of an order's life: one of the order service's own, or an answer of another service.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HistoryEntry {
+    /// The event's identity, the same in every copy.
+    pub(crate) event_id: Uuid,
+    /// The event's type, such as `OrderCreated`.
+    #[serde(rename = "type")]
+    pub(crate) event_type: String,
+    /// The service that published it, such as `/orders`.
+    pub(crate) source: String,
+    /// Own events: the order's version after it, 1, 2, 3 …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 1)]
+    pub(crate) sequence: Option<i32>,
+    /// When it was written, with the change that it describes: by the clock of the database, or, for an answer, by that of
+    /// the service that published it.
+    #[serde(with = "time::serde::rfc3339")]
+    pub(crate) recorded_at: OffsetDateTime,
+    /// Own events: when the broker confirmed it; null while it waits in the outbox.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    pub(crate) published_at: Option<OffsetDateTime>,
+    /// Answers: when the order service applied it.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    pub(crate) applied_at: Option<OffsetDateTime>,
+}
+
+/// The status as clients see it, for the OpenAPI document.
+fn public_status() -> Object {
+    let mut names: Vec<_> = OrderState::ALL.into_iter().map(OrderState::public_name).collect();
+    names.dedup();
+    let description = "The order's status. The history says which service has answered what.";
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some(names))
+        .description(Some(description))
+        .build()
+}
+
+/// The catalogue.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ProductList {
+    products: Vec<Product>,
+}
+
+/// A product that can be ordered.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Product {
+    /// Stock keeping unit: what an order's line names.
+    sku: String,
+    name: String,
+    /// The price of one piece.
+    unit_price: Money,
+}
+
+/// Lists all products. Whether there is stock is not known here: inventory decides, for each order.
+#[utoipa::path(
+    get, path = "/products", tag = "orders", operation_id = "listProducts",
+    summary = "Lists what can be ordered",
+    description = "All products by their SKU, in one answer. Whether there is enough stock is decided for each order.",
+    responses((status = 200, description = "The catalogue.", body = ProductList), problems::ListProducts),
+)]
+pub(crate) async fn list_products(State(state): State<AppState>) -> Result<Json<ProductList>, Problem> {
+    let rows = sqlx::query!("select sku, name, unit_price, currency from products order by sku")
+        .fetch_all(&state.pool)
+        .await?;
+    let products = rows.into_iter().map(|row| Product {
+        sku: row.sku,
+        name: row.name,
+        unit_price: Money { amount: row.unit_price, currency: row.currency },
+    });
+    Ok(Json(ProductList { products: products.collect() }))
 }
 
 #[cfg(test)]

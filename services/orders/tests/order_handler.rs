@@ -11,7 +11,7 @@ use events::{
 use messaging::{Applied, Failure, Handler};
 use orders::{
     OrderHandler,
-    order_state::{State, Trigger},
+    order_state::{OrderState as State, Trigger},
 };
 use outbox::Wake;
 use testbed::TestDatabase;

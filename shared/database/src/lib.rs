@@ -13,13 +13,11 @@ mod pool;
 mod prepare;
 mod retention;
 mod session_settings;
-mod url;
 
 pub use clock_watch::ClockWatch;
 pub use errors::{Fault, is_locked, is_unavailable};
 pub use health::DatabaseHealth;
 pub use pool::{Pool, Session};
-pub use prepare::{InvalidDatabase, prepare};
+pub use prepare::{DatabaseUrl, InvalidDatabase, prepare};
 pub use retention::{Erase, Retention, Round, Window};
 pub use session_settings::PoolKind;
-pub use url::DatabaseUrl;

@@ -14,7 +14,6 @@
 mod append;
 mod backlog;
 mod held_lanes;
-mod mark;
 pub mod parked_events;
 mod postgres;
 mod relay;
@@ -25,8 +24,10 @@ mod wake;
 
 pub use append::append;
 pub use backlog::observe_backlog;
-pub use mark::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS, mark_published_and_commit, mark_refused, try_write};
-pub use postgres::{PostgresStore, PostgresTransaction};
+pub use postgres::{
+    MAX_NACKED_ATTEMPTS, PostgresStore, PostgresTransaction, RETRY_SECONDS, mark_published_and_commit,
+    mark_refused, try_write,
+};
 pub use relay::{Relay, RelayOptions, Step};
 pub use retention::retention;
 pub use wake::{Wake, listen};

@@ -1,7 +1,7 @@
 //! An HTTP server with bounded waits, and the three routes that every service has.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
 };
@@ -9,10 +9,10 @@ use std::{
 use axum::{
     Json, Router,
     error_handling::HandleErrorLayer,
-    extract::State,
-    http::{StatusCode, header},
-    middleware,
-    response::IntoResponse,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode, header, uri::Authority},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
 };
 use hyper_util::rt::TokioTimer;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -26,11 +26,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     Health,
-    body::read_body,
+    connection::read_body,
     connection::{BoundedAcceptor, CLIENT_DEADLINE},
-    environment, foreign_page,
+    environment,
     health::Readiness,
-    problem::limit_error,
+    problem::{Problem, limit_error},
 };
 
 /// How long requests in progress may take to finish after the stop.
@@ -134,7 +134,7 @@ pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) 
         .timer(TokioTimer::new())
         .header_read_timeout(CLIENT_DEADLINE)
         .max_buf_size(MAX_HEAD_BYTES);
-    let app = app.layer(middleware::from_fn(foreign_page::refuse));
+    let app = app.layer(middleware::from_fn(refuse));
     // With the peer's address, because the admin API logs it.
     let serving = server.serve(app.into_make_service_with_connect_info::<SocketAddr>());
     tokio::pin!(serving);
@@ -146,4 +146,40 @@ pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) 
         }
     }
     Ok(())
+}
+
+/// Refuses a request that may change something, and that a page of another site has made. A browser sends such a request
+/// without asking if it has no body, such as a cancellation; the page only cannot read the answer.
+pub(crate) async fn refuse(request: Request, next: Next) -> Response {
+    if request.method().is_safe() || !is_foreign(request.headers()) {
+        return next.run(request).await;
+    }
+    Problem::new(StatusCode::FORBIDDEN, "foreign-page", "Refused for pages of other sites")
+        .detail("a browser may change something only from a page of the same origin, over https or on this machine")
+        .into_response()
+}
+
+/// Browsers send `Sec-Fetch-Site` to https and to localhost, and `Origin` with each request that is not safe. Clients that
+/// are not browsers send neither.
+///
+/// Over http, a page's origin has to be an address or localhost: of a site that has made its own name resolve to our address
+/// (DNS rebinding), origin and host are the same. Over https it would need our certificate.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site != "same-origin" && site != "none";
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else { return false };
+    let own =
+        origin.to_str().ok().and_then(|origin| origin.split_once("://")).is_some_and(|(scheme, from)| {
+            let same = headers.get(header::HOST).is_some_and(|host| host == from);
+            same && (scheme == "https" || is_local(from))
+        });
+    !own
+}
+
+fn is_local(authority: &str) -> bool {
+    authority.parse::<Authority>().is_ok_and(|authority| {
+        let host = authority.host().trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<IpAddr>().is_ok()
+    })
 }

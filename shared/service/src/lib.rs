@@ -5,7 +5,7 @@
 //! - [`ConsumerTasks`]: apply what other services have published, once.
 //! - [`settings`]: their settings, the same for each service under its own prefix. [`environment`]: reads them.
 //! - [`Supervisor`]: runs the tasks of the process; if one ends early, the process ends.
-//! - [`http`]: a server with bounded waits and an orderly stop. [`body`]: bounds what a client sends. [`problem`]: errors.
+//! - [`http`]: a server with bounded waits and an orderly stop. [`problem`]: errors.
 //! - [`Health`]: what `/livez` and `/readyz` answer. [`admin_routes`]: the routes under `/admin`, behind a [`Token`].
 //! - [`telemetry`]: structured logs and Prometheus metrics. [`otlp`]: spans.
 //!
@@ -14,31 +14,25 @@
 
 mod admin;
 mod admin_routes;
-pub mod body;
 mod connection;
-mod consumer_tasks;
 pub mod environment;
-mod foreign_page;
 mod health;
 pub mod http;
-mod log_writer;
 pub mod otlp;
 mod own_process;
 mod parts;
 pub mod problem;
 mod process;
-mod relay_tasks;
 pub mod settings;
 mod supervisor;
 pub mod telemetry;
 
 pub use admin::Token;
 pub use admin_routes::Params;
-pub use consumer_tasks::ConsumerTasks;
+pub use connection::slow_body;
 pub use health::{Health, Needed};
-pub use log_writer::flush as flush_log;
 pub use own_process::request_if_asked;
-pub use parts::{Parts, Product};
+pub use parts::{ConsumerTasks, Parts, Product, RelayTasks};
 pub use process::{Process, Service, load};
-pub use relay_tasks::RelayTasks;
 pub use supervisor::Supervisor;
+pub use telemetry::flush as flush_log;

@@ -1,7 +1,14 @@
-use messaging::SharedHandler;
-use outbox::{Relay, Wake};
+use axum::Router;
+use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint, Publisher};
+use database::{Pool, PoolKind};
+use inbox::{DeadLetterTable, Inbox};
+use messaging::{DeadLetterStore, SharedHandler, replay::ReplayPolicy};
+use outbox::{Relay, RelayOptions, Wake, store::Store};
 
-use crate::{ConsumerTasks, Process, RelayTasks, settings::CommonSettings};
+use crate::{
+    Process,
+    settings::{CommonSettings, ConsumerSettings, PublisherSettings},
+};
 
 /// What a program can replace in a service. Each default is the product's part, so a program of the lab states only the part
 /// that it replaces and is the product in everything else.
@@ -57,3 +64,159 @@ pub trait Parts {
 pub struct Product;
 
 impl Parts for Product {}
+
+/// A relay uses one connection, and another after a step that was given up.
+const CONNECTIONS_OF_A_RELAY: u32 = 2;
+
+/// The relays of a process, with the tasks that wake, watch and clean up.
+pub struct RelayTasks {
+    pub endpoint: Endpoint,
+    statuses: Vec<ConnectionStatus>,
+    pool: Pool,
+    operations: Pool,
+    wake: Wake,
+    policy: ReplayPolicy,
+    pub settings: PublisherSettings,
+}
+
+impl RelayTasks {
+    pub fn new(process: &Process, settings: PublisherSettings) -> Self {
+        let CommonSettings { database_url, replay_within, .. } = process.settings();
+        let first = ConnectionStatus::new("publisher");
+        let others: Vec<_> = (1..settings.relay_workers).map(|_| first.register_user()).collect();
+        let connections = u32::from(settings.relay_workers) * CONNECTIONS_OF_A_RELAY;
+        Self {
+            endpoint: process.endpoint(),
+            statuses: std::iter::once(first).chain(others).collect(),
+            pool: Pool::new(database_url, "relay", connections, PoolKind::AsyncCommit),
+            operations: process.operations(),
+            wake: Wake::new(),
+            policy: ReplayPolicy { max_age: *replay_within, force: false },
+            settings,
+        }
+    }
+
+    /// Wakes these relays after a commit.
+    pub fn wake(&self) -> Wake {
+        self.wake.clone()
+    }
+
+    /// A probe for `Health`: whether all relays are connected to the broker.
+    pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let statuses = self.statuses.clone();
+        move || statuses.iter().try_for_each(ConnectionStatus::state)
+    }
+
+    /// The admin routes of the outbox.
+    pub fn admin_routes(&self) -> Router {
+        crate::admin_routes::outbox_routes(self.operations.clone(), self.wake.clone(), self.policy)
+    }
+
+    /// Starts relays that `relay` makes: in the product [`Relay::new`].
+    pub fn start<P: messaging::Publisher + 'static, S: Store + 'static>(
+        self,
+        process: &mut Process,
+        relay: impl Fn(Pool, Publisher, RelayOptions) -> Relay<P, S>,
+    ) {
+        let Self { endpoint, statuses, pool, operations, wake, settings, .. } = self;
+        let stop = process.stop();
+        for status in statuses {
+            let publisher = Publisher::new(endpoint.clone(), status, settings.confirm_deadline);
+            let options = RelayOptions {
+                batch: settings.relay_batch,
+                poll: settings.relay_poll,
+                full_scan: settings.relay_full_scan,
+                ..RelayOptions::default()
+            };
+            process.spawn("relay", relay(pool.clone(), publisher, options).run(wake.clone(), stop.clone()));
+        }
+        process.spawn("listener", outbox::listen(pool, wake, stop.clone()));
+        process.spawn("backlog", outbox::observe_backlog(operations.clone(), stop.clone()));
+        process.spawn("outbox retention", outbox::retention(operations, settings.keep_published).run(stop));
+    }
+}
+
+/// The consumer of a process, with its dead letters and the retention of its records.
+pub struct ConsumerTasks {
+    inbox: Inbox,
+    endpoint: Endpoint,
+    status: ConnectionStatus,
+    collector_status: ConnectionStatus,
+    pool: Pool,
+    operations: Pool,
+    policy: ReplayPolicy,
+    settings: ConsumerSettings,
+}
+
+impl ConsumerTasks {
+    pub fn new(process: &Process, inbox: Inbox, settings: ConsumerSettings) -> Self {
+        let CommonSettings { database_url, replay_within, .. } = process.settings();
+        let connections = settings.consumer_connections;
+        Self {
+            inbox,
+            endpoint: process.endpoint(),
+            status: ConnectionStatus::new("consumer"),
+            collector_status: ConnectionStatus::new("collector"),
+            pool: Pool::new(database_url, "consumer", connections, PoolKind::Transactions),
+            operations: process.operations(),
+            policy: ReplayPolicy { max_age: *replay_within, force: false },
+            settings,
+        }
+    }
+
+    /// The name under which processed events are recorded.
+    pub fn name(&self) -> &'static str {
+        self.inbox.consumer
+    }
+
+    /// The connections of the handler.
+    pub fn pool(&self) -> Pool {
+        self.pool.clone()
+    }
+
+    /// A probe for `Health`: whether the consumer is connected to the broker.
+    pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let status = self.status.clone();
+        move || status.state()
+    }
+
+    /// A probe for `Health`: whether dead letters are collected, and all of them can be saved.
+    pub fn collector_probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let status = self.collector_status.clone();
+        move || status.state()
+    }
+
+    /// Whether the queue was found empty within the last ten seconds.
+    pub fn caught_up(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let status = self.status.clone();
+        move || status.caught_up()
+    }
+
+    /// The admin routes of the dead letters. `handler` applies those that are replayed.
+    pub fn admin_routes(&self, handler: SharedHandler) -> Router {
+        crate::admin_routes::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
+    }
+
+    /// Starts the consumer. `around` makes its dead-letter store of the table: in the product it is the table.
+    pub fn start<L: DeadLetterStore>(
+        self,
+        process: &mut Process,
+        handler: SharedHandler,
+        around: impl FnOnce(DeadLetterTable) -> L,
+    ) {
+        let Self { inbox, endpoint, pool, operations, .. } = self;
+        let Inbox { consumer: name, queue, .. } = inbox;
+        let stop = process.stop();
+        let options = ConsumerOptions { prefetch: self.settings.prefetch, ..ConsumerOptions::default() };
+        let consumer = Consumer::new(endpoint.clone(), queue, options, self.status).when(process.database());
+        // An operator can list and replay what is in this table. The collector moves there what the broker set aside.
+        let letters = DeadLetterTable::new(pool, inbox);
+        process.spawn("consumer", consumer.run(handler, around(letters.clone()), stop.clone()));
+        let collector = DeadLetterCollector::new(endpoint, queue, self.collector_status);
+        process.spawn("dead-letter collector", collector.run(letters, stop.clone()));
+        let letters = DeadLetterTable::new(operations.clone(), inbox);
+        process.spawn("dead-letter count", letters.observe(stop.clone()));
+        let retention = inbox::retention(operations, name, self.settings.keep_processed);
+        process.spawn("inbox retention", retention.run(stop));
+    }
+}

@@ -1,8 +1,16 @@
 //! Structured logs to standard output, and metrics for Prometheus.
 
-use std::time::Duration;
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
-use crate::log_writer::LogWriter;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
@@ -64,8 +72,96 @@ pub async fn upkeep(metrics: PrometheusHandle, stop: CancellationToken) {
     }
 }
 
+/// The bytes of lines that may wait to be written: about a second of a busy service.
+const MAX_WAITING: usize = 256 * 1024;
+
+/// How long the end of a process waits for its last lines.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
+
+/// The writer of this process, for [`flush`].
+static OF_PROCESS: OnceLock<LogWriter> = OnceLock::new();
+
+/// Cheap to clone. Each call of `write` is one line.
+#[derive(Debug, Clone)]
+pub(crate) struct LogWriter {
+    lines: Sender<Vec<u8>>,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Bytes that wait to be written, or are being written.
+    waiting: AtomicUsize,
+    /// Lines that were dropped and not reported yet.
+    dropped: AtomicU64,
+}
+
+impl LogWriter {
+    /// Starts the thread that writes to `output`.
+    pub(crate) fn start(output: impl Write + Send + 'static) -> io::Result<Self> {
+        let ((lines, queue), state) = (mpsc::channel(), Arc::<State>::default());
+        let writing = state.clone();
+        thread::Builder::new().name("log".into()).spawn(move || write_all(output, &queue, &writing))?;
+        Ok(Self { lines, state })
+    }
+
+    /// The writer to standard output, which [`flush`] waits for.
+    pub(crate) fn of_process() -> io::Result<Self> {
+        let writer = Self::start(io::stdout())?;
+        Ok(OF_PROCESS.get_or_init(|| writer).clone())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the process ends: nothing else needs this thread")]
+    fn flush(&self) {
+        let began = Instant::now();
+        while self.state.waiting.load(Relaxed) > 0 && began.elapsed() < FLUSH_DEADLINE {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Waits, for a second at most, until what was logged is written. For the end of a process.
+pub fn flush() {
+    if let Some(writer) = OF_PROCESS.get() {
+        writer.flush();
+    }
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let State { waiting, dropped } = &*self.state;
+        let before = waiting.fetch_add(line.len(), Relaxed);
+        if before + line.len() > MAX_WAITING || self.lines.send(line.to_vec()).is_err() {
+            waiting.fetch_sub(line.len(), Relaxed);
+            dropped.fetch_add(1, Relaxed);
+            metrics::counter!("log_lines_dropped_total").increment(1);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write_all(mut output: impl Write, queue: &Receiver<Vec<u8>>, State { waiting, dropped }: &State) {
+    while let Ok(line) = queue.recv() {
+        // A reader that has ended is no reason to end.
+        let _ = output.write_all(&line).and_then(|()| output.flush());
+        // Half of the queue is free: the reader is back, and this line fits.
+        if waiting.fetch_sub(line.len(), Relaxed) < MAX_WAITING / 2 {
+            let lines = dropped.swap(0, Relaxed);
+            if lines > 0 {
+                tracing::warn!(lines, "log lines dropped: standard output was not read in time");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{SyncSender, sync_channel};
+
     use super::*;
 
     #[test]
@@ -79,5 +175,38 @@ mod tests {
                 "{filter}"
             );
         }
+    }
+
+    /// An output whose reader takes what it is asked to take.
+    struct Pipe(SyncSender<Vec<u8>>);
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_stalled_reader_stops_nothing_and_costs_the_newest_lines() -> io::Result<()> {
+        let (pipe, reader) = sync_channel(0);
+        let mut writer = LogWriter::start(Pipe(pipe))?;
+        let line = vec![b'x'; 64 * 1024];
+        let fit = MAX_WAITING / line.len();
+        for _ in 0..fit + 3 {
+            writer.write_all(&line)?;
+        }
+        assert_eq!(writer.state.dropped.load(Relaxed), 3);
+        // The end of a process does not wait for it for ever.
+        LogWriter::flush(&writer);
+        let reading = thread::spawn(move || reader.iter().take(fit).map(|line| line.len()).sum::<usize>());
+        assert_eq!(reading.join().unwrap(), MAX_WAITING);
+        LogWriter::flush(&writer);
+        assert_eq!((writer.state.waiting.load(Relaxed), writer.state.dropped.load(Relaxed)), (0, 0));
+        Ok(())
     }
 }
