@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    baselines, claim, consumer, cost, endurance, footprint, growth, latency, outbox_row, recovery, relay,
-    report::Report, retention, saga, setup::Setup, tracing, vacuum, write,
+    baselines, claim, consumer, cost, count, endurance, footprint, growth, latency, outbox_row, recovery,
+    relay, report::Report, retention, saga, setup::Setup, tracing, vacuum, write,
 };
 
 /// One benchmark with its options.
@@ -26,6 +26,8 @@ pub(crate) enum Benchmark {
     Saga(saga::Options),
     /// Measure the processor time of an order, by process and by statement, at several rates.
     Cost(cost::Options),
+    /// Count what an order costs in a calm system, and what the system sends at rest: messages, transactions, publishes.
+    Count(count::Options),
     /// Measure how long the services take to start, and their memory.
     Footprint(footprint::Options),
     /// Compare the relay's claim statements on an outbox with few and with many published events.
@@ -47,7 +49,7 @@ pub(crate) enum Benchmark {
 }
 
 /// Every benchmark once, as it would be typed.
-pub(crate) const ALL: [&str; 16] = [
+pub(crate) const ALL: [&str; 17] = [
     "write",
     "outbox-row",
     "relay",
@@ -55,6 +57,7 @@ pub(crate) const ALL: [&str; 16] = [
     "latency --rate 100 --rate 600",
     "saga",
     "cost",
+    "count",
     "footprint",
     "claim",
     "vacuum",
@@ -97,6 +100,7 @@ impl Benchmark {
             Self::Latency(_) => "latency",
             Self::Saga(_) => "saga",
             Self::Cost(_) => "cost",
+            Self::Count(_) => "count",
             Self::Footprint(_) => "footprint",
             Self::Claim(_) => "claim",
             Self::Vacuum(_) => "vacuum",
@@ -129,6 +133,7 @@ impl Benchmark {
             Self::Latency(options) => Self::Latency(options.smoke()),
             Self::Saga(options) => Self::Saga(options.smoke()),
             Self::Cost(options) => Self::Cost(options.smoke()),
+            Self::Count(options) => Self::Count(options.smoke()),
             Self::Footprint(options) => Self::Footprint(options.smoke()),
             Self::Claim(options) => Self::Claim(options.smoke()),
             Self::Vacuum(options) => Self::Vacuum(options.smoke()),
@@ -160,6 +165,7 @@ impl Benchmark {
             Self::Latency(options) => latency::run(options, setup).await,
             Self::Saga(options) => saga::run(options, setup).await,
             Self::Cost(options) => cost::run(options, setup).await,
+            Self::Count(options) => count::run(options, setup).await,
             Self::Footprint(options) => footprint::run(options, setup).await,
             Self::Claim(options) => claim::run(options, setup).await,
             Self::Vacuum(options) => vacuum::run(options, setup).await,

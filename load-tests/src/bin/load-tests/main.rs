@@ -12,6 +12,8 @@ mod comparison;
 mod conditions;
 mod consumer;
 mod cost;
+mod count;
+mod counting_forwarder;
 mod cpu_time;
 mod endurance;
 mod footprint;

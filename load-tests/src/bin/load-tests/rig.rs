@@ -13,6 +13,7 @@ use crate::{conditions::Conditions, other_work, setup::Setup};
 pub(crate) struct Rig {
     // Fields are dropped in this order: the services before the servers that they are connected to.
     system: System,
+    options: SystemOptions,
     rabbitmq: Rabbitmq,
     postgres: Postgres,
     urls: DatabaseUrls,
@@ -63,6 +64,16 @@ impl Rig {
 
     /// Like [`start`](Self::start), with other processes.
     pub(crate) async fn start_with(setup: &Setup, shape: Shape) -> anyhow::Result<Self> {
+        Self::start_changed(setup, shape, async |_| Ok(())).await
+    }
+
+    /// Like [`start_with`](Self::start_with), but the services get options that `change` has changed. The rig's connections
+    /// stay as they are.
+    pub(crate) async fn start_changed(
+        setup: &Setup,
+        shape: Shape,
+        change: impl AsyncFnOnce(&mut SystemOptions) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
         eprintln!("starting PostgreSQL, RabbitMQ and the services");
         let home = Home::choose().await?;
         let (postgres, rabbitmq) = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?;
@@ -79,16 +90,26 @@ impl Rig {
         options.variant = shape.variant;
         let count = shape.instances;
         options.instances = Instances { orders: count, inventory: count, billing: count };
-        let system = System::start(options).await?;
+        change(&mut options).await?;
+        let system = System::start(options.clone()).await?;
         system.wait_ready(READY_DEADLINE).await?;
         tokio::time::sleep(setup.pause(SETTLE)).await;
         let busy_before = other_work::share(setup).await;
-        Ok(Self { system, rabbitmq, postgres, urls, home, setup: setup.clone(), busy_before })
+        Ok(Self { system, options, rabbitmq, postgres, urls, home, setup: setup.clone(), busy_before })
     }
 
     /// Returns the address for `POST /orders`, without the path.
     pub(crate) fn orders_url(&self) -> String {
         self.system.orders_url()
+    }
+
+    /// Reads `/metrics` of a process.
+    pub(crate) async fn metrics(&self, process: &str) -> anyhow::Result<String> {
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy().build()?;
+        let answer = client.get(format!("{}/metrics", self.system.url(process)?)).send().await;
+        let answer =
+            answer.and_then(reqwest::Response::error_for_status).context("failed to read metrics")?;
+        Ok(answer.text().await?)
     }
 
     pub(crate) fn amqp_url(&self) -> String {
@@ -158,6 +179,14 @@ impl Rig {
             // More often than `System::wait_ready` asks: this time is a figure.
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+
+    /// Stops all services, and starts them again with further settings.
+    pub(crate) async fn restart_services(&mut self, settings: Vec<(String, String)>) -> anyhow::Result<()> {
+        self.system.stop().await?;
+        self.options.env.extend(settings);
+        self.system = System::start(self.options.clone()).await?;
+        self.system.wait_ready(READY_DEADLINE).await
     }
 
     /// Restarts PostgreSQL with its statistics of statements. The services connect again.

@@ -1,0 +1,236 @@
+//! What one order costs in a calm system, counted and not timed: messages to PostgreSQL, transactions, messages through the
+//! broker and calls to the payment provider; and what the system sends while it does nothing.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use sqlx::PgConnection;
+
+use crate::{
+    counting_forwarder::{AMQP, Counter, Counts, Kind},
+    orders_sql,
+    report::{Figure, Report},
+    rig::{Login, Rig, Shape},
+    setup::{SERVICES, Setup},
+};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// How many orders are placed, each when the one before it is confirmed.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    orders: u32,
+    /// For how many seconds the system is watched at rest.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    rest: u64,
+}
+
+impl Options {
+    pub(crate) fn smoke(self) -> Self {
+        Self { orders: self.orders.min(20), rest: self.rest.min(10) }
+    }
+}
+
+const CONFIRMED_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Orders before the first that counts: connections are opened, and statements prepared.
+const WARM_UP: u32 = 10;
+
+/// The order service cancels late orders only after ten checks, one a second, in which it had caught up.
+const SETTLE: Duration = Duration::from_secs(12);
+
+/// What follows the last mark of an order is done in this time: deliveries and acknowledgements.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The listed kinds of messages, and how much of their texts is shown.
+const LISTED_FROM: f64 = 0.01;
+const TEXT_LENGTH: usize = 100;
+
+/// The payment provider's process.
+const PROVIDER: &str = "provider";
+/// The name of the relays' sessions.
+const RELAY: &str = "relay";
+const CALLS: &str = "calls to the payment provider";
+
+/// Messages and transactions an order, or a second.
+type Rates = BTreeMap<Kind, [f64; 2]>;
+
+/// A system whose services reach their servers through counting forwarders.
+struct CountedSystem {
+    rig: Rig,
+    counter: Counter,
+    database: PgConnection,
+}
+
+pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+    let mut system = CountedSystem::start(setup).await?;
+    system.place(WARM_UP).await?;
+    tokio::time::sleep(setup.pause(SETTLE)).await;
+    eprintln!("{} s at rest", options.rest);
+    let (rest, seconds) = system.count(async |_| sleep_for(options.rest).await).await?;
+    let rest = divided(&rest, seconds);
+    let conditions = system.rig.conditions().await?;
+
+    // A relay that was woken polls later. So what its polls send beside orders is less than what they send at rest, and could
+    // not be subtracted.
+    let never = Setup::default().with_setting_of_each("RELAY_POLL", "1h");
+    system.rig.restart_services(never.with_setting_of_each("RELAY_FULL_SCAN", "1h").settings).await?;
+    system.place(WARM_UP).await?;
+    eprintln!("{} orders", options.orders);
+    let (counts, took) = system.count(async |system| system.place(options.orders).await).await?;
+    system.rig.stop().await;
+    let orders = f64::from(options.orders);
+    let mut order = divided(&counts, orders);
+    for (kind, timers) in rest.iter().filter(|(kind, _)| kind.session != RELAY) {
+        let count = order.entry(kind.clone()).or_default();
+        *count = std::array::from_fn(|index| count[index] - timers[index] * took / orders);
+    }
+
+    let mut figures = figures_of("an order", &order, false)?;
+    figures.extend(figures_of("a second at rest", &rest, true)?);
+    let mut notes = lines("an order", &order);
+    notes.extend(lines("a second at rest", &rest));
+    notes.push(format!(
+        "{orders} orders in {took:.1} s, each placed when the one before it was confirmed and published; relays do not poll \
+         meanwhile, and what other timers send at rest is subtracted"
+    ));
+    notes.push(
+        "an order's sums leave out what a connection costs: its settings, the preparing of statements, its tests"
+            .into(),
+    );
+    Ok(Report::new("count", setup, conditions, figures, notes))
+}
+
+async fn sleep_for(seconds: u64) -> anyhow::Result<()> {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    Ok(())
+}
+
+impl CountedSystem {
+    async fn start(setup: &Setup) -> anyhow::Result<Self> {
+        let counter = Counter::default();
+        let rig = Rig::start_changed(setup, Shape::default(), async |system| {
+            let database = &mut system.database;
+            for (process, url) in [
+                ("orders", &mut database.orders),
+                ("inventory", &mut database.inventory),
+                ("billing", &mut database.billing),
+                (PROVIDER, &mut database.provider),
+            ] {
+                *url = counter.forward(process, url).await?;
+            }
+            for service in SERVICES {
+                let url = counter.forward(service, &system.amqp_url).await?;
+                system.env.push((format!("{}_AMQP_URL", service.to_uppercase()), url));
+            }
+            Ok(())
+        })
+        .await?;
+        let database = rig.connect(Login::Auditor).await?;
+        Ok(Self { rig, counter, database })
+    }
+
+    /// Returns what was counted while `work` ran, and how many seconds it took.
+    async fn count(
+        &mut self,
+        work: impl AsyncFnOnce(&mut Self) -> anyhow::Result<()>,
+    ) -> anyhow::Result<(Counts, f64)> {
+        let (before, begin) = (self.read().await?, Instant::now());
+        work(self).await?;
+        let (took, mut counts) = (begin.elapsed().as_secs_f64(), self.read().await?);
+        for (kind, before) in before {
+            let count = counts.entry(kind).or_default();
+            *count = [count[0] - before[0], count[1] - before[1]];
+        }
+        Ok((counts, took))
+    }
+
+    /// Reads what was counted so far, and how often billing has called the payment provider.
+    async fn read(&self) -> anyhow::Result<Counts> {
+        let mut counts = self.counter.counts();
+        let metrics = self.rig.metrics("billing").await?;
+        let calls = metrics.lines().filter(|line| line.starts_with("provider_answers_total"));
+        let calls = calls.filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok()).sum();
+        counts.insert(Kind { process: "billing", session: CALLS.into(), text: CALLS.into() }, [calls, 0]);
+        Ok(counts)
+    }
+
+    /// Places orders one at a time, and waits until each is confirmed and all events are published.
+    async fn place(&mut self, orders: u32) -> anyhow::Result<()> {
+        for _ in 0..orders {
+            let order = self.rig.place(orders_sql::TEMPLATE_ORDER).await?;
+            testbed::eventually("an order to be confirmed", CONFIRMED_DEADLINE, async || {
+                let done = sqlx::query_scalar(
+                    "select (select status = 'confirmed' from orders.orders where id = $1)
+                        and not exists (select from orders.outbox where published_at is null)
+                        and not exists (select from inventory.outbox where published_at is null)
+                        and not exists (select from billing.outbox where published_at is null)",
+                );
+                let done: bool = done.bind(order).fetch_one(&mut self.database).await?;
+                Ok(done.then_some(()))
+            })
+            .await?;
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+}
+
+fn divided(counts: &Counts, by: f64) -> Rates {
+    let divide = |count: [u32; 2]| count.map(|count| f64::from(count) / by);
+    counts.iter().map(|(kind, count)| (kind.clone(), divide(*count))).collect()
+}
+
+/// What a connection costs when it is opened, tested before it is lent, or renewed: by time, and not by order.
+fn is_of_connection(kind: &Kind) -> bool {
+    ["(prepare)", "set ", "show transaction_read_only", "LISTEN", "UNLISTEN"]
+        .iter()
+        .any(|begin| kind.text.starts_with(begin))
+}
+
+/// The sums of all processes, and of each. An order's are without what only time causes.
+fn figures_of(per: &str, rates: &Rates, at_rest: bool) -> anyhow::Result<Vec<Figure>> {
+    let figure = |what: &str, unit, index: usize, counts: &dyn Fn(&Kind) -> bool| {
+        let sum = rates.iter().filter(|(kind, _)| counts(kind)).map(|(_, rate)| rate[index]).sum();
+        Figure::new(format!("{per}: {what}"), unit, vec![sum])
+    };
+    let sql =
+        |kind: &Kind| kind.session != AMQP && kind.session != CALLS && (at_rest || !is_of_connection(kind));
+    let mut figures = vec![];
+    for (index, unit, what) in
+        [(0, "messages", "messages to PostgreSQL"), (1, "transactions", "transactions")]
+    {
+        figures.push(figure(what, unit, index, &sql)?);
+        for process in SERVICES.into_iter().chain([PROVIDER]) {
+            let of_process = |kind: &Kind| sql(kind) && kind.process == process;
+            figures.push(figure(&format!("{what}, {process}"), unit, index, &of_process)?);
+        }
+    }
+    figures.push(figure("basic.publish", "frames", 0, &|kind| kind.text.starts_with("basic.publish"))?);
+    figures.push(figure("basic.ack", "frames", 0, &|kind| kind.text == "basic.ack")?);
+    figures.push(figure("confirms of the broker", "frames", 0, &|kind| {
+        kind.text == "basic.ack from the broker"
+    })?);
+    let declares =
+        |kind: &Kind| ["exchange.declare", "queue.declare", "queue.bind"].contains(&kind.text.as_str());
+    if at_rest {
+        figures.push(figure("declarations and bindings in the broker", "frames", 0, &declares)?);
+    }
+    figures.push(figure(CALLS, "calls", 0, &|kind| kind.session == CALLS)?);
+    Ok(figures)
+}
+
+/// One line for each kind of message, the most frequent first.
+fn lines(per: &str, rates: &Rates) -> Vec<String> {
+    let mut rates: Vec<_> = rates.iter().filter(|(_, rate)| rate[0].abs() >= LISTED_FROM).collect();
+    rates.sort_by(|(_, one), (_, other)| other[0].total_cmp(&one[0]));
+    let line = |(kind, [messages, transactions]): (&Kind, &[f64; 2])| {
+        let Kind { process, session, text } = kind;
+        let text: String = text.chars().take(TEXT_LENGTH).collect();
+        format!(
+            "{per}: {messages:5.2} messages, {transactions:5.2} transactions: {process}, {session}: {text}"
+        )
+    };
+    rates.into_iter().map(line).collect()
+}
