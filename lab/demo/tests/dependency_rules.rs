@@ -13,7 +13,7 @@ const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
 const MAY_USE: [(&str, &[&str]); 22] = [
     // Contracts and spans: no I/O, no HTTP.
     ("events", &[]),
-    // Ports and crash points: no I/O.
+    // Ports, what confirms and deliveries mean, crash points: no I/O.
     ("messaging", &["events"]),
     // Below the mechanisms, knows no event.
     ("database", &["sqlx"]),
@@ -81,7 +81,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
         ],
     ),
     // The real relay and the real consumer logic in memory: no SQL, no AMQP.
-    ("simulation", &["broker", "events", "messaging", "outbox"]),
+    ("simulation", &["events", "messaging", "outbox"]),
     // A model has none of the product's code; its tests compare it with the product and with the simulation.
     ("model", &[]),
     // Receives spans as any trace store does: it knows their protocol, and none of the product's code.

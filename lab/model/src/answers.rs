@@ -114,7 +114,7 @@ impl Arrivals {
     }
 }
 
-/// Decides what became of each message of a wave: `broker::confirms::decide`, or what a mutant has in its place.
+/// Decides what became of each message of a wave: `messaging::confirms::decide`, or what a mutant has in its place.
 pub fn decide(answers: &[Answer], mutant: Option<Mutant>) -> Vec<Outcome> {
     if mutant == Some(Mutant::ConfirmsOff) {
         return vec![Outcome::Confirmed; answers.len()];

@@ -1,7 +1,9 @@
 //! The model's conclusions from the answers of a wave are those of the product.
 
-use broker::confirms::{Confirm, decide};
-use messaging::{Outgoing, PublishOutcome};
+use messaging::{
+    Outgoing, PublishOutcome,
+    confirms::{Confirm, decide},
+};
 use model::{Outcome, answers, answers::Answer};
 use uuid::Uuid;
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use broker::confirms::Confirm;
+use messaging::confirms::Confirm;
 use uuid::Uuid;
 
 use crate::{fault::Fault, sometimes::Sometimes, state::State};

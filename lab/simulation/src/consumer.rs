@@ -1,13 +1,12 @@
-//! A consuming instance: one session after the other, as in `broker::Consumer`. The real `broker::group::Settling`
+//! A consuming instance: one session after the other, as in `broker::Consumer`. The real `messaging::settle::Settling`
 //! decides what happens to the deliveries.
 
 use std::{sync::Arc, time::Duration};
 
-use broker::{
-    Error,
-    group::{Availability, DeliveryChannel, Pace, Settling},
+use messaging::{
+    Backoff, BrokerUnavailable,
+    settle::{Availability, DeliveryChannel, Interruption, Pace, Settling},
 };
-use messaging::Backoff;
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -47,7 +46,7 @@ pub(crate) async fn consume(process: Process, service: usize, instance: usize, l
                 backoff.reset();
                 session.consume(&handler, limits.group).await
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         if ended.is_err() {
             stop.run_until_cancelled(sleep(backoff.next_wait())).await;
@@ -65,7 +64,7 @@ async fn open(
     service: usize,
     instance: usize,
     limits: ConsumerLimits,
-) -> Result<Session, Error> {
+) -> Result<Session, BrokerUnavailable> {
     let possible = [Fault::ConsumerDisconnected];
     process.fault_point("subscribe", &possible).await.map_err(|_| no_answer("basic.consume"))?;
     let mut state = process.world.lock();
@@ -81,7 +80,7 @@ async fn open(
 
 impl Session {
     /// Consumes until the stop, or until the channel fails.
-    async fn consume(&mut self, handler: &MemoryHandler, largest_group: usize) -> Result<(), Error> {
+    async fn consume(&mut self, handler: &MemoryHandler, largest_group: usize) -> Result<(), Interruption> {
         let stop = handler.process.world.stop.clone();
         loop {
             let Some(first) = self.next() else {
@@ -89,7 +88,7 @@ impl Session {
                 match stop.run_until_cancelled(arrived).await {
                     None => return Ok(()),
                     Some(_) if !self.channel.is_open() && self.is_empty() => {
-                        return Err(no_answer("a subscription that was cancelled"));
+                        return Err(Interruption::ChannelClosed);
                     }
                     Some(_) => continue,
                 }
@@ -110,7 +109,7 @@ impl Session {
                 queue: QUEUES[service],
                 stop: &stop,
             };
-            if settling.settle(group).await? == Pace::TooSlow {
+            if settling.settle(&group).await? == Pace::TooSlow {
                 handler.process.world.lock().reach(Sometimes::GroupHalved);
             }
             if stop.is_cancelled() {

@@ -1,7 +1,4 @@
-use std::time::Duration;
-
-use broker::{Error, group::DeliveryChannel};
-use messaging::{DeadLetter, Incoming};
+use messaging::{BrokerUnavailable, DeadLetter, Incoming, settle::DeliveryChannel};
 use serde_json::Value;
 
 use crate::{
@@ -14,9 +11,6 @@ use crate::{
     state::State,
 };
 
-/// The deadline of a request to the broker, as in `broker`.
-const REQUEST_DEADLINE: Duration = Duration::from_secs(3);
-
 /// A consumer's end of a channel of the broker in memory.
 pub(crate) struct MemoryDeliveryChannel {
     pub(crate) process: Process,
@@ -25,8 +19,8 @@ pub(crate) struct MemoryDeliveryChannel {
 }
 
 /// The error of a request that the broker did not answer.
-pub(crate) fn no_answer(request: &'static str) -> Error {
-    Error::Silent(REQUEST_DEADLINE, request)
+pub(crate) fn no_answer(request: &'static str) -> BrokerUnavailable {
+    BrokerUnavailable(format!("no answer to {request}"))
 }
 
 impl MemoryDeliveryChannel {
@@ -85,7 +79,7 @@ impl DeliveryChannel for MemoryDeliveryChannel {
         }
     }
 
-    async fn acknowledge(&mut self, delivery: &Delivery, multiple: bool) -> Result<(), Error> {
+    async fn acknowledge(&mut self, delivery: &Delivery, multiple: bool) -> Result<(), BrokerUnavailable> {
         if self.process.fault_point("acknowledge", &[Fault::ConsumerDisconnected]).await.is_err() {
             close_channel(&mut self.process.world.lock(), self.service, self.id);
         }
@@ -105,7 +99,7 @@ impl DeliveryChannel for MemoryDeliveryChannel {
         Ok(())
     }
 
-    async fn reject(&mut self, delivery: &Delivery) -> Result<(), Error> {
+    async fn reject(&mut self, delivery: &Delivery) -> Result<(), BrokerUnavailable> {
         let mut state = self.process.world.lock();
         state.judge.dead_lettered_by_broker(self.service, delivery.message.id);
         self.acknowledged(&mut state, delivery.tag, false);

@@ -17,7 +17,7 @@ use crate::{
     sometimes::Sometimes,
 };
 
-/// Longer than the deadline that `broker::group` has for a handler: the consumer drops the handler's future.
+/// Longer than the deadline that `messaging::settle` has for a handler: the consumer drops the handler's future.
 const TOO_SLOW: Duration = Duration::from_secs(40);
 
 /// Applies the effects of one service in memory.

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
-use broker::confirms::{Confirm, decide};
-use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal};
+use messaging::{
+    BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal,
+    confirms::{Confirm, decide},
+};
 use tokio::time::sleep;
 use uuid::Uuid;
 

@@ -2,7 +2,10 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
 use lapin::Channel;
-use messaging::{Backoff, DeadLetterStore, Handler, RoundLimiter};
+use messaging::{
+    Backoff, DeadLetterStore, Handler, RoundLimiter,
+    settle::{AVAILABILITY_INTERVAL, Availability, Interruption, Pace, Settling},
+};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -10,9 +13,7 @@ use crate::{
     ConnectionStatus, Endpoint, Error,
     connect::{Role, close, message_count, subscribe},
     delivery_channel::AmqpDeliveryChannel,
-    group::{Availability, Pace, Settling},
     topology::{self, Queue},
-    waiting::AVAILABILITY_INTERVAL,
 };
 
 /// How many messages a consumer holds at a time.
@@ -87,7 +88,7 @@ impl Consumer {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         while !stop.is_cancelled() {
             if let Err(reason) = (self.available)() {
-                self.status.down(&Error::Unavailable(reason).to_string());
+                self.status.down(&Interruption::HandlerUnavailable(reason).to_string());
                 stop.run_until_cancelled(sleep(AVAILABILITY_INTERVAL)).await;
                 continue;
             }
@@ -240,7 +241,7 @@ impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
                 stop: self.stop,
             };
             let settled = tokio::select! {
-                settled = settling.settle(group) => settled,
+                settled = settling.settle(&group) => settled,
                 never = shown => match never {},
             };
             self.status.set_working(false);

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream::SelectAll};
 use lapin::{Channel, Connection, options::BasicAckOptions};
-use messaging::{Backoff, DeadLetter, DeadLetterStore, Failure, crash_points::crash_point};
+use messaging::{
+    Backoff, DeadLetter, DeadLetterStore, Failure, crash_points::crash_point, settle::Interruption,
+};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -110,7 +112,7 @@ impl DeadLetterCollector {
             metrics::gauge!("inbox_unsaved_dead_letters", "queue" => self.queue).set(unsaved.len() as f64);
             match unsaved.len() {
                 0 => self.status.up(),
-                count => self.status.down(&Error::Unsaved(count).to_string()),
+                count => self.status.down(&format!("{count} dead letters cannot be saved")),
             }
         }
     }
@@ -139,9 +141,11 @@ impl DeadLetterCollector {
                 }
                 None => {}
             }
-            let stopped = stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none();
-            if stopped || !connection.status().connected() {
-                return Err(Error::Silent(REQUEST_DEADLINE, "saving a dead letter"));
+            if stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none() {
+                return Err(Interruption::Stopped.into());
+            }
+            if !connection.status().connected() {
+                return Err(Interruption::ChannelClosed.into());
             }
         }
     }

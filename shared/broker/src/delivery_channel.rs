@@ -4,12 +4,11 @@ use lapin::{
     options::{BasicAckOptions, BasicRejectOptions},
     types::{AMQPValue, FieldTable},
 };
-use messaging::{DeadLetter, Incoming};
+use messaging::{BrokerUnavailable, DeadLetter, Incoming, settle::DeliveryChannel};
 
 use crate::{
-    Error, dead_letter,
+    dead_letter,
     error::{REQUEST_DEADLINE, within},
-    group::DeliveryChannel,
 };
 
 /// A consuming connection to RabbitMQ.
@@ -42,15 +41,14 @@ impl DeliveryChannel for AmqpDeliveryChannel {
         dead_letter::from_consumer(self.queue, delivery, reason, detail)
     }
 
-    async fn acknowledge(&mut self, delivery: &Delivery, multiple: bool) -> Result<(), Error> {
-        let options = BasicAckOptions { multiple };
-        within(REQUEST_DEADLINE, "basic.ack", self.channel.basic_ack(delivery.delivery_tag, options)).await
+    async fn acknowledge(&mut self, delivery: &Delivery, multiple: bool) -> Result<(), BrokerUnavailable> {
+        let ack = self.channel.basic_ack(delivery.delivery_tag, BasicAckOptions { multiple });
+        Ok(within(REQUEST_DEADLINE, "basic.ack", ack).await?)
     }
 
-    async fn reject(&mut self, delivery: &Delivery) -> Result<(), Error> {
-        let options = BasicRejectOptions { requeue: false };
-        within(REQUEST_DEADLINE, "basic.reject", self.channel.basic_reject(delivery.delivery_tag, options))
-            .await
+    async fn reject(&mut self, delivery: &Delivery) -> Result<(), BrokerUnavailable> {
+        let reject = self.channel.basic_reject(delivery.delivery_tag, BasicRejectOptions { requeue: false });
+        Ok(within(REQUEST_DEADLINE, "basic.reject", reject).await?)
     }
 
     fn is_open(&self) -> bool {

@@ -1,5 +1,6 @@
 use std::{future::Future, time::Duration};
 
+use messaging::{BrokerUnavailable, settle::Interruption};
 use tokio::time::timeout;
 
 use crate::replies::{Fault, reply};
@@ -23,12 +24,9 @@ pub enum Error {
     /// time-out.
     #[error("the broker cancelled the subscription")]
     Cancelled,
-    /// The handler cannot work, so its consumer takes no messages.
-    #[error("the database is unavailable: {0}")]
-    Unavailable(String),
-    /// The dead-letter collector holds so many that its store refuses.
-    #[error("{0} dead letters cannot be saved")]
-    Unsaved(usize),
+    /// Messages were received and not settled.
+    #[error(transparent)]
+    Interrupted(#[from] Interruption),
     /// An alarm (memory, disk) keeps the broker from reading what this client sends.
     #[error("blocked by an alarm")]
     Blocked,
@@ -43,6 +41,12 @@ impl From<lapin::Error> for Error {
             Some((fault, text)) if fault != Fault::Server => Self::Refused(fault, text.to_owned()),
             _ => Self::Lost(error),
         }
+    }
+}
+
+impl From<Error> for BrokerUnavailable {
+    fn from(error: Error) -> Self {
+        Self(error.to_string())
     }
 }
 

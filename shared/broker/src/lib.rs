@@ -6,14 +6,12 @@
 //! - [`Consumer`]: receives groups of deliveries, acknowledges them after the handler's commit, and saves what can never be
 //!   applied.
 //! - [`DeadLetterCollector`]: saves what the broker itself has put into a dead-letter queue.
-//! - [`confirms`] and [`group`]: what confirms and deliveries mean, apart from RabbitMQ, so that the simulation uses them.
 //! - [`ConnectionStatus`]: whether the broker answers, for health and metrics.
 //!
 //! lapin's automatic recovery is not used: confirms in flight would stay pending through the whole outage, and a consumer
 //! whose channel the broker closed would hang for ever. Publisher and consumer supervise their own connections: open, work
 //! until any error or deadline, drop everything, back off, open again.
 
-pub mod confirms;
 mod connect;
 mod connection_status;
 mod consumer;
@@ -21,13 +19,10 @@ mod dead_letter;
 mod dead_letter_collector;
 mod delivery_channel;
 mod error;
-pub mod group;
 mod publish_span;
 mod publisher;
 mod replies;
-mod setting_aside;
 pub mod topology;
-mod waiting;
 
 pub use connect::Endpoint;
 pub use connection_status::ConnectionStatus;

@@ -9,14 +9,17 @@ use lapin::{
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable},
 };
-use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Refusal, crash_points::crash_point};
+use messaging::{
+    BrokerUnavailable, Outgoing, PublishOutcome, Refusal,
+    confirms::{self, Confirm},
+    crash_points::crash_point,
+};
 use time::OffsetDateTime;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    confirms::{self, Confirm},
     connect::{Role, close},
     error::{REQUEST_DEADLINE, within},
     publish_span,

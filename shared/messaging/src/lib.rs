@@ -1,19 +1,21 @@
-//! The ports between the services and a broker, and what both sides share: back-off, a limit of rounds and lanes. No I/O.
+//! The ports between the services and a broker, and what needs neither SQL nor AMQP. No I/O. In reading order:
 //!
-//! - [`Publisher`]: publishes messages and returns the outcome of each. `broker` implements it over RabbitMQ.
-//! - [`Handler`]: applies events. Each service implements it.
-//! - [`DeadLetterStore`]: keeps messages that could not be applied. `inbox` implements it over a table.
-//! - [`Backoff`]: exponential back-off with full jitter.
-//! - [`RoundLimiter`]: fewer and larger rounds of work under load.
+//! - [`Publisher`], [`Handler`], [`DeadLetterStore`]: what `broker`, each service and `inbox` implement.
+//! - [`settle`]: what a consumer does with its deliveries. *Commit, then acknowledge.*
+//! - [`confirms`]: what a batch of publisher confirms means. Returned messages are matched by their id.
 //! - [`lane()`]: the lane of an aggregate, a fixed share of all aggregates.
-//! - [`crash_points`]: named places where a crash is interesting. [`replay`]: what an operator selects.
+//! - [`Backoff`]: exponential back-off with full jitter.
+//! - [`RoundLimiter`]: fewer and larger rounds of work under load. Optional.
+//! - [`replay`]: what an operator selects. [`crash_points`]: named places where a crash is interesting.
 
 mod backoff;
+pub mod confirms;
 pub mod crash_points;
 mod lane;
 mod ports;
 pub mod replay;
 mod round_limiter;
+pub mod settle;
 
 pub use backoff::Backoff;
 pub use lane::{LANES, lane};

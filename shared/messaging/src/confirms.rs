@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use messaging::{Outgoing, PublishOutcome, Refusal};
 use uuid::Uuid;
+
+use crate::{Outgoing, PublishOutcome, Refusal};
 
 /// What the broker answered about one message of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,391 @@
+//! What a consumer does with the deliveries that it has received. The rule that everything here serves: *commit, then
+//! acknowledge*.
+//!
+//! [`Settling::settle`] applies as many events as possible in one transaction. It makes smaller groups of those that take too
+//! long, tries each alone of those that fail otherwise, and sets aside what can never be applied, as a dead letter. Deliveries
+//! are settled in the order in which they were received: an event must not be set aside before the older events of its
+//! aggregate are applied, nor applied before they are set aside.
+
+use std::{
+    collections::HashSet, future::Future, mem::take, panic::AssertUnwindSafe, slice, sync::Arc,
+    time::Duration,
+};
+
+use events::Event;
+use futures_util::FutureExt;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    Backoff, BrokerUnavailable, DeadLetter, DeadLetterStore, Failure, Handler, Incoming,
+    crash_points::crash_point,
+};
+
+/// An event that was delivered this often without an answer may be what crashes its consumer. It is applied alone, and each
+/// attempt is recorded before it begins.
+const SUSPICIOUS_DELIVERIES: u32 = 2;
+
+/// How many recorded attempts at an event may crash the consumer before it is set aside.
+const MAX_CRASHES: u32 = 5;
+
+/// How often an event is tried that fails for an unknown reason, before it is set aside.
+const UNEXPECTED_TRIES: u32 = 5;
+
+/// The reason of an event that is set aside because of [`Failure::Behind`].
+const BEHIND: &str = "behind";
+const BEHIND_DETAIL: &str = "an older event of its aggregate is a dead letter";
+
+/// How long a handler may take for one group.
+const HANDLER_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long a consumer keeps its messages while the handler's database is unavailable to this process. Long enough for a
+/// restart of the database.
+const HOLD_DURATION: Duration = Duration::from_secs(15);
+
+/// How often it is checked whether the handler's database is available.
+pub const AVAILABILITY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Tells whether the handler can work, such as whether its database answers: the last known state, without waiting.
+pub type Availability = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// Where deliveries come from and where the answers go: a channel to RabbitMQ, or the simulation's.
+pub trait DeliveryChannel: Send + Sync {
+    /// One delivery, not acknowledged yet.
+    type Delivery: Send + Sync;
+
+    fn incoming(&self, delivery: &Self::Delivery) -> Incoming;
+
+    /// The dead letter to be saved of a delivery that cannot be applied.
+    fn dead_letter(&self, delivery: &Self::Delivery, reason: &str, detail: &str) -> DeadLetter;
+
+    /// Acknowledges a delivery, or with `multiple` also all that came before it.
+    fn acknowledge(
+        &mut self,
+        delivery: &Self::Delivery,
+        multiple: bool,
+    ) -> impl Future<Output = Result<(), BrokerUnavailable>> + Send;
+
+    /// Has the broker move a delivery into its dead-letter queue.
+    fn reject(
+        &mut self,
+        delivery: &Self::Delivery,
+    ) -> impl Future<Output = Result<(), BrokerUnavailable>> + Send;
+
+    /// Whether deliveries can still be acknowledged. If not, the broker delivers them again.
+    fn is_open(&self) -> bool;
+}
+
+/// How fast deliveries were applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pace {
+    Normal,
+    /// A group was too large to be applied in time, and was divided. The next one should be smaller.
+    TooSlow,
+}
+
+/// Why deliveries were left without an answer. The broker delivers them again, to this consumer or to another.
+#[derive(Debug, thiserror::Error)]
+pub enum Interruption {
+    /// The stop came during a temporary failure.
+    #[error("stopped before everything was settled")]
+    Stopped,
+    #[error("the channel was closed before everything was settled")]
+    ChannelClosed,
+    /// The handler could not work for too long.
+    #[error("the database is unavailable: {0}")]
+    HandlerUnavailable(String),
+    #[error(transparent)]
+    Broker(#[from] BrokerUnavailable),
+}
+
+/// What settles the deliveries of one channel.
+pub struct Settling<'a, C, H, L> {
+    pub channel: &'a mut C,
+    pub handler: &'a H,
+    pub letters: &'a L,
+    pub available: &'a Availability,
+    pub queue: &'static str,
+    pub stop: &'a CancellationToken,
+}
+
+impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
+    /// Settles deliveries in their order: applies and acknowledges them, or sets them aside.
+    ///
+    /// # Errors
+    /// What was not settled is not acknowledged.
+    pub async fn settle(&mut self, deliveries: &[C::Delivery]) -> Result<Pace, Interruption> {
+        let mut pace = Pace::Normal;
+        // Of the last deliveries. They are applied together, up to one that must not be among them.
+        let mut events = vec![];
+        for (index, delivery) in deliveries.iter().enumerate() {
+            let incoming = self.channel.incoming(delivery);
+            let decoded = match incoming.decode() {
+                Ok(event) if incoming.earlier_deliveries < SUSPICIOUS_DELIVERIES => {
+                    events.push(event);
+                    continue;
+                }
+                decoded => decoded,
+            };
+            let group = &deliveries[index - events.len()..index];
+            pace = pace.max(self.apply_in_order(group, &take(&mut events)).await?);
+            match decoded {
+                Ok(event) => self.attempt(delivery, &event).await?,
+                Err(rejection) => {
+                    self.set_aside(delivery, rejection.reason(), &rejection.to_string()).await?;
+                }
+            }
+        }
+        let group = &deliveries[deliveries.len() - events.len()..];
+        Ok(pace.max(self.apply_in_order(group, &events).await?))
+    }
+
+    /// Applies and acknowledges events from the first to the last: all together, unless that takes too long or fails.
+    async fn apply_in_order(
+        &mut self,
+        deliveries: &[C::Delivery],
+        events: &[Event],
+    ) -> Result<Pace, Interruption> {
+        let mut pace = Pace::Normal;
+        let mut rest = Rest::new(deliveries, events);
+        while let (Some(delivery), Some(event)) = (rest.deliveries.first(), rest.events.first()) {
+            if rest.behind.remove(&event.id) && self.set_aside(delivery, BEHIND, BEHIND_DETAIL).await? {
+                rest.advance(1);
+                continue;
+            }
+            let (group, last) = rest.next_group();
+            crash_point("group-received");
+            let applying = || self.handler.apply(group);
+            let Err(failure) = self.retry("apply a group", group.len(), applying).await? else {
+                self.channel.acknowledge(last, true).await?;
+                crash_point("group-acknowledged");
+                rest.advance(group.len());
+                continue;
+            };
+            match rest.after_failure(&failure, group.len()) {
+                Next::Divided => {}
+                Next::Halved => {
+                    let (queue, events) = (self.queue, group.len());
+                    tracing::warn!(queue, %failure, events, "a group took too long; halving it");
+                    pace = Pace::TooSlow;
+                }
+                Next::Again(wait) => {
+                    let Event { id, event_type, aggregate_id, .. } = event;
+                    tracing::warn!(event_id = %id, event_type, %aggregate_id, %failure, "trying an event again");
+                    sleep(wait).await;
+                }
+                Next::SetAside(reason) => {
+                    self.set_aside(delivery, reason, &failure.to_string()).await?;
+                    rest.advance(1);
+                }
+            }
+        }
+        Ok(pace)
+    }
+
+    /// Applies an event that may be what crashes this process, and counts the attempt before it begins. The broker's count of
+    /// deliveries does not tell: it grows for all messages that were held together with the cause.
+    async fn attempt(&mut self, delivery: &C::Delivery, event: &Event) -> Result<(), Interruption> {
+        let settled = self.count_and_apply(delivery, event).await;
+        // Also after an error: this process has survived the attempt. Without its database it could only hold the messages
+        // for longer.
+        if (settled.is_ok() || (self.available)().is_ok())
+            && let Err(failure) = self.letters.end_attempts(self.queue, event.id).await
+        {
+            tracing::warn!(event_id = %event.id, %failure, "failed to forget the attempts at an event");
+        }
+        settled
+    }
+
+    async fn count_and_apply(&mut self, delivery: &C::Delivery, event: &Event) -> Result<(), Interruption> {
+        let Event { id, event_type, aggregate_id, .. } = event;
+        let counting = || self.letters.begin_attempt(self.queue, *id);
+        match self.retry("count an attempt", 1, counting).await? {
+            Ok(begun) if begun > MAX_CRASHES => {
+                let detail = format!("its consumer crashed during {MAX_CRASHES} attempts to apply it alone");
+                return self.set_aside(delivery, "attempt-limit", &detail).await.map(drop);
+            }
+            Ok(_) => {}
+            Err(failure) => {
+                tracing::warn!(event_id = %id, event_type, %aggregate_id, %failure, "failed to count an attempt");
+            }
+        }
+        self.apply_in_order(slice::from_ref(delivery), slice::from_ref(event)).await.map(drop)
+    }
+
+    /// Saves a message as a dead letter, then acknowledges it: a crash in between has it delivered and saved again, which
+    /// is recognised. `false`: an event that was [`BEHIND`] a dead letter no longer is, and can be applied.
+    async fn set_aside(
+        &mut self,
+        delivery: &C::Delivery,
+        reason: &str,
+        detail: &str,
+    ) -> Result<bool, Interruption> {
+        let letter = self.channel.dead_letter(delivery, reason, detail);
+        let what = "save a dead letter";
+        let saved = match reason {
+            BEHIND => self.retry(what, 1, || self.letters.save_behind(&letter)).await?,
+            _ => self.retry(what, 1, || self.letters.save(&letter)).await?.map(|()| true),
+        };
+        let (queue, message_id) = (self.queue, &letter.message_id);
+        match saved {
+            Ok(false) => return Ok(false),
+            Ok(true) => {
+                crash_point("dead-letter-saved");
+                self.channel.acknowledge(delivery, false).await?;
+                metrics::counter!("inbox_dead_lettered_total", "reason" => reason.to_owned()).increment(1);
+                match reason {
+                    BEHIND => tracing::warn!(queue, message_id, "event set aside behind a dead letter"),
+                    _ => tracing::error!(
+                        queue,
+                        message_id,
+                        reason,
+                        detail,
+                        "message set aside as a dead letter"
+                    ),
+                }
+            }
+            Err(failure) => {
+                // The broker keeps it in the dead-letter queue, from which the collector tries to save it again and again.
+                tracing::error!(queue, message_id, reason, detail, %failure, "failed to save a dead letter");
+                self.channel.reject(delivery).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes attempts until one does not fail temporarily. The messages are kept meanwhile: returned to the queue, they
+    /// would look as if they had crashed their consumer. But not for ever: only one instance receives messages, and another
+    /// one may reach the database that this one does not reach. The inner error is never temporary.
+    async fn retry<T, F: Future<Output = Result<T, Failure>>>(
+        &self,
+        what: &str,
+        events: usize,
+        attempt: impl Fn() -> F,
+    ) -> Result<Result<T, Failure>, Interruption> {
+        let attempts = async {
+            let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+            let mut waiting = false;
+            loop {
+                // A panic is the handler's failure, not the end of the process.
+                let attempted = AssertUnwindSafe(attempt()).catch_unwind();
+                let outcome = match timeout(HANDLER_DEADLINE, attempted).await {
+                    Ok(Ok(outcome)) => outcome,
+                    Ok(Err(_)) => Err(Failure::Unexpected("the handler panicked".into())),
+                    Err(_) => Err(Failure::TooSlow("the handler took too long".into())),
+                };
+                let cause = match outcome {
+                    Err(Failure::Temporary(cause)) => cause,
+                    // What took too long without its database is not the group's fault. One event cannot be halved.
+                    Err(Failure::TooSlow(cause)) if events == 1 || (self.available)().is_err() => cause,
+                    done => return Ok(done),
+                };
+                if !waiting {
+                    waiting = true;
+                    tracing::warn!(queue = self.queue, cause, events, "failed to {what}; waiting");
+                }
+                // A stop, or a lost connection, ends the wait: the messages are delivered again.
+                if self.stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none() {
+                    return Err(Interruption::Stopped);
+                }
+                if !self.channel.is_open() {
+                    return Err(Interruption::ChannelClosed);
+                }
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = attempts => outcome,
+            reason = self.unavailable() => Err(Interruption::HandlerUnavailable(reason)),
+        };
+        metrics::gauge!("inbox_applying_seconds", "queue" => self.queue).set(0.0);
+        outcome
+    }
+
+    /// Returns when the handler has been unavailable for [`HOLD_DURATION`]. Shows meanwhile how long the attempts take.
+    async fn unavailable(&self) -> String {
+        let (began, mut since) = (Instant::now(), None);
+        loop {
+            sleep(AVAILABILITY_INTERVAL).await;
+            metrics::gauge!("inbox_applying_seconds", "queue" => self.queue)
+                .set(began.elapsed().as_secs_f64());
+            match (self.available)() {
+                Ok(()) => since = None,
+                Err(reason) if since.get_or_insert_with(Instant::now).elapsed() > HOLD_DURATION => {
+                    return reason;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// The events that are not settled yet, with their deliveries, and what was learned about them.
+struct Rest<'a, D> {
+    deliveries: &'a [D],
+    events: &'a [Event],
+    /// The most events of one transaction. It does not grow: what follows would be as slow.
+    largest: usize,
+    /// So many of the next events are applied one by one.
+    alone: usize,
+    /// How often the next event has failed alone.
+    tries: u32,
+    /// Events that are behind a dead letter of their aggregate.
+    behind: HashSet<Uuid>,
+}
+
+/// What follows a failure to apply events.
+enum Next {
+    /// The next group is another one.
+    Divided,
+    /// The next group is half as large.
+    Halved,
+    /// The event is tried again after a wait.
+    Again(Duration),
+    /// The event is set aside for this reason.
+    SetAside(&'static str),
+}
+
+impl<'a, D> Rest<'a, D> {
+    fn new(deliveries: &'a [D], events: &'a [Event]) -> Self {
+        Self { deliveries, events, largest: events.len(), alone: 0, tries: 0, behind: HashSet::new() }
+    }
+
+    /// The next events to apply in one transaction, at least one, and the delivery of the last of them.
+    fn next_group(&self) -> (&'a [Event], &'a D) {
+        let free =
+            self.events.iter().skip(1).take_while(|event| !self.behind.contains(&event.id)).count() + 1;
+        let size = if self.alone > 0 { 1 } else { free.min(self.largest) };
+        (&self.events[..size], &self.deliveries[size - 1])
+    }
+
+    /// The next `settled` events are applied or set aside.
+    fn advance(&mut self, settled: usize) {
+        (self.deliveries, self.events) = (&self.deliveries[settled..], &self.events[settled..]);
+        (self.alone, self.tries) = (self.alone.saturating_sub(settled), 0);
+    }
+
+    /// Decides what follows a failure of the next `size` events.
+    fn after_failure(&mut self, failure: &Failure, size: usize) -> Next {
+        match failure {
+            Failure::Behind(events) => self.behind.extend(events),
+            Failure::TooSlow(_) if size > 1 => {
+                self.largest = size / 2;
+                return Next::Halved;
+            }
+            // One event makes the others fail: try each alone.
+            _ if size > 1 => self.alone = size,
+            Failure::Permanent(_) => return Next::SetAside("permanent"),
+            _ => {
+                self.tries += 1;
+                if self.tries == UNEXPECTED_TRIES {
+                    return Next::SetAside("unexpected");
+                }
+                self.alone = self.alone.max(1);
+                // 100, 200, 400, 800 ms. The message is kept meanwhile: returned to the queue, later events of its
+                // aggregate would overtake it.
+                return Next::Again(Duration::from_millis(50) * 2_u32.pow(self.tries));
+            }
+        }
+        Next::Divided
+    }
+}
