@@ -72,11 +72,11 @@ async fn event_that_is_published_twice_writes_one_mail() -> anyhow::Result<()> {
     // Until the mailer has declared its queue, a message reaches the other services only.
     eventually(async || {
         publisher.ready().await.ok()?;
-        publisher.publish(&[first.clone(), first.clone()]).await;
+        publisher.publish(&[&first, &first]).await;
         (rows("mails").await? > 0).then_some(())
     })
     .await;
-    let outcomes = publisher.publish(&[second]).await;
+    let outcomes = publisher.publish(&[&second]).await;
     assert_eq!(outcomes, [PublishOutcome::Confirmed]);
     // It is behind all copies of the first one.
     eventually(async || (rows("processed_events").await? == 2).then_some(())).await;

@@ -30,7 +30,8 @@ fn waves() -> Vec<Vec<Answer>> {
 #[test]
 fn model_concludes_what_the_publisher_decides() {
     let message = |id| Outgoing { id, event_type: String::new(), body: vec![], traceparent: None };
-    let batch: Vec<_> = (1..=3).map(|number| message(Uuid::from_u128(number))).collect();
+    let messages = [1, 2, 3].map(|number| message(Uuid::from_u128(number)));
+    let batch = messages.each_ref();
     for wave in waves() {
         let id = |message: usize| batch[message].id;
         let confirms: Vec<_> = wave

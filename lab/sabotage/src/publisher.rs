@@ -46,7 +46,7 @@ impl<P: Publisher + 'static> Publisher for LabPublisher<P> {
         }
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         match self {
             Self::Whole(publisher) => publisher.publish(batch).await,
             Self::PublishLater(publisher) => publisher.publish(batch).await,
@@ -68,13 +68,14 @@ impl<P: Publisher> Publisher for PublishLater<P> {
     async fn ready(&mut self) -> Result<(), BrokerUnavailable> {
         self.inner.ready().await?;
         if !self.pending.is_empty() {
-            self.inner.publish(&std::mem::take(&mut self.pending)).await;
+            let pending = std::mem::take(&mut self.pending);
+            self.inner.publish(&pending.iter().collect::<Vec<_>>()).await;
         }
         Ok(())
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
-        self.pending.extend_from_slice(batch);
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
+        self.pending.extend(batch.iter().copied().cloned());
         vec![PublishOutcome::Confirmed; batch.len()]
     }
 }
@@ -90,7 +91,7 @@ impl IgnoreConfirms {
         tokio::spawn(async move {
             while let Some(batch) = received.recv().await {
                 if inner.ready().await.is_ok() {
-                    inner.publish(&batch).await;
+                    inner.publish(&batch.iter().collect::<Vec<_>>()).await;
                 }
             }
         });
@@ -103,8 +104,8 @@ impl Publisher for IgnoreConfirms {
         Ok(())
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
-        let _ = self.batches.send(batch.to_vec());
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
+        let _ = self.batches.send(batch.iter().copied().cloned().collect());
         vec![PublishOutcome::Confirmed; batch.len()]
     }
 }
@@ -118,7 +119,7 @@ impl<P: Publisher> Publisher for ReportReturns<P> {
         self.0.ready().await
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         let outcomes = self.0.publish(batch).await;
         outcomes.into_iter().map(|outcome| if outcome == UNROUTABLE { self.1 } else { outcome }).collect()
     }
@@ -137,7 +138,7 @@ impl<P: Publisher> Publisher for ShiftReturns<P> {
         self.0.ready().await
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         let outcomes = self.0.publish(batch).await;
         let mut shifted = outcomes.clone();
         for index in 1..outcomes.len() {
@@ -157,9 +158,9 @@ impl<P: Publisher> Publisher for NewIds<P> {
         self.0.ready().await
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
-        let renamed: Vec<_> = batch.iter().map(with_new_id).collect();
-        self.0.publish(&renamed).await
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
+        let renamed: Vec<_> = batch.iter().copied().map(with_new_id).collect();
+        self.0.publish(&renamed.iter().collect::<Vec<_>>()).await
     }
 }
 

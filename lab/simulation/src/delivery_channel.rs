@@ -54,14 +54,14 @@ impl MemoryDeliveryChannel {
 impl DeliveryChannel for MemoryDeliveryChannel {
     type Delivery = Delivery;
 
-    fn incoming(&self, delivery: &Delivery) -> Incoming {
+    fn incoming<'a>(&self, delivery: &'a Delivery) -> Incoming<'a> {
         if self.process.world.is(Mutant::AckBeforeCommit) {
             self.acknowledged(&mut self.process.world.lock(), delivery.tag, true);
         }
         Incoming {
-            message_id: Some(delivery.message.id.to_string()),
-            traceparent: delivery.message.traceparent.clone(),
-            body: delivery.message.body.to_vec(),
+            message_id: Some(&delivery.message.message_id),
+            traceparent: delivery.message.traceparent.as_deref(),
+            body: &delivery.message.body,
             earlier_deliveries: delivery.message.earlier_deliveries,
         }
     }

@@ -56,9 +56,9 @@ impl Publisher for MemoryPublisher {
         Ok(())
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         let batch = self.with_mutated_ids(batch);
-        let batch = batch.as_slice();
+        let batch = &*batch.iter().collect::<Vec<_>>();
         if self.process.world.is(Mutant::MarkBeforeConfirm) && self.process.world.lock().random.one_in(10) {
             return vec![PublishOutcome::Confirmed; batch.len()];
         }
@@ -84,7 +84,7 @@ impl Publisher for MemoryPublisher {
 
 impl MemoryPublisher {
     /// Sends a batch, perhaps with a scheduling point in the middle of it.
-    async fn send(&mut self, batch: &[Outgoing]) -> Vec<Routing> {
+    async fn send(&mut self, batch: &[&Outgoing]) -> Vec<Routing> {
         let (scheduled, disconnected) = {
             let mut state = self.process.world.lock();
             let scheduled = state.random.one_in(3).then(|| state.random.between(0, batch.len()));
@@ -142,7 +142,7 @@ impl MemoryPublisher {
     }
 
     /// Calls the real `decide`, or what a mutant has in its place.
-    fn decide(&self, batch: &[Outgoing], confirms: &[Confirm]) -> Vec<PublishOutcome> {
+    fn decide(&self, batch: &[&Outgoing], confirms: &[Confirm]) -> Vec<PublishOutcome> {
         if self.process.world.is(Mutant::ConfirmsOff) {
             return vec![PublishOutcome::Confirmed; batch.len()];
         }
@@ -152,7 +152,7 @@ impl MemoryPublisher {
         }
         if self.process.world.is(Mutant::SilenceIgnored) {
             let all_returned: Vec<_> = confirms.iter().filter_map(|confirm| returned(*confirm)).collect();
-            let outcome = |(message, confirm): (&Outgoing, &Confirm)| {
+            let outcome = |(message, confirm): (&&Outgoing, &Confirm)| {
                 decide_alone(*confirm, all_returned.contains(&message.id))
             };
             return batch.iter().zip(confirms).map(outcome).collect();
@@ -161,7 +161,7 @@ impl MemoryPublisher {
     }
 
     /// Adds the outcomes to the history. The relay publishes again what is not confirmed.
-    fn record(&self, batch: &[Outgoing], outcomes: &[PublishOutcome]) {
+    fn record(&self, batch: &[&Outgoing], outcomes: &[PublishOutcome]) {
         let mut state = self.process.world.lock();
         let unconfirmed: Vec<_> = batch
             .iter()
@@ -180,8 +180,8 @@ impl MemoryPublisher {
     }
 
     /// Returns the batch; with the mutant `NewIdPerAttempt`, each message that was sent before gets a new id.
-    fn with_mutated_ids(&mut self, batch: &[Outgoing]) -> Vec<Outgoing> {
-        let mut batch = batch.to_vec();
+    fn with_mutated_ids(&mut self, batch: &[&Outgoing]) -> Vec<Outgoing> {
+        let mut batch: Vec<_> = batch.iter().copied().cloned().collect();
         if !self.process.world.is(Mutant::NewIdPerAttempt) {
             return batch;
         }
@@ -251,6 +251,7 @@ fn lose(state: &mut State, message: &Outgoing) -> Routing {
 fn first_delivery(message: &Outgoing) -> Message {
     Message {
         id: message.id,
+        message_id: message.id.to_string(),
         body: message.body.as_slice().into(),
         traceparent: message.traceparent.clone(),
         earlier_deliveries: 0,

@@ -14,6 +14,8 @@ use crate::actor::SERVICES;
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     pub(crate) id: Uuid,
+    /// The id as the AMQP property has it.
+    pub(crate) message_id: String,
     pub(crate) body: Arc<[u8]>,
     pub(crate) traceparent: Option<String>,
     pub(crate) earlier_deliveries: u32,

@@ -72,7 +72,7 @@ impl Publisher for SlowPublisher {
         Ok(())
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         sleep(self.0).await;
         vec![PublishOutcome::Confirmed; batch.len()]
     }
@@ -86,7 +86,7 @@ impl Publisher for RefusingPublisher {
         Ok(())
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         vec![PublishOutcome::Refused(Refusal::Nacked); batch.len()]
     }
 }

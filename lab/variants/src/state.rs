@@ -97,7 +97,7 @@ impl VariantState {
         };
         let mut publisher = self.publisher.lock().await;
         publisher.ready().await?;
-        match publisher.publish(&[message]).await.first().context("the publisher returned no outcome")? {
+        match publisher.publish(&[&message]).await.first().context("the publisher returned no outcome")? {
             PublishOutcome::Confirmed => Ok(()),
             PublishOutcome::Refused(refusal) => bail!("failed to publish the event: {refusal}"),
             PublishOutcome::Unknown => bail!("failed to publish the event: the outcome is unknown"),

@@ -32,8 +32,8 @@ pub(crate) fn from_consumer(
 
 /// The dead letter in a delivery from the dead-letter queue. The broker puts it there with an `x-death` header. One that
 /// was published by hand has none, and is saved all the same.
-pub(crate) fn from_dead_letter_queue(queue: &'static str, delivery: &Delivery) -> DeadLetter {
-    let headers = headers(delivery);
+pub(crate) fn from_dead_letter_queue(queue: &'static str, delivery: Delivery) -> DeadLetter {
+    let headers = headers(&delivery);
     let (arrival, reason, detail, routing_key) = match headers.get("x-death").and_then(|deaths| deaths.get(0))
     {
         Some(death) => {
@@ -55,12 +55,12 @@ pub(crate) fn from_dead_letter_queue(queue: &'static str, delivery: &Delivery) -
     DeadLetter {
         queue,
         arrival,
-        message_id: message_id(delivery),
+        message_id: message_id(&delivery),
         reason,
         detail,
         headers,
         routing_key: routing_key.unwrap_or_else(|| delivery.routing_key.to_string()),
-        body: delivery.data.clone(),
+        body: delivery.data,
     }
 }
 

@@ -89,8 +89,8 @@ impl DeadLetterCollector {
                 None => return Ok(()),
                 Some(Ok(Some(delivery))) => {
                     let delivery = delivery?;
-                    let letter = dead_letter::from_dead_letter_queue(self.queue, &delivery);
-                    letters.push((delivery.delivery_tag, letter));
+                    let tag = delivery.delivery_tag;
+                    letters.push((tag, dead_letter::from_dead_letter_queue(self.queue, delivery)));
                 }
                 Some(Ok(None)) => return Err(Error::Cancelled),
                 Some(Err(_)) => _ = message_count(channel, &dead).await?,

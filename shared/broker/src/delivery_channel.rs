@@ -2,7 +2,7 @@ use lapin::{
     Channel, Connection,
     message::Delivery,
     options::{BasicAckOptions, BasicRejectOptions},
-    types::{AMQPValue, FieldTable},
+    types::{AMQPValue, FieldTable, ShortString},
 };
 use messaging::{BrokerUnavailable, DeadLetter, Incoming, settle::DeliveryChannel};
 
@@ -23,16 +23,16 @@ pub(crate) struct AmqpDeliveryChannel {
 impl DeliveryChannel for AmqpDeliveryChannel {
     type Delivery = Delivery;
 
-    fn incoming(&self, delivery: &Delivery) -> Incoming {
+    fn incoming<'a>(&self, delivery: &'a Delivery) -> Incoming<'a> {
         let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
         Incoming {
-            message_id: delivery.properties.message_id().as_ref().map(ToString::to_string),
+            message_id: delivery.properties.message_id().as_ref().map(ShortString::as_str),
             traceparent: match headers.and_then(|headers| headers.get("traceparent")) {
-                Some(AMQPValue::LongString(text)) => Some(text.to_string()),
+                Some(AMQPValue::LongString(text)) => str::from_utf8(text.as_bytes()).ok(),
                 // Absent or of another type: the event starts a new trace.
                 _ => None,
             },
-            body: delivery.data.clone(),
+            body: &delivery.data,
             earlier_deliveries: earlier_deliveries(delivery),
         }
     }

@@ -9,7 +9,7 @@ use messaging::{Outgoing, PublishOutcome};
 use crate::topology::EVENTS;
 
 /// Records for each message of a batch how long its publishing took, from the first byte of the batch to its last confirm.
-pub(crate) fn record(batch: &[Outgoing], outcomes: &[PublishOutcome], began: SystemTime) {
+pub(crate) fn record(batch: &[&Outgoing], outcomes: &[PublishOutcome], began: SystemTime) {
     for (message, outcome) in batch.iter().zip(outcomes) {
         events::spans::record(|| {
             let context = TraceContext::child_of(message.traceparent.as_deref());

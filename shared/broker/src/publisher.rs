@@ -146,7 +146,7 @@ impl messaging::Publisher for Publisher {
         Ok(())
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         let (began, deadline) = (SystemTime::now(), Instant::now() + self.confirm_deadline);
         let (mut outcomes, is_refused) = self.publish_together(batch, deadline).await;
         // The broker has closed the channel over one of these. Alone, each shows whether it is the one.
@@ -154,7 +154,7 @@ impl messaging::Publisher for Publisher {
             if !is_refused || *outcome != PublishOutcome::Unknown {
                 continue;
             }
-            let (alone, is_culprit) = self.publish_together(std::slice::from_ref(message), deadline).await;
+            let (alone, is_culprit) = self.publish_together(&[message], deadline).await;
             *outcome = match alone[..] {
                 _ if is_culprit => PublishOutcome::Refused(Refusal::Rejected),
                 [PublishOutcome::Unknown] | [] => break,
@@ -171,7 +171,7 @@ impl Publisher {
     /// outcome is unknown.
     async fn publish_together(
         &mut self,
-        batch: &[Outgoing],
+        batch: &[&Outgoing],
         deadline: Instant,
     ) -> (Vec<PublishOutcome>, bool) {
         let is_ready = matches!(timeout_at(deadline, self.prepare()).await, Ok(Ok(())));
@@ -266,7 +266,7 @@ async fn confirm_channel(connection: &Connection) -> Result<Channel, Error> {
 /// `None` stands for a message that is too large to send.
 async fn send_all(
     channel: &Channel,
-    batch: &[Outgoing],
+    batch: &[&Outgoing],
     app: &str,
     deadline: Instant,
 ) -> Vec<Option<PublisherConfirm>> {
@@ -301,7 +301,7 @@ async fn send_all(
 /// Waits for all confirms of a batch, and only then decides. Also returns why the channel was closed meanwhile.
 async fn await_confirms(
     connection: &Connection,
-    batch: &[Outgoing],
+    batch: &[&Outgoing],
     sent: Vec<Option<PublisherConfirm>>,
     mut deadline: Instant,
 ) -> (Vec<PublishOutcome>, Option<Error>) {

@@ -253,9 +253,12 @@ impl Replay<'_> {
         }
         // Not by the database's `->>`, which fails for a header that holds \u0000.
         let headers: Value = serde_json::from_str(&row.headers).unwrap_or_default();
-        let traceparent = headers["traceparent"].as_str().map(str::to_owned);
-        let incoming =
-            Incoming { message_id: row.message_id, traceparent, body: row.body, earlier_deliveries: 0 };
+        let incoming = Incoming {
+            message_id: row.message_id.as_deref(),
+            traceparent: headers["traceparent"].as_str(),
+            body: &row.body,
+            earlier_deliveries: 0,
+        };
         let (outcome, unavailable) = match incoming.decode() {
             Ok(event) => self.event(id, event, is_follower).await?,
             Err(rejection) => (still_fails(rejection.reason(), &rejection), false),

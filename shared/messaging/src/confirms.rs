@@ -36,7 +36,7 @@ pub enum Confirm {
 ///   counts, return or not.
 ///
 /// An ack that does not count makes the outcome unknown: the message is published again, and consumers drop the copy.
-pub fn decide(batch: &[Outgoing], answers: &[Confirm]) -> Vec<PublishOutcome> {
+pub fn decide(batch: &[&Outgoing], answers: &[Confirm]) -> Vec<PublishOutcome> {
     let came_back = |answer: &Confirm| match answer {
         Confirm::Ack { returned } | Confirm::Nack { returned } => *returned,
         Confirm::TooLarge | Confirm::Silence => None,
@@ -76,7 +76,7 @@ mod tests {
         let on_the_neighbour = [plain, Confirm::Ack { returned: Some(batch[0].id) }, plain];
         let unroutable = PublishOutcome::Refused(Refusal::Unroutable);
         assert_eq!(
-            decide(&batch, &on_the_neighbour),
+            decide(&batch.each_ref(), &on_the_neighbour),
             [unroutable, PublishOutcome::Confirmed, PublishOutcome::Confirmed]
         );
     }
@@ -88,10 +88,10 @@ mod tests {
         let first_came_back = Confirm::Ack { returned: Some(batch[0].id) };
         let unroutable = PublishOutcome::Refused(Refusal::Unroutable);
         // The second message's return may be on its way, on the third's confirm.
-        let outcomes = decide(&batch, &[plain, first_came_back, Confirm::Silence]);
+        let outcomes = decide(&batch.each_ref(), &[plain, first_came_back, Confirm::Silence]);
         assert_eq!(outcomes, [unroutable, PublishOutcome::Unknown, PublishOutcome::Unknown]);
         // The same when the batch was not sent to its end.
-        let outcomes = decide(&batch, &[plain, first_came_back]);
+        let outcomes = decide(&batch.each_ref(), &[plain, first_came_back]);
         assert_eq!(outcomes, [unroutable, PublishOutcome::Unknown, PublishOutcome::Unknown]);
     }
 
@@ -99,7 +99,7 @@ mod tests {
     fn behind_a_silence_no_ack_counts() {
         let batch = [message(), message(), message()];
         let plain = Confirm::Ack { returned: None };
-        let outcomes = decide(&batch, &[plain, Confirm::Silence, plain]);
+        let outcomes = decide(&batch.each_ref(), &[plain, Confirm::Silence, plain]);
         assert_eq!(outcomes, [PublishOutcome::Confirmed, PublishOutcome::Unknown, PublishOutcome::Unknown]);
     }
 
@@ -109,6 +109,6 @@ mod tests {
         let answers = [Confirm::Nack { returned: None }, Confirm::Silence];
         let expected =
             [PublishOutcome::Refused(Refusal::Nacked), PublishOutcome::Unknown, PublishOutcome::Unknown];
-        assert_eq!(decide(&batch, &answers), expected);
+        assert_eq!(decide(&batch.each_ref(), &answers), expected);
     }
 }

@@ -83,28 +83,28 @@ pub trait Publisher: Send {
 
     /// Publishes all messages in order and waits for their confirms, up to the confirm deadline. Returns one outcome for
     /// each message, in the same order.
-    fn publish(&mut self, batch: &[Outgoing]) -> impl Future<Output = Vec<PublishOutcome>> + Send;
+    fn publish(&mut self, batch: &[&Outgoing]) -> impl Future<Output = Vec<PublishOutcome>> + Send;
 }
 
 /// A received message that is not decoded yet.
-#[derive(Debug, Clone, Default)]
-pub struct Incoming {
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Incoming<'a> {
     /// The AMQP property, if it is set.
-    pub message_id: Option<String>,
+    pub message_id: Option<&'a str>,
     /// W3C trace context, from the headers.
-    pub traceparent: Option<String>,
-    pub body: Vec<u8>,
+    pub traceparent: Option<&'a str>,
+    pub body: &'a [u8],
     /// How often the broker has delivered it before, without an answer.
     pub earlier_deliveries: u32,
 }
 
-impl Incoming {
+impl Incoming<'_> {
     /// Decodes the message into an event.
     ///
     /// # Errors
     /// [`events::Rejection`]: the message can never be applied.
     pub fn decode(&self) -> Result<Event, events::Rejection> {
-        events::decode(&self.body, self.message_id.as_deref(), self.traceparent.as_deref())
+        events::decode(self.body, self.message_id, self.traceparent)
     }
 }
 

@@ -228,7 +228,7 @@ async fn publish(
     while !claimed.is_empty() && (first_wave || began.elapsed() < LAST_WAVE_AGE) {
         first_wave = false;
         let (wave, rest) = next_wave(claimed, &held_back);
-        let messages: Vec<_> = wave.iter().map(|event| event.message.clone()).collect();
+        let messages: Vec<_> = wave.iter().map(|event| &event.message).collect();
         let outcomes = publisher.publish(&messages).await;
         let mut refused = Vec::new();
         for (event, outcome) in wave.into_iter().zip(outcomes) {

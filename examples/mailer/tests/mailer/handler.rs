@@ -16,8 +16,8 @@ use crate::{
 
 /// The event as a consumer decodes it.
 fn decoded(event: &NewEvent) -> Event {
-    let (message_id, body) = (Some(event.event_id.to_string()), event.payload.clone().into_bytes());
-    Incoming { message_id, body, ..Incoming::default() }.decode().unwrap()
+    let (id, body) = (event.event_id.to_string(), event.payload.as_bytes());
+    Incoming { message_id: Some(&id), body, ..Incoming::default() }.decode().unwrap()
 }
 
 fn cancelled(order_id: Uuid, cause: Cause) -> NewEvent {

@@ -88,7 +88,8 @@ pub(crate) async fn publish(publisher: &mut Publisher, events: &[NewEvent]) -> a
         body: event.payload.clone().into_bytes(),
         traceparent: None,
     };
-    let outcomes = publisher.publish(&events.iter().map(outgoing).collect::<Vec<_>>()).await;
+    let batch: Vec<_> = events.iter().map(outgoing).collect();
+    let outcomes = publisher.publish(&batch.iter().collect::<Vec<_>>()).await;
     anyhow::ensure!(outcomes.iter().all(|outcome| *outcome == PublishOutcome::Confirmed), "{outcomes:?}");
     Ok(())
 }

@@ -44,7 +44,7 @@ async fn publish_pending(pool: &Pool, publisher: &mut Publisher) -> anyhow::Resu
             traceparent: row.try_get(4)?,
         };
         publisher.ready().await?;
-        let outcomes = publisher.publish(&[message]).await;
+        let outcomes = publisher.publish(&[&message]).await;
         let confirmed = outcomes.first().context("the publisher returned no outcome")?;
         ensure!(*confirmed == PublishOutcome::Confirmed, "failed to publish event {seq}");
         sqlx::query("update outbox set published_at = clock_timestamp() where seq = $1")

@@ -20,7 +20,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, Vhost, outgoing};
+use crate::support::{DEADLINE, Vhost, outgoing, refs};
 
 /// Listens on a port of its own and forwards connections to `target`. Cuts the first one after `bytes` from the client.
 async fn proxy(target: String, bytes: u64) -> anyhow::Result<u16> {
@@ -74,7 +74,7 @@ async fn connection_cut_after_any_number_of_bytes_loses_no_confirmed_message() -
             if publisher.ready().await.is_err() {
                 continue;
             }
-            let outcomes = publisher.publish(&batch).await;
+            let outcomes = publisher.publish(&refs(&batch)).await;
             assert_eq!(outcomes.len(), batch.len());
             let mut unconfirmed = vec![];
             for (message, outcome) in batch.into_iter().zip(outcomes) {

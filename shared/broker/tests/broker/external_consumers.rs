@@ -29,7 +29,7 @@ async fn external_queue_exists_from_its_consumers_first_connection_on() -> anyho
     let vhost = Vhost::new().await?;
     let mut publisher = vhost.publisher().await?;
     let (before, after) = (outgoing("OrderCreated"), outgoing("OrderCreated"));
-    let outcomes = publisher.publish(&[before]).await;
+    let outcomes = publisher.publish(&[&before]).await;
     assert_eq!(outcomes, [PublishOutcome::Confirmed], "the services' queues receive it");
     let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
     let channel = vhost.open_channel().await?;
@@ -38,7 +38,7 @@ async fn external_queue_exists_from_its_consumers_first_connection_on() -> anyho
 
     endpoint(&vhost).check().await?;
     ready(&mut publisher).await?;
-    assert_eq!(publisher.publish(std::slice::from_ref(&after)).await, [PublishOutcome::Confirmed]);
+    assert_eq!(publisher.publish(&[&after]).await, [PublishOutcome::Confirmed]);
     let received = vhost.take(QUEUE.name).await?;
     assert_eq!(received.properties.message_id().as_ref().unwrap().as_str(), after.id.to_string());
     Ok(())
@@ -72,7 +72,7 @@ async fn external_consumer_restores_its_lost_binding() -> anyhow::Result<()> {
             published.insert(message.id);
             publisher.ready().await?;
             // The other event keeps its binding, so that the consumer restores the lost one under load, too.
-            publisher.publish(&[message, outgoing("OrderCancelled")]).await;
+            publisher.publish(&[&message, &outgoing("OrderCancelled")]).await;
             Ok((!published.is_disjoint(&recorder.0.lock().unwrap())).then_some(()))
         })
         .await

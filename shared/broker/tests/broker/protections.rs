@@ -109,11 +109,11 @@ async fn busy_publisher_restores_a_single_lost_binding() -> anyhow::Result<()> {
     let (queue, key, exchange) = (QUEUE.into(), "order.created".into(), topology::EVENTS.into());
     ready(&mut publisher).await?;
     vhost.channel.queue_unbind(queue, exchange, key, FieldTable::default()).await?;
-    assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
+    assert_eq!(publisher.publish(&[&outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
     assert!(vhost.is_empty(QUEUE).await?, "the binding is still there");
     eventually("a message to reach the queue again", DEADLINE, async || {
         publisher.ready().await?;
-        publisher.publish(&[outgoing("OrderCreated")]).await;
+        publisher.publish(&[&outgoing("OrderCreated")]).await;
         Ok((!vhost.is_empty(QUEUE).await?).then_some(()))
     })
     .await

@@ -13,13 +13,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::support::{DEADLINE, Vhost, outgoing, ready};
+use crate::support::{DEADLINE, Vhost, outgoing, ready, refs};
 
 #[tokio::test]
 async fn confirmed_message_is_in_every_bound_queue_with_its_properties() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let message = outgoing("OrderCreated");
-    let outcomes = vhost.publisher().await?.publish(std::slice::from_ref(&message)).await;
+    let outcomes = vhost.publisher().await?.publish(&[&message]).await;
     assert_eq!(outcomes, [PublishOutcome::Confirmed]);
     for queue in [topology::INVENTORY, topology::BILLING] {
         let received = vhost.take(queue).await?;
@@ -47,7 +47,7 @@ async fn unroutable_messages_are_never_reported_as_confirmed() -> anyhow::Result
             .map(|number| outgoing(if number % 5 == 0 { "UnboundEvent" } else { "OrderCreated" }))
             .collect();
         ready(&mut publisher).await?;
-        let outcomes = publisher.publish(&batch).await;
+        let outcomes = publisher.publish(&refs(&batch)).await;
         assert_eq!(outcomes.len(), batch.len());
         for (message, outcome) in batch.iter().zip(outcomes) {
             let expected = match message.event_type.as_str() {
@@ -74,7 +74,7 @@ async fn deleted_queues_are_declared_again() -> anyhow::Result<()> {
         vhost.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
     }
     let message = outgoing("OrderCreated");
-    let batch = std::slice::from_ref(&message);
+    let batch = &[&message];
     assert_eq!(publisher.publish(batch).await, [PublishOutcome::Refused(Refusal::Unroutable)]);
     eventually("the message to be confirmed", DEADLINE, async || {
         ready(&mut publisher).await?;
@@ -96,7 +96,7 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     vhost.set_policy(topology::BILLING, Some(r#"{"max-length": 5}"#)).await?;
     eventually("a message to be refused", DEADLINE, async || {
         ready(&mut publisher).await?;
-        let outcomes = publisher.publish(&[outgoing("OrderCreated"), outgoing("OrderCreated")]).await;
+        let outcomes = publisher.publish(&[&outgoing("OrderCreated"), &outgoing("OrderCreated")]).await;
         Ok(outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked)).then_some(()))
     })
     .await?;
@@ -108,7 +108,7 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     }
     eventually("a message to be confirmed", DEADLINE, async || {
         ready(&mut publisher).await?;
-        let outcomes = publisher.publish(&[outgoing("OrderCreated")]).await;
+        let outcomes = publisher.publish(&[&outgoing("OrderCreated")]).await;
         Ok((outcomes == [PublishOutcome::Confirmed]).then_some(()))
     })
     .await
@@ -124,7 +124,7 @@ async fn returned_messages_do_not_end_the_connection() -> anyhow::Result<()> {
     for _ in 0..20 {
         let batch = [outgoing("UnboundEvent"), outgoing("OrderCreated")];
         let expected = [PublishOutcome::Refused(Refusal::Unroutable), PublishOutcome::Confirmed];
-        assert_eq!(publisher.publish(&batch).await, expected);
+        assert_eq!(publisher.publish(&refs(&batch)).await, expected);
         assert_eq!(status.state(), Ok(()), "the connection was closed");
         ready(&mut publisher).await?;
     }
@@ -137,7 +137,7 @@ async fn deleted_exchange_makes_the_outcome_unknown_and_is_declared_again() -> a
     let mut publisher = vhost.publisher().await?;
     vhost.channel.exchange_delete(topology::EVENTS.into(), ExchangeDeleteOptions::default()).await?;
     let message = outgoing("OrderCreated");
-    let batch = std::slice::from_ref(&message);
+    let batch = &[&message];
     assert_eq!(
         publisher.publish(batch).await,
         [PublishOutcome::Unknown],
@@ -161,7 +161,7 @@ async fn message_above_a_size_limit_is_refused_and_others_are_confirmed() -> any
     let mut frames = outgoing("OrderCreated");
     frames.body = vec![b' '; 512 * 1024];
     let batch = [outgoing("OrderCreated"), large, frames, trace, name, outgoing("OrderCreated")];
-    let outcomes = vhost.publisher().await?.publish(&batch).await;
+    let outcomes = vhost.publisher().await?.publish(&refs(&batch)).await;
     let (confirmed, too_large) = (PublishOutcome::Confirmed, PublishOutcome::Refused(Refusal::TooLarge));
     assert_eq!(outcomes, [confirmed, too_large, confirmed, too_large, too_large, confirmed]);
     Ok(())
@@ -240,7 +240,8 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     let mut patient = Publisher::new(vhost.endpoint(), status.register_user(), DEADLINE);
     ready(&mut patient).await?;
     rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
-    let batch = [outgoing("OrderCreated")];
+    let message = outgoing("OrderCreated");
+    let batch = [&message];
     let (outcomes, resumed) = tokio::join!(patient.publish(&batch), async {
         sleep(Duration::from_secs(1)).await;
         rabbitmq.suspend_queue(topology::INVENTORY, false).await
@@ -249,15 +250,15 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     assert_eq!(outcomes, [PublishOutcome::Confirmed]);
     let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), Duration::from_secs(2));
     ready(&mut publisher).await?;
-    assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
+    assert_eq!(publisher.publish(&[&outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
     rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
-    let outcomes = publisher.publish(&[outgoing("OrderCreated"), outgoing("OrderCreated")]).await;
+    let outcomes = publisher.publish(&[&outgoing("OrderCreated"), &outgoing("OrderCreated")]).await;
     assert_eq!(outcomes, [PublishOutcome::Refused(Refusal::Unconfirmed); 2]);
     assert_eq!(status.state(), Err("a queue does not confirm".to_owned()));
     rabbitmq.suspend_queue(topology::INVENTORY, false).await?;
     eventually("a message to be confirmed", DEADLINE, async || {
         publisher.ready().await?;
-        let outcomes = publisher.publish(&[outgoing("OrderCreated")]).await;
+        let outcomes = publisher.publish(&[&outgoing("OrderCreated")]).await;
         Ok((outcomes == [PublishOutcome::Confirmed]).then_some(()))
     })
     .await
@@ -280,12 +281,12 @@ async fn message_over_which_the_broker_closes_the_channel_is_refused_and_others_
     };
     for _ in 0..2 {
         ready(&mut publisher).await?;
-        for (message, outcome) in batch.iter().zip(publisher.publish(&batch).await) {
+        for (message, outcome) in batch.iter().zip(publisher.publish(&refs(&batch)).await) {
             assert_eq!(outcome, expected(&message.event_type), "{}", message.event_type);
         }
     }
     let alone = [outgoing("OrderCancelled")];
-    assert_eq!(publisher.publish(&alone).await, [PublishOutcome::Refused(Refusal::Rejected)]);
+    assert_eq!(publisher.publish(&refs(&alone)).await, [PublishOutcome::Refused(Refusal::Rejected)]);
     Ok(())
 }
 
@@ -299,13 +300,13 @@ async fn missing_permission_for_the_exchange_makes_the_outcome_unknown_and_healt
     ready(&mut publisher).await?;
     vhost.permit_writes("nothing").await?;
     let batch = [outgoing("OrderCreated"), outgoing("OrderCreated")];
-    assert_eq!(publisher.publish(&batch).await, [PublishOutcome::Unknown; 2]);
+    assert_eq!(publisher.publish(&refs(&batch)).await, [PublishOutcome::Unknown; 2]);
     let state = status.state().unwrap_err();
     assert!(state.contains("refuses: ACCESS_REFUSED"), "{state}");
     vhost.permit_writes(".*").await?;
     eventually("the messages to be confirmed", DEADLINE, async || {
         publisher.ready().await?;
-        Ok((publisher.publish(&batch).await == [PublishOutcome::Confirmed; 2]).then_some(()))
+        Ok((publisher.publish(&refs(&batch)).await == [PublishOutcome::Confirmed; 2]).then_some(()))
     })
     .await?;
     status.state().map_err(anyhow::Error::msg)

@@ -229,6 +229,11 @@ pub(crate) fn order_created() -> NewEvent {
     NewEvent::of("/orders", aggregate, &TraceContext::root(), &order).unwrap()
 }
 
+/// A batch of messages, as a publisher takes it.
+pub(crate) fn refs(batch: &[Outgoing]) -> Vec<&Outgoing> {
+    batch.iter().collect()
+}
+
 /// The same as a message to publish, under the routing key of `event_type`.
 pub(crate) fn outgoing(event_type: &str) -> Outgoing {
     let event = order_created();

@@ -211,7 +211,7 @@ impl Publisher for ScriptedBroker {
         if unavailable { Err(BrokerUnavailable("set by the test".into())) } else { Ok(()) }
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         let hold = self.0.hold.lock().unwrap().take();
         self.0.seen.lock().unwrap().extend(batch.iter().map(|message| message.id));
         if let Some(hold) = hold {

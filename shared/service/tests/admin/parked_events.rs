@@ -31,9 +31,9 @@ impl Publisher for Broker {
         Ok(())
     }
 
-    async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+    async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         self.seen.lock().unwrap().extend(batch.iter().map(|message| message.id));
-        let outcome = |message: &Outgoing| {
+        let outcome = |message: &&Outgoing| {
             if Some(message.id) == self.refused {
                 PublishOutcome::Refused(Refusal::Unroutable)
             } else {
