@@ -1,4 +1,7 @@
+//! Whether a publisher, a consumer or a collector can work, and why not: for health, metrics and the log.
+
 use std::{
+    mem::replace,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -8,108 +11,129 @@ use tokio::time::Instant;
 /// A consumer that works on one group for longer than this has stalled.
 const STALL_LIMIT: Duration = Duration::from_secs(8);
 
-/// For so long it counts that a consumer found its queue empty. A consumer that works on one group does not look, and what
+/// How long a check that found the queue empty stays valid. A consumer makes no check while it works on a group, and what
 /// has arrived since waits behind that group.
-const EMPTY_COUNTS_FOR: Duration = Duration::from_secs(10);
+const EMPTY_VALID_FOR: Duration = Duration::from_secs(10);
 
-/// Whether the broker answers one user of it (a publisher, a consumer). Cheap to clone; all clones show the same.
+/// The status of one user of the broker (a publisher, a consumer, a collector). Cheap to clone; all clones show the same.
 ///
-/// A change is logged once, however many attempts follow. The gauge `broker_connected` of a role is 1 while all its users
-/// are connected.
+/// A change is logged once, however many attempts follow. The gauge `broker_connected` of a role is 1 while the connections of
+/// all its users are open: a full queue or a memory alarm does not close them.
 #[derive(Clone)]
 pub struct ConnectionStatus {
     role: &'static str,
-    /// How many users of this role are disconnected.
-    disconnected_users: Arc<Mutex<u32>>,
-    user: Arc<Mutex<User>>,
+    /// The states of all users of the role.
+    users: Arc<Mutex<Vec<State>>>,
+    /// The index of this user.
+    user: usize,
 }
 
+enum State {
+    /// There is no connection, for this reason.
+    Disconnected(String),
+    /// The connection is open, and something else keeps the user from its work.
+    Impeded(String),
+    Working(Progress),
+}
+
+/// The progress of a consumer on its connection.
 #[derive(Default)]
-struct User {
-    /// `None` while connected; else the reason.
-    down: Option<String>,
-    /// For a consumer: when it last checked its queue, if it was empty then.
+struct Progress {
+    /// When it last checked its queue, if it was empty then.
     found_empty: Option<Instant>,
-    /// For a consumer: when it began with the group that it works on.
+    /// When it began with the group that it works on.
     working_since: Option<Instant>,
 }
 
 impl ConnectionStatus {
     /// The status of the first user of a role, not connected yet.
     pub fn new(role: &'static str) -> Self {
-        Self { role, disconnected_users: Arc::default(), user: Arc::default() }.register_user()
+        Self { role, users: Arc::default(), user: 0 }.register_user()
     }
 
     /// The status of one more user of the same role, not connected yet.
     #[must_use]
     pub fn register_user(&self) -> Self {
-        let down = Some("not connected yet".into());
-        let user = Arc::new(Mutex::new(User { down, ..User::default() }));
-        let status = Self { user, ..self.clone() };
-        status.count(|disconnected| disconnected + 1);
-        status
-    }
-
-    fn user(&self) -> MutexGuard<'_, User> {
-        self.user.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn count(&self, change: impl FnOnce(u32) -> u32) {
-        let mut disconnected = self.disconnected_users.lock().unwrap_or_else(PoisonError::into_inner);
-        *disconnected = change(*disconnected);
-        let connected = if *disconnected == 0 { 1.0 } else { 0.0 };
-        metrics::gauge!("broker_connected", "role" => self.role).set(connected);
+        let mut users = self.users();
+        users.push(State::Disconnected("not connected yet".into()));
+        metrics::gauge!("broker_connected", "role" => self.role).set(0.0);
+        Self { user: users.len() - 1, ..self.clone() }
     }
 
     /// `Err` says why the broker cannot be used, or why nothing moves although it can.
     pub fn state(&self) -> Result<(), String> {
-        let user = self.user();
-        match (&user.down, user.working_since.map(|at| at.elapsed())) {
-            (Some(reason), _) => Err(reason.clone()),
-            (None, Some(time)) if time > STALL_LIMIT => {
-                Err(format!("no progress: one group of messages has taken {} s", time.as_secs()))
+        match &self.users()[self.user] {
+            State::Disconnected(reason) | State::Impeded(reason) => Err(reason.clone()),
+            State::Working(Progress { working_since: Some(at), .. }) if at.elapsed() > STALL_LIMIT => {
+                Err(format!("no progress: one group of messages has taken {} s", at.elapsed().as_secs()))
             }
-            _ => Ok(()),
+            State::Working(_) => Ok(()),
         }
-    }
-
-    /// Records that a group is being worked on, or that it is done.
-    pub(crate) fn set_working(&self, working: bool) {
-        self.user().working_since = working.then(Instant::now);
     }
 
     /// Whether a consumer had received everything that waited in its queue, at the last check on this connection, and that
     /// check is at most ten seconds ago. What it held at that moment may not be applied yet. Never of a consumer that has
     /// received nothing on this connection: another client may be the active one.
     pub fn caught_up(&self) -> bool {
-        self.user().found_empty.is_some_and(|at| at.elapsed() < EMPTY_COUNTS_FOR)
+        match &self.users()[self.user] {
+            State::Working(progress) => progress.found_empty.is_some_and(|at| at.elapsed() < EMPTY_VALID_FOR),
+            _ => false,
+        }
     }
 
     /// Records how many messages waited in the consumer's queue at a check; `None` if that is unknown.
     pub(crate) fn set_waiting(&self, messages: Option<u32>) {
-        self.user().found_empty = (messages == Some(0)).then(Instant::now);
-    }
-
-    pub(crate) fn up(&self) {
-        let was = self.user().down.take();
-        if was.is_some() {
-            self.count(|disconnected| disconnected.saturating_sub(1));
-            tracing::info!(role = self.role, "connected to the broker");
+        if let State::Working(progress) = &mut self.users()[self.user] {
+            progress.found_empty = (messages == Some(0)).then(Instant::now);
         }
     }
 
-    pub(crate) fn down(&self, reason: &str) {
-        self.user().found_empty = None;
-        let was = self.user().down.replace(reason.to_owned());
-        match was {
-            None => {
-                self.count(|disconnected| disconnected + 1);
-                tracing::warn!(role = self.role, reason, "not connected to the broker");
-            }
-            Some(was) if was != reason => {
-                tracing::debug!(role = self.role, reason, "still not connected to the broker");
-            }
-            Some(_) => {}
+    /// Records that a group is being worked on, or that it is done.
+    pub(crate) fn set_working(&self, working: bool) {
+        if let State::Working(progress) = &mut self.users()[self.user] {
+            progress.working_since = working.then(Instant::now);
         }
+    }
+
+    /// The connection is open, and nothing is in the way.
+    pub(crate) fn working(&self) {
+        if !matches!(self.users()[self.user], State::Working(_)) {
+            self.set(State::Working(Progress::default()));
+        }
+    }
+
+    /// The connection is open, and cannot be used for this reason.
+    pub(crate) fn impeded(&self, reason: &str) {
+        self.set(State::Impeded(reason.to_owned()));
+    }
+
+    /// There is no connection, for this reason.
+    pub(crate) fn disconnected(&self, reason: &str) {
+        self.set(State::Disconnected(reason.to_owned()));
+    }
+
+    fn set(&self, next: State) {
+        let (role, mut users) = (self.role, self.users());
+        let last = replace(&mut users[self.user], next);
+        let connected = users.iter().all(|state| !matches!(state, State::Disconnected(_)));
+        metrics::gauge!("broker_connected", "role" => role).set(if connected { 1.0 } else { 0.0 });
+        match (&last, &users[self.user]) {
+            (State::Disconnected(_), State::Working(_)) => tracing::info!(role, "connected to the broker"),
+            (_, State::Working(_)) => tracing::info!(role, "the broker can be used again"),
+            (State::Disconnected(last), State::Disconnected(reason))
+            | (State::Impeded(last), State::Impeded(reason)) => {
+                if last != reason {
+                    tracing::debug!(role, reason, "the broker still cannot be used");
+                }
+            }
+            (_, State::Disconnected(reason)) => tracing::warn!(role, reason, "not connected to the broker"),
+            (_, State::Impeded(reason)) => {
+                tracing::warn!(role, reason, "connected to the broker, but impeded");
+            }
+        }
+    }
+
+    fn users(&self) -> MutexGuard<'_, Vec<State>> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

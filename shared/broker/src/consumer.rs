@@ -88,14 +88,14 @@ impl Consumer {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         while !stop.is_cancelled() {
             if let Err(reason) = (self.available)() {
-                self.status.down(&Interruption::HandlerUnavailable(reason).to_string());
+                self.status.disconnected(&Interruption::HandlerUnavailable(reason).to_string());
                 stop.run_until_cancelled(sleep(AVAILABILITY_INTERVAL)).await;
                 continue;
             }
             let ended = match self.open(&handler, &letters, &stop).await {
                 Ok(mut session) => {
                     let connected = Instant::now();
-                    self.status.up();
+                    self.status.working();
                     let ended = session.consume(self.options.group).await;
                     session.close().await;
                     if connected.elapsed() > LASTING {
@@ -106,7 +106,7 @@ impl Consumer {
                 Err(error) => Err(error),
             };
             if let Err(error) = ended {
-                self.status.down(&error.to_string());
+                self.status.disconnected(&error.to_string());
                 metrics::gauge!("broker_queue_ready", "queue" => self.queue).set(f64::NAN);
                 metrics::gauge!("broker_consumer_active", "queue" => self.queue).set(0.0);
                 stop.run_until_cancelled(sleep(backoff.next_wait())).await;

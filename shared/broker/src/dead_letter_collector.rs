@@ -63,7 +63,7 @@ impl DeadLetterCollector {
             if let Err(error) = ended
                 && !stop.is_cancelled()
             {
-                self.status.down(&error.to_string());
+                self.status.disconnected(&error.to_string());
                 stop.run_until_cancelled(sleep(backoff.next_wait())).await;
             }
         }
@@ -111,8 +111,8 @@ impl DeadLetterCollector {
             backoff.reset();
             metrics::gauge!("inbox_unsaved_dead_letters", "queue" => self.queue).set(unsaved.len() as f64);
             match unsaved.len() {
-                0 => self.status.up(),
-                count => self.status.down(&format!("{count} dead letters cannot be saved")),
+                0 => self.status.working(),
+                count => self.status.impeded(&format!("{count} dead letters cannot be saved")),
             }
         }
     }
@@ -132,7 +132,7 @@ impl DeadLetterCollector {
             match stop.run_until_cancelled(store.save(letter)).await {
                 Some(Ok(())) => return Ok(true),
                 Some(Err(Failure::Temporary(cause) | Failure::TooSlow(cause))) => {
-                    self.status.down(&format!("the dead-letter store is unavailable: {cause}"));
+                    self.status.impeded(&format!("the dead-letter store is unavailable: {cause}"));
                 }
                 Some(Err(failure)) => {
                     let DeadLetter { queue, message_id, reason, .. } = letter;

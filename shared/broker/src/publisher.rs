@@ -121,7 +121,7 @@ impl Publisher {
 
     /// Closes the connection: the outcome of everything in flight on it is unknown now.
     async fn disconnect(&mut self, reason: &str) {
-        self.status.down(reason);
+        self.status.disconnected(reason);
         if let Some(open) = self.open.take() {
             close(open.connection).await;
         }
@@ -134,14 +134,14 @@ impl messaging::Publisher for Publisher {
             let reason = error.to_string();
             match error {
                 // A blocked connection is alive: the next one would be blocked too.
-                Error::Blocked => self.status.down(&reason),
+                Error::Blocked => self.status.impeded(&reason),
                 _ => self.disconnect(&reason).await,
             }
             return Err(BrokerUnavailable(reason));
         }
         match self.refused {
-            Some(at) if at.elapsed() < REFUSAL_SHOWN => self.status.down(REFUSED),
-            _ => self.status.up(),
+            Some(at) if at.elapsed() < REFUSAL_SHOWN => self.status.impeded(REFUSED),
+            _ => self.status.working(),
         }
         Ok(())
     }
@@ -200,12 +200,15 @@ impl Publisher {
         } else if !channel.status().connected() {
             match refusal {
                 Some(Error::Refused(Fault::Message, _)) => return (outcomes, true),
-                Some(error) => self.status.down(&error.to_string()),
+                Some(error) if open.connection.status().connected() => {
+                    self.status.impeded(&error.to_string());
+                }
+                Some(error) => self.status.disconnected(&error.to_string()),
                 None => {}
             }
             open.declared = None;
         } else if open.connection.status().blocked() {
-            self.status.down(&Error::Blocked.to_string());
+            self.status.impeded(&Error::Blocked.to_string());
         } else if let Ok(channel) = confirm_channel(&open.connection).await {
             // The broker answers, so a queue is stuck. As unknown these would be published again at once, into the other
             // queues too, every time.
@@ -213,7 +216,7 @@ impl Publisher {
             outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown).for_each(|it| *it = unconfirmed);
             open.channel = Some(channel);
             self.refused = Some(now);
-            self.status.down(UNCONFIRMED);
+            self.status.impeded(UNCONFIRMED);
         } else {
             self.disconnect("a publish was not confirmed").await;
         }

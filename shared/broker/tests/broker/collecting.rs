@@ -7,6 +7,7 @@ use broker::{ConnectionStatus, DeadLetterCollector, topology};
 use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions, BasicRejectOptions};
 use messaging::{DeadLetter, DeadLetterStore, Failure};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use testbed::eventually;
 use uuid::Uuid;
 
@@ -152,6 +153,8 @@ async fn dead_letter_saved_but_not_acknowledged_is_delivered_again_with_the_same
 async fn dead_letters_that_cannot_be_saved_block_no_others_and_are_saved_after_the_repair()
 -> anyhow::Result<()> {
     const REFUSED: usize = 20;
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
     let vhost = Vhost::new().await?;
     let dead = topology::dead_letter_queue(QUEUE);
     for number in 0..REFUSED {
@@ -176,6 +179,8 @@ async fn dead_letters_that_cannot_be_saved_block_no_others_and_are_saved_after_t
     .await?;
     assert_eq!(store.saved(1).await?[0].message_id.as_deref(), Some("good"));
     assert!(status.state().is_err(), "health is good although dead letters are held");
+    let metrics = recorder.handle().render();
+    assert!(metrics.contains("broker_connected{role=\"test\"} 1"), "the connection is open: {metrics}");
     broken.store(false, Ordering::SeqCst);
     store.saved(REFUSED + 1).await?;
     eventually("health to be good", DEADLINE, async || Ok(status.state().is_ok().then_some(()))).await?;

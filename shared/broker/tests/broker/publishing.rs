@@ -89,6 +89,8 @@ async fn deleted_queues_are_declared_again() -> anyhow::Result<()> {
 /// RabbitMQ 3.10 goes on refusing on a channel that was refused once, although the queue has room again.
 #[tokio::test]
 async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result<()> {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
     let vhost = Vhost::new().await?;
     let status = ConnectionStatus::new("test");
     let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), DEADLINE);
@@ -102,6 +104,8 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     .await?;
     ready(&mut publisher).await?;
     assert_eq!(status.state(), Err("a queue refuses messages, or does not confirm them".into()));
+    let metrics = recorder.handle().render();
+    assert!(metrics.contains("broker_connected{role=\"test\"} 1"), "the connection is open: {metrics}");
     vhost.set_policy(topology::BILLING, None).await?;
     while !vhost.is_empty(topology::BILLING).await? {
         vhost.take(topology::BILLING).await?;
