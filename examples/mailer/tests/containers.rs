@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use broker::{ConnectionStatus, Endpoint, Publisher};
+use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use events::{NewEvent, OrderConfirmed, TraceContext};
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
 use sqlx::{PgPool, raw_sql};
@@ -63,7 +63,8 @@ async fn event_that_is_published_twice_writes_one_mail() -> anyhow::Result<()> {
         Mailer(mailer.env("MAILER_AMQP_URL", &amqp_url).env("MAILER_HTTP_ADDRESS", "127.0.0.1:0").spawn()?);
 
     let endpoint = Endpoint::new(&amqp_url, "test")?;
-    let mut publisher = Publisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
+    let mut publisher =
+        ConfirmingPublisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
     let rows = async |table: &str| -> Option<i64> {
         let sql = format!("select count(*) from mailer.{table}");
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&admin).await.ok()

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use anyhow::{Context as _, bail};
-use broker::{ConnectionStatus, Endpoint, Publisher};
+use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use database::{Pool, PoolKind};
 use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
@@ -25,7 +25,7 @@ pub(crate) struct VariantState {
     /// sqlx's own, which lends such a connection again.
     pub(crate) unguarded: PgPool,
     pub(crate) wake: Wake,
-    publisher: Arc<Mutex<Publisher>>,
+    publisher: Arc<Mutex<ConfirmingPublisher>>,
     /// Empty until the first order.
     prices: Arc<OnceCell<HashMap<String, i64>>>,
 }
@@ -49,7 +49,7 @@ impl VariantState {
         let Settings { common, publisher, database_connections, .. } = settings;
         let endpoint = Endpoint::new(&common.amqp_url, SERVICE.name)?;
         let publisher =
-            Publisher::new(endpoint, ConnectionStatus::new("variant"), publisher.confirm_deadline);
+            ConfirmingPublisher::new(endpoint, ConnectionStatus::new("variant"), publisher.confirm_deadline);
         let (url, connections) = (&common.database_url, *database_connections);
         let unguarded = PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
         let unguarded = unguarded.connect_lazy_with(url.options().application_name("orders"));

@@ -2,7 +2,7 @@
 //!
 //! - [`Endpoint`]: opens connections, with a deadline around every wait.
 //! - [`topology`]: the exchanges and queues, which every client declares.
-//! - [`Publisher`]: pipelined publishing with confirms; returns are matched by message id.
+//! - [`ConfirmingPublisher`]: pipelined publishing with confirms; returns are matched by message id.
 //! - [`Consumer`]: receives groups of deliveries, acknowledges them after the handler's commit, and saves what can never be
 //!   applied.
 //! - [`DeadLetterCollector`]: saves what the broker itself has put into a dead-letter queue.
@@ -29,5 +29,5 @@ pub use connection_status::ConnectionStatus;
 pub use consumer::{Consumer, ConsumerOptions};
 pub use dead_letter_collector::DeadLetterCollector;
 pub use error::Error;
-pub use publisher::Publisher;
+pub use publisher::ConfirmingPublisher;
 pub use replies::Fault;

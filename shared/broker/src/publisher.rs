@@ -10,7 +10,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use messaging::{
-    BrokerUnavailable, Outgoing, PublishOutcome, Refusal,
+    BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal,
     confirms::{self, Confirm},
     crash_points::crash_point,
 };
@@ -62,7 +62,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(2);
 
 /// Publishes with confirms over one channel of one connection. One task owns it: two tasks that publish on clones of a
 /// channel get each other's confirms.
-pub struct Publisher {
+pub struct ConfirmingPublisher {
     endpoint: Endpoint,
     status: ConnectionStatus,
     confirm_deadline: Duration,
@@ -86,7 +86,7 @@ struct Open {
     renew_at: Instant,
 }
 
-impl Publisher {
+impl ConfirmingPublisher {
     /// A publisher, not connected yet. `confirm_deadline` bounds one batch from its first publish to its last confirm;
     /// after it the outcome of an unanswered message is unknown.
     pub fn new(endpoint: Endpoint, status: ConnectionStatus, confirm_deadline: Duration) -> Self {
@@ -128,7 +128,7 @@ impl Publisher {
     }
 }
 
-impl messaging::Publisher for Publisher {
+impl Publisher for ConfirmingPublisher {
     async fn ready(&mut self) -> Result<(), BrokerUnavailable> {
         if let Err(error) = self.prepare().await {
             let reason = error.to_string();
@@ -166,7 +166,7 @@ impl messaging::Publisher for Publisher {
     }
 }
 
-impl Publisher {
+impl ConfirmingPublisher {
     /// Publishes messages on one channel, up to the deadline. `true`: the broker has closed it over one of those whose
     /// outcome is unknown.
     async fn publish_together(

@@ -1,5 +1,7 @@
 use axum::Router;
-use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint, Publisher};
+use broker::{
+    ConfirmingPublisher, ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint,
+};
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
 use messaging::{DeadLetterStore, SharedHandler, replay::ReplayPolicy};
@@ -116,12 +118,12 @@ impl RelayTasks {
     pub fn start<P: messaging::Publisher + 'static, S: Store + 'static>(
         self,
         process: &mut Process,
-        relay: impl Fn(Pool, Publisher, RelayOptions) -> Relay<P, S>,
+        relay: impl Fn(Pool, ConfirmingPublisher, RelayOptions) -> Relay<P, S>,
     ) {
         let Self { endpoint, statuses, pool, operations, wake, settings, .. } = self;
         let stop = process.stop();
         for status in statuses {
-            let publisher = Publisher::new(endpoint.clone(), status, settings.confirm_deadline);
+            let publisher = ConfirmingPublisher::new(endpoint.clone(), status, settings.confirm_deadline);
             let options = RelayOptions {
                 batch: settings.relay_batch,
                 poll: settings.relay_poll,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use broker::{ConnectionStatus, Endpoint, Publisher};
+use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use database::{Pool, PoolKind};
 use events::{NewEvent, OrderConfirmed, TraceContext};
 use mailer::MIGRATIONS;
@@ -73,15 +73,16 @@ pub(crate) fn confirmed(order_id: Uuid) -> NewEvent {
 }
 
 /// A connected publisher, like a relay's.
-pub(crate) async fn publisher(amqp_url: &str) -> anyhow::Result<Publisher> {
+pub(crate) async fn publisher(amqp_url: &str) -> anyhow::Result<ConfirmingPublisher> {
     let endpoint = Endpoint::new(amqp_url, "test")?;
-    let mut publisher = Publisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
+    let mut publisher =
+        ConfirmingPublisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
     publisher.ready().await?;
     Ok(publisher)
 }
 
 /// Publishes the events in order, and fails if the broker does not confirm all of them.
-pub(crate) async fn publish(publisher: &mut Publisher, events: &[NewEvent]) -> anyhow::Result<()> {
+pub(crate) async fn publish(publisher: &mut ConfirmingPublisher, events: &[NewEvent]) -> anyhow::Result<()> {
     let outgoing = |event: &NewEvent| Outgoing {
         id: event.event_id,
         event_type: event.event_type.into(),

@@ -4,7 +4,7 @@ mod listen_alone;
 mod poll_one_by_one;
 mod trigger;
 
-use broker::{ConnectionStatus, Publisher};
+use broker::{ConfirmingPublisher, ConnectionStatus};
 use database::{Pool, PoolKind};
 use outbox::{Relay, RelayOptions, Wake};
 use sabotage::row_locks::{OncePublished, RowLockStore};
@@ -40,7 +40,7 @@ pub(crate) async fn start(
     let endpoint = tasks.endpoint.clone();
     let publisher = || {
         let status = ConnectionStatus::new("publisher");
-        Publisher::new(endpoint.clone(), status, confirm_deadline)
+        ConfirmingPublisher::new(endpoint.clone(), status, confirm_deadline)
     };
     let stop = process.stop();
     match variant {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use broker::Publisher;
+use broker::ConfirmingPublisher;
 use database::Pool;
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
 use sqlx::Row as _;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(crate) async fn run(pool: Pool, mut publisher: Publisher, stop: CancellationToken) {
+pub(crate) async fn run(pool: Pool, mut publisher: ConfirmingPublisher, stop: CancellationToken) {
     let rounds = async {
         loop {
             if let Err(error) = publish_pending(&pool, &mut publisher).await {
@@ -28,7 +28,7 @@ pub(crate) async fn run(pool: Pool, mut publisher: Publisher, stop: Cancellation
     stop.run_until_cancelled(rounds).await;
 }
 
-async fn publish_pending(pool: &Pool, publisher: &mut Publisher) -> anyhow::Result<()> {
+async fn publish_pending(pool: &Pool, publisher: &mut ConfirmingPublisher) -> anyhow::Result<()> {
     let pending = sqlx::query(
         "select seq, event_id, event_type, payload::text, headers ->> 'traceparent'
          from outbox where published_at is null order by seq limit 1000",

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use broker::{ConnectionStatus, Endpoint, Publisher, topology};
+use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint, topology};
 use futures_util::StreamExt;
 use lapin::{
     options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
@@ -60,7 +60,8 @@ async fn connection_cut_after_any_number_of_bytes_loses_no_confirmed_message() -
     for bytes in (0..26_000).step_by(487) {
         let port = proxy(address.to_owned(), bytes).await?;
         let endpoint = Endpoint::new(&url.replace(address, &format!("127.0.0.1:{port}")), "test")?;
-        let mut publisher = Publisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(5));
+        let mut publisher =
+            ConfirmingPublisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(5));
         let mut batch: Vec<_> = (0..20).map(|_| outgoing("OrderCreated")).collect();
         let (began, mut attempts) = (Instant::now(), 0);
         // Only the first connection is cut, so a later attempt confirms the rest.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use broker::{ConnectionStatus, Endpoint, Error, Fault, Publisher, topology};
+use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint, Error, Fault, topology};
 use lapin::{
     options::{ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions},
     types::FieldTable,
@@ -93,7 +93,7 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     let _guard = metrics::set_default_local_recorder(&recorder);
     let vhost = Vhost::new().await?;
     let status = ConnectionStatus::new("test");
-    let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), DEADLINE);
+    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), status.clone(), DEADLINE);
     ready(&mut publisher).await?;
     vhost.set_policy(topology::BILLING, Some(r#"{"max-length": 5}"#)).await?;
     eventually("a message to be refused", DEADLINE, async || {
@@ -123,7 +123,7 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
 async fn returned_messages_do_not_end_the_connection() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let status = ConnectionStatus::new("test");
-    let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), DEADLINE);
+    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), status.clone(), DEADLINE);
     ready(&mut publisher).await?;
     for _ in 0..20 {
         let batch = [outgoing("UnboundEvent"), outgoing("OrderCreated")];
@@ -176,7 +176,8 @@ async fn silent_broker_is_unavailable_within_a_deadline() -> anyhow::Result<()> 
     // The listener accepts connections and never answers. lapin would wait for ever.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = Endpoint::new(&format!("amqp://shop:shop@{}/shop", listener.local_addr()?), "test")?;
-    let mut publisher = Publisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
+    let mut publisher =
+        ConfirmingPublisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
     assert!(timeout(DEADLINE, publisher.ready()).await?.is_err());
     Ok(())
 }
@@ -200,7 +201,7 @@ async fn check_refuses_invalid_settings_only() -> anyhow::Result<()> {
     vhost.channel.queue_declare(topology::BILLING.into(), classic, FieldTable::default()).await?;
     // An operator repairs the queue, not this process: it waits, and says why.
     check(&url).await?;
-    let mut publisher = Publisher::new(vhost.endpoint(), ConnectionStatus::new("test"), DEADLINE);
+    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), ConnectionStatus::new("test"), DEADLINE);
     let refused = publisher.ready().await.unwrap_err().to_string();
     assert!(refused.contains("the broker refuses: PRECONDITION_FAILED - inequivalent arg"), "{refused}");
 
@@ -241,7 +242,7 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     let vhost = Vhost::at(rabbitmq.url()).await?;
     let status = ConnectionStatus::new("test");
     // A queue that is slow is not stuck.
-    let mut patient = Publisher::new(vhost.endpoint(), status.register_user(), DEADLINE);
+    let mut patient = ConfirmingPublisher::new(vhost.endpoint(), status.register_user(), DEADLINE);
     ready(&mut patient).await?;
     rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
     let message = outgoing("OrderCreated");
@@ -252,7 +253,7 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     });
     resumed?;
     assert_eq!(outcomes, [PublishOutcome::Confirmed]);
-    let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), Duration::from_secs(2));
+    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), status.clone(), Duration::from_secs(2));
     ready(&mut publisher).await?;
     assert_eq!(publisher.publish(&[&outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
     rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
@@ -300,7 +301,7 @@ async fn missing_permission_for_the_exchange_makes_the_outcome_unknown_and_healt
 -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let status = ConnectionStatus::new("test");
-    let mut publisher = Publisher::new(vhost.endpoint(), status.clone(), DEADLINE);
+    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), status.clone(), DEADLINE);
     ready(&mut publisher).await?;
     vhost.permit_writes("nothing").await?;
     let batch = [outgoing("OrderCreated"), outgoing("OrderCreated")];
@@ -323,7 +324,8 @@ async fn limit_of_connections_is_no_invalid_setting() -> anyhow::Result<()> {
     vhost.limit_connections(Some(0)).await?;
     let endpoint = vhost.endpoint();
     endpoint.check().await?;
-    let mut publisher = Publisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
+    let mut publisher =
+        ConfirmingPublisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
     let refused = publisher.ready().await.unwrap_err();
     assert!(refused.to_string().contains("limit"), "{refused}");
     vhost.limit_connections(None).await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use broker::{ConnectionStatus, Endpoint, Publisher};
+use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
 use futures_util::StreamExt;
 use lapin::{
@@ -92,9 +92,9 @@ impl Vhost {
     }
 
     /// A publisher that is connected.
-    pub(crate) async fn publisher(&self) -> anyhow::Result<Publisher> {
+    pub(crate) async fn publisher(&self) -> anyhow::Result<ConfirmingPublisher> {
         let mut publisher =
-            Publisher::new(self.endpoint(), ConnectionStatus::new("test"), Duration::from_secs(10));
+            ConfirmingPublisher::new(self.endpoint(), ConnectionStatus::new("test"), Duration::from_secs(10));
         ready(&mut publisher).await?;
         Ok(publisher)
     }
@@ -180,7 +180,7 @@ impl Vhost {
 }
 
 /// Waits until the publisher is connected and ready.
-pub(crate) async fn ready(publisher: &mut Publisher) -> anyhow::Result<()> {
+pub(crate) async fn ready(publisher: &mut ConfirmingPublisher) -> anyhow::Result<()> {
     eventually("the publisher to be ready", DEADLINE, async || Ok(Some(publisher.ready().await?))).await
 }
 
