@@ -43,7 +43,7 @@ impl Handler for LabHandler {
                 Ok(applied)
             }
             Some(Sabotage::DedupeOutsideTransaction) => {
-                let new = self.record_first(group).await.map_err(inbox::failure)?;
+                let new = self.record_first(group).await?;
                 let new: Vec<_> = group.iter().filter(|event| new.contains(&event.id)).cloned().collect();
                 let duplicates = group.len() - new.len();
                 let applied = self.inner.apply(&new).await?;
@@ -69,7 +69,7 @@ impl Handler for LabHandler {
 impl LabHandler {
     /// Commits "processed" for the new events of a group, and returns their ids. A crash right after it loses their
     /// effects. Without a crash the records are removed again, and the product's handler inserts them with the effects.
-    async fn record_first(&self, group: &[Event]) -> Result<Vec<uuid::Uuid>, sqlx::Error> {
+    async fn record_first(&self, group: &[Event]) -> Result<Vec<uuid::Uuid>, inbox::Error> {
         let ids: Vec<_> = group.iter().map(|event| event.id).collect();
         let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
         let new = sqlx::query_scalar(

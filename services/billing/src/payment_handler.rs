@@ -2,7 +2,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use database::Pool;
 use events::{Body, Event, OrderCreated};
-use messaging::{Applied, Failure, Handler, crash_points::crash_point};
+use messaging::{Applied, Failure, Handler};
 use sqlx::PgConnection;
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -29,36 +29,35 @@ impl PaymentHandler {
 
 impl Handler for PaymentHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
-        let first = INBOX.first_time(&mut transaction, group).await?;
-        // Within a group all creations come before all cancellations. For each order that is the order of its events,
-        // and one or two statements for each kind do for hundreds of orders.
-        let (mut created, mut cancelled) = (vec![], HashMap::new());
-        for event in &first {
-            match &event.body {
-                Body::OrderCreated(order) => created.push((*event, order)),
-                Body::OrderCancelled(order) => _ = cancelled.insert(event.id, order.order_id),
-                // Published for other services.
-                _ => {}
-            }
-        }
-        if !created.is_empty() {
-            record_payments(&mut transaction, &created).await.map_err(inbox::failure)?;
-        }
-        if !cancelled.is_empty() {
-            cancel_payments(&mut transaction, &cancelled).await.map_err(inbox::failure)?;
-        }
-        crash_point("effect-written");
-        // The record "processed" and the effect are committed together. The acknowledgement comes after this line: before
-        // it, a crash would lose the event; after it, a crash only causes a duplicate.
-        transaction.commit().await.map_err(inbox::failure)?;
-        crash_point("effect-committed");
+        let (applied, changed) = INBOX.apply_once(&self.pool, group, update_payments).await?;
         // Not after events of other kinds: the worker would look for payments and find none.
-        if !(created.is_empty() && cancelled.is_empty()) {
+        if changed {
             self.payments_due.notify_one();
         }
-        Ok(INBOX.applied(group, &first))
+        Ok(applied)
     }
+}
+
+/// Records and cancels payments. Returns whether it has changed any.
+async fn update_payments(transaction: &mut PgConnection, new: &[&Event]) -> Result<bool, inbox::Error> {
+    // Within a group all creations come before all cancellations. For each order that is the order of its events,
+    // and one or two statements for each kind do for hundreds of orders.
+    let (mut created, mut cancelled) = (vec![], HashMap::new());
+    for event in new {
+        match &event.body {
+            Body::OrderCreated(order) => created.push((*event, order)),
+            Body::OrderCancelled(order) => _ = cancelled.insert(event.id, order.order_id),
+            // Published for other services.
+            _ => {}
+        }
+    }
+    if !created.is_empty() {
+        record_payments(transaction, &created).await?;
+    }
+    if !cancelled.is_empty() {
+        cancel_payments(transaction, &cancelled).await?;
+    }
+    Ok(!(created.is_empty() && cancelled.is_empty()))
 }
 
 /// Inserts the payments of the orders, except those that are cancelled already.

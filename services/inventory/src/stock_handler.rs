@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use database::Pool;
 use events::{Body, Data, Event, Line, NewEvent, OrderCreated, StockRejected, StockReleased, StockReserved};
-use messaging::{Applied, Failure, Handler, crash_points::crash_point};
+use messaging::{Applied, Failure, Handler};
 use outbox::Wake;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -25,37 +25,36 @@ impl StockHandler {
 
 impl Handler for StockHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
-        let first = INBOX.first_time(&mut transaction, group).await?;
-        // Within a group all creations come before all cancellations. For each order that is the order of its events,
-        // and a few statements for each kind do for hundreds of orders.
-        let (mut created, mut cancelled) = (vec![], HashMap::new());
-        for event in &first {
-            match &event.body {
-                Body::OrderCreated(order) => created.push((*event, order)),
-                Body::OrderCancelled(order) => _ = cancelled.insert(event.id, (*event, order.order_id)),
-                // Published for other services.
-                _ => {}
-            }
-        }
-        let mut answers = vec![];
-        if !created.is_empty() {
-            answers.extend(reserve(&mut transaction, &created).await?);
-        }
-        if !cancelled.is_empty() {
-            answers.extend(release(&mut transaction, &cancelled).await?);
-        }
-        outbox::append(&mut transaction, &answers).await.map_err(inbox::failure)?;
-        crash_point("effect-written");
-        // The record "processed", the effect and the answer are committed together. The acknowledgement comes after this
-        // line: before it, a crash would lose the event; after it, a crash only causes a duplicate.
-        transaction.commit().await.map_err(inbox::failure)?;
-        crash_point("effect-committed");
-        if !answers.is_empty() {
+        let (applied, answers) = INBOX.apply_once(&self.pool, group, answer_all).await?;
+        if answers > 0 {
             self.wake.after_commit();
         }
-        Ok(INBOX.applied(group, &first))
+        Ok(applied)
     }
+}
+
+/// Reserves and releases, and returns how many events answer that.
+async fn answer_all(transaction: &mut PgConnection, new: &[&Event]) -> Result<usize, inbox::Error> {
+    // Within a group all creations come before all cancellations. For each order that is the order of its events,
+    // and a few statements for each kind do for hundreds of orders.
+    let (mut created, mut cancelled) = (vec![], HashMap::new());
+    for event in new {
+        match &event.body {
+            Body::OrderCreated(order) => created.push((*event, order)),
+            Body::OrderCancelled(order) => _ = cancelled.insert(event.id, (*event, order.order_id)),
+            // Published for other services.
+            _ => {}
+        }
+    }
+    let mut answers = vec![];
+    if !created.is_empty() {
+        answers.extend(reserve(transaction, &created).await?);
+    }
+    if !cancelled.is_empty() {
+        answers.extend(release(transaction, &cancelled).await?);
+    }
+    outbox::append(transaction, &answers).await?;
+    Ok(answers.len())
 }
 
 /// A product of which an order wants more than there is.
@@ -86,15 +85,14 @@ fn wanted(order: &OrderCreated) -> BTreeMap<&str, i64> {
 async fn reserve(
     transaction: &mut PgConnection,
     orders: &[(&Event, &OrderCreated)],
-) -> Result<Vec<NewEvent>, Failure> {
+) -> Result<Vec<NewEvent>, inbox::Error> {
     let ids: Vec<_> = orders.iter().map(|(_, order)| order.order_id).collect();
     let cancelled =
         sqlx::query_scalar!("select order_id from cancelled_orders where order_id = any($1)", &ids)
             .fetch_all(&mut *transaction)
-            .await
-            .map_err(inbox::failure)?;
+            .await?;
     let cancelled: HashSet<_> = cancelled.into_iter().collect();
-    let mut free = free_stock(transaction, orders).await.map_err(inbox::failure)?;
+    let mut free = free_stock(transaction, orders).await?;
 
     let (mut answers, mut reservations, mut taken) = (vec![], vec![], BTreeMap::new());
     for (event, order) in orders.iter().filter(|(_, order)| !cancelled.contains(&order.order_id)) {
@@ -115,7 +113,7 @@ async fn reserve(
         reservations.push(reservation);
         answers.push(answer(event, reservation_id, 1, &StockReserved { reservation_id, order_id })?);
     }
-    write(transaction, &reservations, taken).await.map_err(inbox::failure)?;
+    write(transaction, &reservations, taken).await?;
     Ok(answers)
 }
 
@@ -140,7 +138,7 @@ async fn free_stock(
 async fn release(
     transaction: &mut PgConnection,
     orders: &HashMap<Uuid, (&Event, Uuid)>,
-) -> Result<Vec<NewEvent>, Failure> {
+) -> Result<Vec<NewEvent>, inbox::Error> {
     let (event_ids, order_ids): (Vec<_>, Vec<_>) =
         orders.iter().map(|(event_id, (_, order_id))| (*event_id, *order_id)).unzip();
     let released = sqlx::query!(
@@ -152,8 +150,7 @@ async fn release(
         &event_ids,
     )
     .fetch_all(&mut *transaction)
-    .await
-    .map_err(inbox::failure)?;
+    .await?;
     sqlx::query!(
         "insert into cancelled_orders (order_id, event_id, came_first)
          select off.order_id, off.event_id,
@@ -164,18 +161,16 @@ async fn release(
         &event_ids,
     )
     .execute(&mut *transaction)
-    .await
-    .map_err(inbox::failure)?;
+    .await?;
     let back = sqlx::query!(
         r#"select sku, sum(quantity)::bigint as "quantity!" from reservation_lines
            where reservation_id = any($1) group by sku"#,
         &released.iter().map(|reservation| reservation.id).collect::<Vec<_>>(),
     )
     .fetch_all(&mut *transaction)
-    .await
-    .map_err(inbox::failure)?;
+    .await?;
     let back = back.into_iter().map(|line| (line.sku, line.quantity)).collect();
-    give_back(transaction, back).await.map_err(inbox::failure)?;
+    give_back(transaction, back).await?;
 
     let mut answers = vec![];
     for row in released {
@@ -188,10 +183,13 @@ async fn release(
 }
 
 /// An event that answers `cause`, in the same trace.
-fn answer<D: Data>(cause: &Event, reservation_id: Uuid, version: i32, body: &D) -> Result<NewEvent, Failure> {
-    let aggregate = ("reservation", reservation_id, version);
-    NewEvent::of("/inventory", aggregate, &cause.trace, body)
-        .map_err(|error| Failure::Unexpected(error.into()))
+fn answer<D: Data>(
+    cause: &Event,
+    reservation_id: Uuid,
+    version: i32,
+    body: &D,
+) -> Result<NewEvent, inbox::Error> {
+    Ok(NewEvent::of("/inventory", ("reservation", reservation_id, version), &cause.trace, body)?)
 }
 
 /// A row of `reservations`, with its lines if it is held.

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use database::Pool;
 use events::{Body, Cause, Event, NewEvent, OrderCancelled, OrderConfirmed};
-use messaging::{Applied, Failure, Handler, crash_points::crash_point};
+use inbox::Error;
+use messaging::{Applied, Failure, Handler};
+
 use outbox::Wake;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -47,27 +49,27 @@ struct Order {
 
 impl Handler for OrderHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let mut transaction = INBOX.begin(&self.pool).await.map_err(inbox::failure)?;
-        let first = INBOX.first_time(&mut transaction, group).await?;
-        let answers: Vec<_> = first.iter().filter_map(|event| answer(event)).collect();
-        let mut published = vec![];
-        if !answers.is_empty() {
-            let mut orders = lock(&mut transaction, &answers).await?;
-            for answer in &answers {
-                published.extend(transition(answer, &mut orders)?);
-            }
-            write(&mut transaction, &orders, &answers).await.map_err(inbox::failure)?;
-            outbox::append(&mut transaction, &published).await.map_err(inbox::failure)?;
-        }
-        crash_point("effect-written");
-        // The record "processed", the transition and its event are committed together. The acknowledgement comes after.
-        transaction.commit().await.map_err(inbox::failure)?;
-        crash_point("effect-committed");
-        if !published.is_empty() {
+        let (applied, published) = INBOX.apply_once(&self.pool, group, move_orders).await?;
+        if published > 0 {
             self.wake.after_commit();
         }
-        Ok(INBOX.applied(group, &first))
+        Ok(applied)
     }
+}
+
+/// Makes the transitions, and returns how many events report them.
+async fn move_orders(transaction: &mut PgConnection, new: &[&Event]) -> Result<usize, Error> {
+    let answers: Vec<_> = new.iter().filter_map(|event| answer(event)).collect();
+    let mut published = vec![];
+    if !answers.is_empty() {
+        let mut orders = lock(transaction, &answers).await?;
+        for answer in &answers {
+            published.extend(transition(answer, &mut orders)?);
+        }
+        write(transaction, &orders, &answers).await?;
+        outbox::append(transaction, &published).await?;
+    }
+    Ok(published.len())
 }
 
 fn answer(event: &Event) -> Option<Answer<'_>> {
@@ -86,18 +88,14 @@ fn answer(event: &Event) -> Option<Answer<'_>> {
 
 /// Locks the orders, sorted by id, and reads them. While the locks are held no client can cancel these orders, and the
 /// events that are inserted here get a higher `seq` than those inserted before.
-async fn lock(
-    transaction: &mut PgConnection,
-    answers: &[Answer<'_>],
-) -> Result<HashMap<Uuid, Order>, Failure> {
+async fn lock(transaction: &mut PgConnection, answers: &[Answer<'_>]) -> Result<HashMap<Uuid, Order>, Error> {
     let ids: Vec<_> = answers.iter().map(|answer| answer.order_id).collect();
     let rows = sqlx::query!(
         "select id, status, version from orders where id = any($1) order by id for no key update",
         &ids
     )
     .fetch_all(transaction)
-    .await
-    .map_err(inbox::failure)?;
+    .await?;
     let mut orders = HashMap::with_capacity(rows.len());
     for row in rows {
         let state = row.status.parse().map_err(|problem: String| Failure::Unexpected(problem.into()))?;
@@ -107,7 +105,7 @@ async fn lock(
 }
 
 /// Makes one transition, and returns the event that it causes.
-fn transition(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<Option<NewEvent>, Failure> {
+fn transition(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<Option<NewEvent>, Error> {
     let Answer { event, order_id, trigger, .. } = *answer;
     let permanent = |problem: String| Failure::Permanent(problem.into());
     let order =
@@ -131,7 +129,7 @@ fn transition(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<
         State::Pending | State::Reserved | State::Paid => return Ok(None),
     };
     order.version += 1;
-    new_event.map(Some).map_err(|error| Failure::Unexpected(error.into()))
+    Ok(Some(new_event?))
 }
 
 /// Why an order is cancelled, for programs and for people.

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::{Inbox, failure};
+use crate::{Error, Inbox};
 
 /// How long saving one dead letter may take, including its body.
 const SAVE_DEADLINE: Duration = Duration::from_secs(15);
@@ -75,16 +75,15 @@ impl DeadLetterTable {
     }
 
     /// What a replay of this event would find, if its handler does not fail. Changes nothing.
-    pub async fn preview(&self, event: &Event) -> Result<Preview, Failure> {
-        let mut transaction = self.inbox.begin(&self.pool).await.map_err(failure)?;
-        let first = self.inbox.first_time(&mut transaction, std::slice::from_ref(event)).await;
-        let found = match first {
+    pub async fn preview(&self, event: &Event) -> Result<Preview, Error> {
+        let mut transaction = self.inbox.begin(&self.pool).await?;
+        let found = match self.inbox.first_time(&mut transaction, std::slice::from_ref(event)).await {
             Ok(first) if first.is_empty() => Preview::Unchanged,
             Ok(_) => Preview::Applied,
-            Err(Failure::Behind(_)) => Preview::Behind,
-            Err(failure) => return Err(failure),
+            Err(Error(Failure::Behind(_))) => Preview::Behind,
+            Err(error) => return Err(error),
         };
-        transaction.rollback().await.map_err(failure)?;
+        transaction.rollback().await?;
         Ok(found)
     }
 
@@ -134,8 +133,8 @@ impl DeadLetterTable {
     /// Saves an event behind an older dead letter, unless that one has been resolved. In turn with the replay, which
     /// looks for such events after it has resolved one: otherwise each could miss the other, and the event would wait
     /// for nothing.
-    async fn insert_behind(&self, letter: &DeadLetter) -> Result<bool, Failure> {
-        let mut transaction = self.inbox.begin(&self.pool).await.map_err(failure)?;
+    async fn insert_behind(&self, letter: &DeadLetter) -> Result<bool, Error> {
+        let mut transaction = self.inbox.begin(&self.pool).await?;
         let (_, _, subject) = label(letter);
         let older = sqlx::query!(
             r#"select exists (select from dead_letters where queue = $1 and subject = $2 and resolved_at is null) as "blocks!",
@@ -147,16 +146,15 @@ impl DeadLetterTable {
             MAX_BEHIND,
         )
         .fetch_one(&mut *transaction)
-        .await
-        .map_err(failure)?;
+        .await?;
         if older.blocks && older.behind >= MAX_BEHIND {
             let full = format!("{MAX_BEHIND} events wait behind dead letters already");
-            return Err(Failure::Temporary(full.into()));
+            return Err(Failure::Temporary(full.into()).into());
         }
         if older.blocks {
-            insert(&mut *transaction, letter).await.map_err(failure)?;
+            insert(&mut *transaction, letter).await?;
         }
-        transaction.commit().await.map_err(failure)?;
+        transaction.commit().await?;
         Ok(older.blocks)
     }
 }
@@ -193,8 +191,7 @@ async fn insert<'e>(
 
 impl DeadLetterStore for DeadLetterTable {
     async fn save(&self, letter: &DeadLetter) -> Result<(), Failure> {
-        let saved = timeout(SAVE_DEADLINE, insert(&self.pool, letter)).await;
-        let id = saved.map_err(|late| Failure::Temporary(late.into()))?.map_err(failure)?;
+        let id = within_deadline(insert(&self.pool, letter)).await?;
         let DeadLetter { queue, message_id, reason, .. } = letter;
         match id {
             Some(id) => {
@@ -206,8 +203,7 @@ impl DeadLetterStore for DeadLetterTable {
     }
 
     async fn save_behind(&self, letter: &DeadLetter) -> Result<bool, Failure> {
-        let saved = timeout(SAVE_DEADLINE, self.insert_behind(letter)).await;
-        saved.map_err(|late| Failure::Temporary(late.into()))?
+        within_deadline(self.insert_behind(letter)).await
     }
 
     async fn begin_attempt(&self, queue: &str, event: Uuid) -> Result<u32, Failure> {
@@ -219,19 +215,22 @@ impl DeadLetterStore for DeadLetterTable {
             event,
         )
         .fetch_one(&self.pool);
-        let begun = timeout(SAVE_DEADLINE, begun).await;
-        let begun = begun.map_err(|late| Failure::Temporary(late.into()))?.map_err(failure)?;
-        Ok(begun.unsigned_abs())
+        Ok(within_deadline(begun).await?.unsigned_abs())
     }
 
     async fn end_attempts(&self, queue: &str, event: Uuid) -> Result<(), Failure> {
         let erased =
             sqlx::query!("delete from delivery_attempts where queue = $1 and event_id = $2", queue, event)
                 .execute(&self.pool);
-        let erased = timeout(SAVE_DEADLINE, erased).await;
-        erased.map_err(|late| Failure::Temporary(late.into()))?.map_err(failure)?;
-        Ok(())
+        within_deadline(erased).await.map(drop)
     }
+}
+
+async fn within_deadline<T, E: Into<Error>>(
+    saving: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure> {
+    let saved = timeout(SAVE_DEADLINE, saving).await.map_err(|late| Failure::Temporary(late.into()))?;
+    saved.map_err(|error| error.into().0)
 }
 
 /// Text that PostgreSQL accepts: `text` holds no NUL, and a message from outside may. Bounded, because people read it.

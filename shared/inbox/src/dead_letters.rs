@@ -287,7 +287,7 @@ impl Replay<'_> {
                 Ok(Preview::Unchanged) => (ReplayOutcome::Unchanged, false),
                 Ok(Preview::Behind) if !is_follower => (still_fails("behind", &BEHIND), false),
                 Ok(Preview::Applied | Preview::Behind) => (ReplayOutcome::WouldBeApplied, false),
-                Err(failure) => failed(&failure),
+                Err(error) => failed(&error.0),
             });
         }
         // In a task of its own: a client that hangs up does not cancel the transaction, and a panic affects one letter.

@@ -6,7 +6,7 @@
 //! one consumer run one after the other, so the second waits for the first one's commit and then knows.
 //!
 //! ```text
-//! INBOX.begin(…); INBOX.first_time(…); the effects of what it returned; commit; acknowledge
+//! INBOX.apply_once(…): begin; record as processed; the effect of what is new; commit. Then the consumer acknowledges.
 //! ```
 //!
 //! Events of one aggregate are applied in their order. If one of them can never be applied, it becomes a dead letter, and
@@ -67,6 +67,29 @@ impl Inbox {
         pool.begin_with(AssertSqlSafe(format!("begin; select pg_advisory_xact_lock({lock})"))).await
     }
 
+    /// Applies the new events of a group, each once: `effect` writes to the transaction that records them as processed. What
+    /// it returns is for the caller, after the commit.
+    ///
+    /// # Errors
+    /// A [`Failure`] that says what the consumer should do with the group: nothing of it was committed, or it is unknown
+    /// whether it was, and then the next delivery decides.
+    pub async fn apply_once<'group, T>(
+        &self,
+        pool: &Pool,
+        group: &'group [Event],
+        effect: impl AsyncFnOnce(&mut PgConnection, &[&'group Event]) -> Result<T, Error>,
+    ) -> Result<(Applied, T), Error> {
+        let mut transaction = self.begin(pool).await?;
+        let new = self.first_time(&mut transaction, group).await?;
+        let done = effect(&mut transaction, &new).await?;
+        crash_point("effect-written");
+        // The record "processed", the effect and its events are committed together. The acknowledgement comes after this
+        // line: before it, a crash would lose the event; after it, a crash only causes a duplicate.
+        transaction.commit().await?;
+        crash_point("effect-committed");
+        Ok((self.applied(group, &new), done))
+    }
+
     /// Records the events of a group as processed, and returns those that are new: in their order, and each once even if
     /// the group holds an event twice. The caller applies exactly these, in this transaction, which [`begin`](Self::begin)
     /// has begun.
@@ -77,7 +100,7 @@ impl Inbox {
         &self,
         transaction: &mut PgConnection,
         group: &'group [Event],
-    ) -> Result<Vec<&'group Event>, Failure> {
+    ) -> Result<Vec<&'group Event>, Error> {
         let ids: Vec<_> = group.iter().map(|event| event.id).collect();
         let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
         let aggregates: Vec<_> = group.iter().map(|event| event.aggregate_id).collect();
@@ -121,12 +144,11 @@ impl Inbox {
             self.keeps_order,
         )
         .fetch_all(&mut *transaction)
-        .await
-        .map_err(failure)?;
+        .await?;
         crash_point("inbox-recorded");
         let behind: HashSet<_> = rows.iter().filter(|row| row.behind).map(|row| row.event_id).collect();
         if !behind.is_empty() {
-            return Err(Failure::Behind(behind));
+            return Err(Failure::Behind(behind).into());
         }
         let mut new: HashSet<_> = rows.into_iter().map(|row| row.event_id).collect();
         let copies: Vec<_> = ids.into_iter().filter(|id| !new.contains(id)).collect();
@@ -138,7 +160,7 @@ impl Inbox {
 
     /// Lets the retention time of these records begin anew. While one of an event's queues is full, its relay publishes it
     /// again and again, and the other queues get a copy each time, however long that lasts.
-    async fn keep_records(&self, transaction: &mut PgConnection, copies: &[Uuid]) -> Result<(), Failure> {
+    async fn keep_records(&self, transaction: &mut PgConnection, copies: &[Uuid]) -> Result<(), sqlx::Error> {
         // Once an hour at most, because copies may come every few seconds.
         sqlx::query!(
             "update processed_events set processed_at = clock_timestamp()
@@ -147,13 +169,12 @@ impl Inbox {
             copies,
         )
         .execute(transaction)
-        .await
-        .map_err(failure)?;
+        .await?;
         Ok(())
     }
 
-    /// Counts, logs and records what was applied. Call it after the commit.
-    pub fn applied(&self, group: &[Event], first: &[&Event]) -> Applied {
+    /// Counts, logs and records what was applied.
+    fn applied(&self, group: &[Event], first: &[&Event]) -> Applied {
         let mut new: HashSet<_> = first.iter().map(|event| event.id).collect();
         for event in group {
             let span = tracing::info_span!(
@@ -192,13 +213,32 @@ impl Inbox {
     }
 }
 
-/// Maps database errors to the kinds of [`Failure`]. What is not the message's fault is temporary: as a message's own failure
-/// it would move a whole queue to the dead letters.
-pub fn failure(error: sqlx::Error) -> Failure {
-    match Fault::of(&error) {
-        Fault::Data => Failure::Permanent(error.into()),
-        Fault::TooSlow => Failure::TooSlow(error.into()),
-        Fault::Deployment | Fault::Server | Fault::Locked => Failure::Temporary(error.into()),
-        Fault::Unknown => Failure::Unexpected(error.into()),
+/// What the consumer should do with the group of an effect that failed: `?` decides it by the cause.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Error(#[from] pub Failure);
+
+/// What is not the message's fault is temporary: as a message's own failure it would move a whole queue to the dead letters.
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        Self(match Fault::of(&error) {
+            Fault::Data => Failure::Permanent(error.into()),
+            Fault::TooSlow => Failure::TooSlow(error.into()),
+            Fault::Deployment | Fault::Server | Fault::Locked => Failure::Temporary(error.into()),
+            Fault::Unknown => Failure::Unexpected(error.into()),
+        })
+    }
+}
+
+/// An answer that cannot be encoded.
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Self {
+        Self(Failure::Unexpected(error.into()))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(Error(failure): Error) -> Self {
+        failure
     }
 }

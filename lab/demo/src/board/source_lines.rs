@@ -64,7 +64,7 @@ mod tests {
             let line = find(service, point).unwrap_or_else(|| panic!("{point} was not found"));
             assert!(line.code.contains(point) && line.place.contains(".rs:"), "{line:?}");
         }
-        assert!(find("inventory", "effect-written").unwrap().place.starts_with("services/inventory/"));
+        assert!(find("billing", "payment-unasked").unwrap().place.starts_with("services/billing/"));
         assert!(find("orders", "order-written").unwrap().place.contains("place_order.rs"));
     }
 }

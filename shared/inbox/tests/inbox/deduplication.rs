@@ -2,7 +2,9 @@
 
 use database::Pool;
 use events::Event;
-use inbox::Inbox;
+use inbox::{Error, Inbox};
+use messaging::{Applied, Failure};
+use sqlx::PgConnection;
 use testbed::eventually;
 use tokio::time::timeout;
 
@@ -18,14 +20,14 @@ async fn inbox_with_effects() -> anyhow::Result<TestInbox> {
 /// Applies a group as a handler does. Pauses before the commit, so that other transactions overlap with this one.
 async fn handle(pool: &Pool, consumer: &'static str, group: &[Event]) -> anyhow::Result<usize> {
     let inbox = Inbox { consumer, ..BILLING };
-    let mut transaction = inbox.begin(pool).await?;
-    let first = inbox.first_time(&mut transaction, group).await?;
-    for event in &first {
-        sqlx::query("insert into effects values ($1)").bind(event.id).execute(&mut *transaction).await?;
-    }
-    sqlx::query("select pg_sleep(0.05)").execute(&mut *transaction).await?;
-    transaction.commit().await?;
-    Ok(inbox.applied(group, &first).first)
+    let effect = async |transaction: &mut PgConnection, new: &[&Event]| {
+        for event in new {
+            sqlx::query("insert into effects values ($1)").bind(event.id).execute(&mut *transaction).await?;
+        }
+        sqlx::query("select pg_sleep(0.05)").execute(transaction).await?;
+        Ok(())
+    };
+    Ok(inbox.apply_once(pool, group, effect).await?.0.first)
 }
 
 async fn effects(pool: &Pool, event: &Event) -> anyhow::Result<i64> {
@@ -67,11 +69,9 @@ async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow
     let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let (a, b) = (event(), event());
     let group = [b.clone(), a.clone(), b.clone()];
-    let mut transaction = BILLING.begin(pool).await?;
-    let first = BILLING.first_time(&mut transaction, &group).await?;
-    assert_eq!(first.iter().map(|event| event.id).collect::<Vec<_>>(), [b.id, a.id]);
-    transaction.commit().await?;
-    assert_eq!(BILLING.applied(&group, &first).duplicates, 1);
+    let ids = async |_: &mut PgConnection, new: &[&Event]| Ok(new.iter().map(|event| event.id).collect());
+    let (applied, new): (_, Vec<_>) = BILLING.apply_once(pool, &group, ids).await?;
+    assert_eq!((new, applied), (vec![b.id, a.id], Applied { first: 2, duplicates: 1 }));
     Ok(())
 }
 
@@ -79,9 +79,15 @@ async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow
 async fn event_whose_effect_was_rolled_back_is_applied_again() -> anyhow::Result<()> {
     let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let event = event();
-    let mut transaction = BILLING.begin(pool).await?;
-    assert_eq!(BILLING.first_time(&mut transaction, std::slice::from_ref(&event)).await?.len(), 1);
-    transaction.rollback().await?;
+    let group = std::slice::from_ref(&event);
+    let failing = async |transaction: &mut PgConnection, new: &[&Event]| {
+        sqlx::query("insert into effects values ($1)").bind(new[0].id).execute(&mut *transaction).await?;
+        sqlx::query("select 1 / 0").execute(transaction).await?;
+        Ok(())
+    };
+    let failure = BILLING.apply_once(pool, group, failing).await;
+    assert!(matches!(failure, Err(Error(Failure::Permanent(_)))), "{failure:?}");
+    assert_eq!(effects(pool, &event).await?, 0);
     assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1, "the event is lost");
     Ok(())
 }

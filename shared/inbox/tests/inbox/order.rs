@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use database::Pool;
 use events::Event;
-use inbox::{DeadLetterTable, Inbox, Preview};
+use inbox::{DeadLetterTable, Error, Inbox, Preview};
 use messaging::{DeadLetter, DeadLetterStore as _, Failure};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
@@ -38,8 +38,8 @@ async fn try_group(
     let mut transaction = inbox.begin(pool).await?;
     match inbox.first_time(&mut transaction, group).await {
         Ok(first) => Ok(Ok(first.len())),
-        Err(Failure::Behind(behind)) => Ok(Err(behind)),
-        Err(failure) => Err(failure.into()),
+        Err(Error(Failure::Behind(behind))) => Ok(Err(behind)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -224,9 +224,9 @@ async fn missing_grant_or_table_is_a_temporary_failure() -> anyhow::Result<()> {
     sqlx::query("alter table processed_events rename to hidden").execute(pool).await?;
     let mut transaction = BILLING.begin(pool).await?;
     let failure = BILLING.first_time(&mut transaction, &[event()]).await.map(drop);
-    assert!(matches!(failure, Err(Failure::Temporary(_))), "{failure:?}");
-    let code = sqlx::query("select 1 / 0").execute(pool).await.map(drop).map_err(inbox::failure);
-    assert!(matches!(code, Err(Failure::Permanent(_))), "{code:?}");
+    assert!(matches!(failure, Err(Error(Failure::Temporary(_)))), "{failure:?}");
+    let code = sqlx::query("select 1 / 0").execute(pool).await.map(drop).map_err(Error::from);
+    assert!(matches!(code, Err(Error(Failure::Permanent(_)))), "{code:?}");
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use messaging::{
     replay::{ReplayPolicy, Selection},
 };
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::support::{Database, TWO_WEEKS, by_id};
@@ -91,14 +92,15 @@ impl Handler for OrderHandler {
         if let Some(defect) = defect {
             return Err(defect());
         }
-        let mut transaction = BILLING.begin(&self.pool).await.map_err(inbox::failure)?;
-        let first = BILLING.first_time(&mut transaction, group).await?;
-        for event in &first {
-            let insert = sqlx::query("insert into effects values ($1)").bind(event.id);
-            insert.execute(&mut *transaction).await.map_err(inbox::failure)?;
-        }
-        transaction.commit().await.map_err(inbox::failure)?;
-        Ok(BILLING.applied(group, &first))
+        let effect = async |transaction: &mut PgConnection, new: &[&Event]| {
+            for event in new {
+                let insert = sqlx::query("insert into effects values ($1)").bind(event.id);
+                insert.execute(&mut *transaction).await?;
+            }
+            Ok(())
+        };
+        let (applied, ()) = BILLING.apply_once(&self.pool, group, effect).await?;
+        Ok(applied)
     }
 }
 
