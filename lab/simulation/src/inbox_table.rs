@@ -18,7 +18,7 @@ pub(crate) struct InboxTable {
 }
 
 impl InboxTable {
-    /// Whether an event waits behind an older dead letter of its aggregate, as in `inbox::Inbox::first_time`.
+    /// Whether an event waits behind an older dead letter of its aggregate, as in the SQL function `inbox_first_time`.
     pub(crate) fn is_behind(&self, event: &Event) -> bool {
         let saved_before_it = self.dead_letters.iter().take_while(|(id, _)| *id != event.id);
         self.processed.get(&event.id) != Some(&None)

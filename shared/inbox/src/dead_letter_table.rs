@@ -76,15 +76,14 @@ impl DeadLetterTable {
 
     /// What a replay of this event would find, if its handler does not fail. Changes nothing.
     pub async fn preview(&self, event: &Event) -> Result<Preview, Error> {
-        let mut transaction = self.inbox.begin(&self.pool).await?;
-        let found = match self.inbox.first_time(&mut transaction, std::slice::from_ref(event)).await {
-            Ok(first) if first.is_empty() => Preview::Unchanged,
-            Ok(_) => Preview::Applied,
-            Err(Error(Failure::Behind(_))) => Preview::Behind,
-            Err(error) => return Err(error),
-        };
-        transaction.rollback().await?;
-        Ok(found)
+        match self.inbox.first_time(&self.pool, std::slice::from_ref(event)).await {
+            Ok((transaction, new)) => {
+                transaction.rollback().await?;
+                Ok(if new.is_empty() { Preview::Unchanged } else { Preview::Applied })
+            }
+            Err(Error(Failure::Behind(_))) => Ok(Preview::Behind),
+            Err(error) => Err(error),
+        }
     }
 
     /// Resolves a dead letter that was replayed.

@@ -28,7 +28,7 @@ use events::{
     spans::{Kind, Span},
 };
 use messaging::{Applied, Failure, crash_points::crash_point};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection, Row as _, raw_sql};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -51,22 +51,6 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Begins a transaction when no other one of this consumer is open. The queue's single active consumer ensures that
-    /// too, but an operator's replay does not come through the queue: an order's creation and its cancellation, applied by
-    /// two transactions at once, would not see each other, and stock would stay reserved for good. Two groups that hold the
-    /// same events in different orders would deadlock.
-    ///
-    /// The lock is a statement of its own, because the next one has to see what the other transaction has committed; it
-    /// is sent together with the `begin`.
-    ///
-    /// # Errors
-    /// When the database does not answer, or when another transaction holds the lock for longer than a statement may take.
-    pub async fn begin(&self, pool: &Pool) -> Result<Session, sqlx::Error> {
-        let lock = format!("hashtextextended(current_schema || '.{}', 0)", self.consumer);
-        // Safe: a consumer's name is a constant of its service.
-        pool.begin_with(AssertSqlSafe(format!("begin; select pg_advisory_xact_lock({lock})"))).await
-    }
-
     /// Applies the new events of a group, each once: `effect` writes to the transaction that records them as processed. What
     /// it returns is for the caller, after the commit.
     ///
@@ -79,8 +63,7 @@ impl Inbox {
         group: &'group [Event],
         effect: impl AsyncFnOnce(&mut PgConnection, &[&'group Event]) -> Result<T, Error>,
     ) -> Result<(Applied, T), Error> {
-        let mut transaction = self.begin(pool).await?;
-        let new = self.first_time(&mut transaction, group).await?;
+        let (mut transaction, new) = self.first_time(pool, group).await?;
         let done = effect(&mut transaction, &new).await?;
         crash_point("effect-written");
         // The record "processed", the effect and its events are committed together. The acknowledgement comes after this
@@ -90,87 +73,53 @@ impl Inbox {
         Ok((self.applied(group, &new), done))
     }
 
-    /// Records the events of a group as processed, and returns those that are new: in their order, and each once even if
-    /// the group holds an event twice. The caller applies exactly these, in this transaction, which [`begin`](Self::begin)
-    /// has begun.
+    /// Begins a transaction when no other one of this consumer is open. The queue's single active consumer ensures that
+    /// too, but an operator's replay does not come through the queue: an order's creation and its cancellation, applied by
+    /// two transactions at once, would not see each other, and stock would stay reserved for good. Two groups that hold the
+    /// same events in different orders would deadlock.
+    ///
+    /// # Errors
+    /// When the database does not answer, or when another transaction holds the lock for longer than a statement may take.
+    pub async fn begin(&self, pool: &Pool) -> Result<Session, sqlx::Error> {
+        // Safe: a consumer's name is a constant of its service.
+        pool.begin_with(AssertSqlSafe(format!("begin; select inbox_lock('{}')", self.consumer))).await
+    }
+
+    /// Begins a transaction like [`begin`](Self::begin), records the events of a group as processed, and returns those that
+    /// are new: in their order, and each once even if the group holds an event twice. Exactly these are to be applied in
+    /// this transaction.
     ///
     /// # Errors
     /// A [`Failure`] that says what the consumer should do with the group: [`Failure::Behind`] if some have to wait.
     pub async fn first_time<'group>(
         &self,
-        transaction: &mut PgConnection,
+        pool: &Pool,
         group: &'group [Event],
-    ) -> Result<Vec<&'group Event>, Error> {
-        let ids: Vec<_> = group.iter().map(|event| event.id).collect();
-        let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
-        let aggregates: Vec<_> = group.iter().map(|event| event.aggregate_id).collect();
-        // A dead letter that is tried again waits only behind those that were saved before it. A letter whose event was
-        // applied all the same, by another delivery or from a second publishing, holds nothing back.
-        let rows = sqlx::query!(
-            r#"with arrived as (
-                   select * from unnest($2::uuid[], $3::text[], $4::uuid[]) as a (event_id, event_type, aggregate_id)
-               ), behind as materialized (
-                   select event_id from arrived
-                   where $6 and exists (
-                       select from dead_letters older
-                       where older.queue = $5 and older.subject = arrived.aggregate_id and older.resolved_at is null
-                         and older.event_id is distinct from arrived.event_id
-                         and not exists (
-                             select from processed_events applied
-                             where applied.consumer = $1 and applied.event_id = older.event_id
-                         )
-                         and not exists (
-                             select from dead_letters own
-                             where own.queue = $5 and own.event_id = arrived.event_id and own.resolved_at is null
-                               and own.id < older.id
-                         )
-                   ) and not exists (
-                       select from processed_events done
-                       where done.consumer = $1 and done.event_id = arrived.event_id
-                   )
-               ), inserted as (
-                   insert into processed_events (consumer, event_id, event_type)
-                   select $1, event_id, event_type from arrived where event_id not in (select event_id from behind)
-                   on conflict do nothing
-                   returning event_id
-               )
-               select event_id as "event_id!", false as "behind!" from inserted
-               union all select event_id, true from behind"#,
+    ) -> Result<(Session, Vec<&'group Event>), Error> {
+        let array = |value: fn(&Event) -> String| group.iter().map(value).collect::<Vec<_>>().join(",");
+        // As text: a prepared statement would need a message of its own for `begin`. Only ids, and names that are constants
+        // of a service, are in it.
+        let sql = format!(
+            "begin; select * from inbox_first_time('{}', '{}', {}, '{{{}}}', '{{{}}}', '{{{}}}')",
             self.consumer,
-            &ids,
-            &types,
-            &aggregates,
             self.queue,
             self.keeps_order,
-        )
-        .fetch_all(&mut *transaction)
-        .await?;
+            array(|event| event.id.to_string()),
+            array(|event| event.event_type.to_owned()),
+            array(|event| event.aggregate_id.to_string()),
+        );
+        let mut session = pool.acquire().await?;
+        let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
         crash_point("inbox-recorded");
-        let behind: HashSet<_> = rows.iter().filter(|row| row.behind).map(|row| row.event_id).collect();
+        let (mut new, mut behind) = (HashSet::new(), HashSet::new());
+        for row in rows {
+            let ids = if row.try_get("behind")? { &mut behind } else { &mut new };
+            ids.insert(row.try_get::<Uuid, _>("event_id")?);
+        }
         if !behind.is_empty() {
             return Err(Failure::Behind(behind).into());
         }
-        let mut new: HashSet<_> = rows.into_iter().map(|row| row.event_id).collect();
-        let copies: Vec<_> = ids.into_iter().filter(|id| !new.contains(id)).collect();
-        if !copies.is_empty() {
-            self.keep_records(transaction, &copies).await?;
-        }
-        Ok(group.iter().filter(|event| new.remove(&event.id)).collect())
-    }
-
-    /// Lets the retention time of these records begin anew. While one of an event's queues is full, its relay publishes it
-    /// again and again, and the other queues get a copy each time, however long that lasts.
-    async fn keep_records(&self, transaction: &mut PgConnection, copies: &[Uuid]) -> Result<(), sqlx::Error> {
-        // Once an hour at most, because copies may come every few seconds.
-        sqlx::query!(
-            "update processed_events set processed_at = clock_timestamp()
-             where consumer = $1 and event_id = any($2) and processed_at < clock_timestamp() - interval '1 hour'",
-            self.consumer,
-            copies,
-        )
-        .execute(transaction)
-        .await?;
-        Ok(())
+        Ok((session, group.iter().filter(|event| new.remove(&event.id)).collect()))
     }
 
     /// Counts, logs and records what was applied.

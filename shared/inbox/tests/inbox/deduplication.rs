@@ -5,10 +5,9 @@ use events::Event;
 use inbox::{Error, Inbox};
 use messaging::{Applied, Failure};
 use sqlx::PgConnection;
-use testbed::eventually;
 use tokio::time::timeout;
 
-use crate::support::{BILLING, DEADLINE, TestInbox, event};
+use crate::support::{BILLING, DEADLINE, TestInbox, event, waits_for_the_lock};
 
 /// An inbox with a table `effects`, which has one row for each time that an event was applied.
 async fn inbox_with_effects() -> anyhow::Result<TestInbox> {
@@ -115,8 +114,7 @@ async fn groups_with_the_same_events_in_opposite_orders_do_not_deadlock() -> any
 #[tokio::test]
 async fn transactions_of_one_consumer_never_overlap() -> anyhow::Result<()> {
     let TestInbox { pool, .. } = &inbox_with_effects().await?;
-    let mut replay = BILLING.begin(pool).await?;
-    BILLING.first_time(&mut replay, &[event()]).await?;
+    let (replay, _) = BILLING.first_time(pool, &[event()]).await?;
     // Another consumer in the same schema does not wait.
     assert_eq!(handle(pool, "archive", &[event()]).await?, 1);
 
@@ -124,13 +122,7 @@ async fn transactions_of_one_consumer_never_overlap() -> anyhow::Result<()> {
         let pool = pool.clone();
         async move { handle(&pool, "billing", &[event()]).await }
     });
-    let waiting = "select count(*) from pg_locks join pg_database on pg_database.oid = pg_locks.database
-                   where locktype = 'advisory' and not granted and datname = current_database()";
-    eventually("the consumer to wait for the replay", DEADLINE, async || {
-        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(pool).await?;
-        Ok((waiting == 1).then_some(()))
-    })
-    .await?;
+    waits_for_the_lock(pool, 1).await?;
     assert!(!consumer.is_finished());
     replay.commit().await?;
     assert_eq!(consumer.await??, 1);

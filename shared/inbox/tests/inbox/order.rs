@@ -12,7 +12,7 @@ use testbed::eventually;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::{BILLING, DEADLINE, TestInbox, event, event_of};
+use crate::support::{BILLING, DEADLINE, TestInbox, event, event_of, waits_for_the_lock};
 
 fn letter(event: &Event, reason: &str) -> DeadLetter {
     DeadLetter {
@@ -35,9 +35,8 @@ async fn try_group(
     pool: &Pool,
     group: &[Event],
 ) -> anyhow::Result<Result<usize, HashSet<Uuid>>> {
-    let mut transaction = inbox.begin(pool).await?;
-    match inbox.first_time(&mut transaction, group).await {
-        Ok(first) => Ok(Ok(first.len())),
+    match inbox.first_time(pool, group).await {
+        Ok((_, first)) => Ok(Ok(first.len())),
         Err(Error(Failure::Behind(behind))) => Ok(Err(behind)),
         Err(error) => Err(error.into()),
     }
@@ -75,8 +74,8 @@ async fn duplicate_of_an_applied_event_waits_for_nothing() -> anyhow::Result<()>
     let TestInbox { pool, .. } = &TestInbox::new().await?;
     let order = Uuid::now_v7();
     let (applied, failed) = (event_of(order), event_of(order));
-    let mut transaction = BILLING.begin(pool).await?;
-    assert_eq!(BILLING.first_time(&mut transaction, std::slice::from_ref(&applied)).await?.len(), 1);
+    let (transaction, new) = BILLING.first_time(pool, std::slice::from_ref(&applied)).await?;
+    assert_eq!(new.len(), 1);
     transaction.commit().await?;
     DeadLetterTable::new(pool.clone(), BILLING).save(&letter(&failed, "permanent")).await?;
     assert_eq!(try_group(BILLING, pool, &[applied]).await?, Ok(0));
@@ -128,8 +127,7 @@ async fn preview_tells_that_an_event_was_applied_and_changes_nothing() -> anyhow
     for _ in 0..2 {
         assert_eq!(table.preview(&event).await?, Preview::Applied);
     }
-    let mut transaction = BILLING.begin(pool).await?;
-    BILLING.first_time(&mut transaction, std::slice::from_ref(&event)).await?;
+    let (transaction, _) = BILLING.first_time(pool, std::slice::from_ref(&event)).await?;
     transaction.commit().await?;
     assert_eq!(table.preview(&event).await?, Preview::Unchanged);
     Ok(())
@@ -192,8 +190,7 @@ async fn saving_behind_a_dead_letter_and_resolving_it_take_turns() -> anyhow::Re
     let order = Uuid::now_v7();
     let (failed, later) = (event_of(order), event_of(order));
     table.save(&letter(&failed, "permanent")).await?;
-    let mut applying = BILLING.begin(pool).await?;
-    BILLING.first_time(&mut applying, &[event()]).await?;
+    let (applying, _) = BILLING.first_time(pool, &[event()]).await?;
     let id = id_of(pool, &failed).await?;
     let resolving = tokio::spawn({
         let table = table.clone();
@@ -203,17 +200,32 @@ async fn saving_behind_a_dead_letter_and_resolving_it_take_turns() -> anyhow::Re
         let table = table.clone();
         async move { table.save_behind(&letter(&later, "behind")).await }
     });
-    let waiting = "select count(*) from pg_locks join pg_database on pg_database.oid = pg_locks.database
-                   where locktype = 'advisory' and not granted and datname = current_database()";
-    eventually("both to wait for the consumer's transaction", DEADLINE, async || {
-        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(pool).await?;
-        Ok((waiting == 2).then_some(()))
-    })
-    .await?;
+    waits_for_the_lock(pool, 2).await?;
     applying.commit().await?;
     resolving.await??;
     let saved = saving.await??;
     assert_eq!(table.next_behind(id).await?.is_some(), saved);
+    Ok(())
+}
+
+/// What decides is read with a snapshot that is younger than the lock.
+#[tokio::test]
+async fn event_that_waited_for_the_lock_sees_the_dead_letter_of_its_holder() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    let order = Uuid::now_v7();
+    let (failed, later) = (event_of(order), event_of(order));
+    let mut holder = BILLING.begin(pool).await?;
+    let waiting = tokio::spawn({
+        let (pool, later) = (pool.clone(), later.clone());
+        async move { try_group(BILLING, &pool, &[later]).await }
+    });
+    waits_for_the_lock(pool, 1).await?;
+    let sql =
+        "insert into dead_letters (queue, event_id, subject, reason, detail, headers, routing_key, body)
+               values ($1, $2, $3, '', '', '{}', '', '')";
+    sqlx::query(sql).bind(BILLING.queue).bind(failed.id).bind(order).execute(&mut *holder).await?;
+    holder.commit().await?;
+    assert_eq!(waiting.await??, Err(HashSet::from([later.id])));
     Ok(())
 }
 
@@ -222,8 +234,7 @@ async fn saving_behind_a_dead_letter_and_resolving_it_take_turns() -> anyhow::Re
 async fn missing_grant_or_table_is_a_temporary_failure() -> anyhow::Result<()> {
     let TestInbox { pool, .. } = &TestInbox::new().await?;
     sqlx::query("alter table processed_events rename to hidden").execute(pool).await?;
-    let mut transaction = BILLING.begin(pool).await?;
-    let failure = BILLING.first_time(&mut transaction, &[event()]).await.map(drop);
+    let failure = BILLING.first_time(pool, &[event()]).await.map(drop);
     assert!(matches!(failure, Err(Error(Failure::Temporary(_)))), "{failure:?}");
     let code = sqlx::query("select 1 / 0").execute(pool).await.map(drop).map_err(Error::from);
     assert!(matches!(code, Err(Error(Failure::Permanent(_)))), "{code:?}");
@@ -238,8 +249,7 @@ async fn letter_whose_event_was_applied_later_holds_nothing_back() -> anyhow::Re
     let (failed, later) = (event_of(order), event_of(order));
     DeadLetterTable::new(pool.clone(), BILLING).save(&letter(&failed, "unexpected")).await?;
     assert_eq!(try_group(BILLING, pool, std::slice::from_ref(&later)).await?, Err(HashSet::from([later.id])));
-    let mut transaction = BILLING.begin(pool).await?;
-    let applied = BILLING.first_time(&mut transaction, std::slice::from_ref(&failed)).await?;
+    let (transaction, applied) = BILLING.first_time(pool, std::slice::from_ref(&failed)).await?;
     assert_eq!(applied.len(), 1);
     transaction.commit().await?;
     assert_eq!(try_group(BILLING, pool, &[later]).await?, Ok(1));

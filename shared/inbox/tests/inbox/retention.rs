@@ -16,11 +16,9 @@ fn retention(pool: &Pool) -> Retention<impl Erase + use<>> {
 
 /// Records the event as processed. Returns whether it was new to the consumer.
 async fn is_new(pool: &Pool, event: &Event) -> anyhow::Result<bool> {
-    let mut transaction = BILLING.begin(pool).await?;
-    let group = std::slice::from_ref(event);
-    let new = !BILLING.first_time(&mut transaction, group).await?.is_empty();
+    let (transaction, new) = BILLING.first_time(pool, std::slice::from_ref(event)).await?;
     transaction.commit().await?;
-    Ok(new)
+    Ok(!new.is_empty())
 }
 
 /// Inserts records whose ids and times are of this age.

@@ -3,7 +3,7 @@ use std::time::Duration;
 use database::{Pool, PoolKind};
 use events::{Body, Data, Event, Line, Money, OrderCreated, TraceContext};
 use inbox::Inbox;
-use testbed::TestDatabase;
+use testbed::{TestDatabase, eventually};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -30,6 +30,17 @@ impl TestInbox {
         inbox::MIGRATIONS.run(&mut *pool.acquire().await?).await?;
         Ok(Self { pool, _database: database })
     }
+}
+
+/// Waits until this many transactions wait for the lock of their consumer.
+pub(crate) async fn waits_for_the_lock(pool: &Pool, transactions: i64) -> anyhow::Result<()> {
+    let waiting = "select count(*) from pg_locks join pg_database on pg_database.oid = pg_locks.database
+                   where locktype = 'advisory' and not granted and datname = current_database()";
+    eventually("transactions to wait for the lock", DEADLINE, async || {
+        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(pool).await?;
+        Ok((waiting == transactions).then_some(()))
+    })
+    .await
 }
 
 pub(crate) fn event() -> Event {
