@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use database::Pool;
 use events::{Body, Data, Event, Line, NewEvent, OrderCreated, StockRejected, StockReleased, StockReserved};
+use inbox::Error;
 use messaging::{Applied, Failure, Handler};
 use outbox::Wake;
 use sqlx::PgConnection;
@@ -34,7 +35,7 @@ impl Handler for StockHandler {
 }
 
 /// Reserves and releases, and returns how many events answer that.
-async fn answer_all(transaction: &mut PgConnection, new: &[&Event]) -> Result<usize, inbox::Error> {
+async fn answer_all(transaction: &mut PgConnection, new: &[&Event]) -> Result<usize, Error> {
     // Within a group all creations come before all cancellations. For each order that is the order of its events,
     // and a few statements for each kind do for hundreds of orders.
     let (mut created, mut cancelled) = (vec![], HashMap::new());
@@ -85,15 +86,8 @@ fn wanted(order: &OrderCreated) -> BTreeMap<&str, i64> {
 async fn reserve(
     transaction: &mut PgConnection,
     orders: &[(&Event, &OrderCreated)],
-) -> Result<Vec<NewEvent>, inbox::Error> {
-    let ids: Vec<_> = orders.iter().map(|(_, order)| order.order_id).collect();
-    let cancelled =
-        sqlx::query_scalar!("select order_id from cancelled_orders where order_id = any($1)", &ids)
-            .fetch_all(&mut *transaction)
-            .await?;
-    let cancelled: HashSet<_> = cancelled.into_iter().collect();
-    let mut free = free_stock(transaction, orders).await?;
-
+) -> Result<Vec<NewEvent>, Error> {
+    let (cancelled, mut free) = cancelled_and_free(transaction, orders).await?;
     let (mut answers, mut reservations, mut taken) = (vec![], vec![], BTreeMap::new());
     for (event, order) in orders.iter().filter(|(_, order)| !cancelled.contains(&order.order_id)) {
         let (reservation_id, order_id) = (Uuid::now_v7(), order.order_id);
@@ -117,28 +111,37 @@ async fn reserve(
     Ok(answers)
 }
 
-/// The free quantity of each product that is ordered. Locked until the commit, sorted by SKU, so that two transactions
-/// cannot deadlock.
-async fn free_stock(
+/// Which of the orders are cancelled already, and the free quantity of each product that is ordered. The products are locked
+/// until the commit, sorted by SKU, so that two transactions cannot deadlock.
+///
+/// One statement. The cancellations are no column beside the products: an order without any known product would have no row,
+/// and be rejected although it is cancelled.
+async fn cancelled_and_free(
     transaction: &mut PgConnection,
     orders: &[(&Event, &OrderCreated)],
-) -> Result<BTreeMap<String, i64>, sqlx::Error> {
+) -> Result<(HashSet<Uuid>, BTreeMap<String, i64>), sqlx::Error> {
     let skus: HashSet<_> =
         orders.iter().flat_map(|(_, order)| &order.lines).map(|line| line.sku.clone()).collect();
-    let rows = sqlx::query!(
-        r#"select sku, on_hand - reserved as "free!" from stock where sku = any($1) order by sku for update"#,
+    let row = sqlx::query!(
+        r#"with free as materialized (
+               select sku, on_hand - reserved as free from stock where sku = any($1) order by sku for update
+           )
+           select array(select order_id from cancelled_orders where order_id = any($2)) as "cancelled!",
+                  array(select sku from free order by sku) as "skus!",
+                  array(select free from free order by sku) as "free!""#,
         &skus.into_iter().collect::<Vec<_>>(),
+        &orders.iter().map(|(_, order)| order.order_id).collect::<Vec<_>>(),
     )
-    .fetch_all(transaction)
+    .fetch_one(transaction)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.sku, row.free)).collect())
+    Ok((row.cancelled.into_iter().collect(), row.skus.into_iter().zip(row.free).collect()))
 }
 
 /// Releases the reservations of cancelled orders, and records the cancellations.
 async fn release(
     transaction: &mut PgConnection,
     orders: &HashMap<Uuid, (&Event, Uuid)>,
-) -> Result<Vec<NewEvent>, inbox::Error> {
+) -> Result<Vec<NewEvent>, Error> {
     let (event_ids, order_ids): (Vec<_>, Vec<_>) =
         orders.iter().map(|(event_id, (_, order_id))| (*event_id, *order_id)).unzip();
     let released = sqlx::query!(
@@ -183,12 +186,7 @@ async fn release(
 }
 
 /// An event that answers `cause`, in the same trace.
-fn answer<D: Data>(
-    cause: &Event,
-    reservation_id: Uuid,
-    version: i32,
-    body: &D,
-) -> Result<NewEvent, inbox::Error> {
+fn answer<D: Data>(cause: &Event, reservation_id: Uuid, version: i32, body: &D) -> Result<NewEvent, Error> {
     Ok(NewEvent::of("/inventory", ("reservation", reservation_id, version), &cause.trace, body)?)
 }
 
@@ -238,7 +236,7 @@ async fn write(
     Ok(())
 }
 
-/// Gives reserved quantities back. Rows are locked in the order of their SKUs, as in [`free_stock`].
+/// Gives reserved quantities back. Rows are locked in the order of their SKUs, as in [`cancelled_and_free`].
 async fn give_back(
     transaction: &mut PgConnection,
     released: BTreeMap<String, i64>,

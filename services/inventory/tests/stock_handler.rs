@@ -134,6 +134,17 @@ async fn order_that_arrives_after_its_cancellation_reserves_nothing() -> anyhow:
     Ok(())
 }
 
+/// Its product has no row in which a statement could bring the cancellation along.
+#[tokio::test]
+async fn cancelled_order_for_an_unknown_product_gets_no_answer() -> anyhow::Result<()> {
+    let inventory = Inventory::start(10).await?;
+    let order = Uuid::now_v7();
+    inventory.handler.apply(&[cancelled(order)]).await?;
+    inventory.handler.apply(&[created(order, &[("UNICORN", 1)])]).await?;
+    assert_eq!(inventory.answers(order).await?.len(), 0);
+    Ok(())
+}
+
 #[tokio::test]
 async fn duplicates_and_a_second_cancellation_change_nothing() -> anyhow::Result<()> {
     let inventory = Inventory::start(10).await?;
