@@ -24,7 +24,7 @@ use crate::{
     error::{REQUEST_DEADLINE, within},
     publish_span,
     replies::Fault,
-    topology::EVENTS,
+    topology::{EVENTS, FOR_EXTERNAL_CONSUMERS},
 };
 
 /// The largest body that is sent. RabbitMQ closes the channel over a message that is too large for it (16 MiB by default
@@ -274,8 +274,6 @@ async fn send_all(
     deadline: Instant,
 ) -> Vec<Option<PublisherConfirm>> {
     let mut sent = Vec::with_capacity(batch.len());
-    // `mandatory`: a message that no queue is bound for is returned, instead of being confirmed and dropped.
-    let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
     for (index, message) in batch.iter().enumerate() {
         if index == batch.len() / 2 {
             crash_point("batch-half-sent");
@@ -285,10 +283,12 @@ async fn send_all(
             sent.push(None);
             continue;
         }
+        // A message that no queue is bound for is returned, instead of being confirmed and dropped.
+        let mandatory = !FOR_EXTERNAL_CONSUMERS.contains(&routing_key.as_str());
         let publish = channel.basic_publish(
             EVENTS.into(),
             routing_key.into(),
-            mandatory,
+            BasicPublishOptions { mandatory, ..Default::default() },
             &message.body,
             properties(message, app),
         );

@@ -61,10 +61,13 @@ pub const SHOP_QUEUES: [Queue; 3] = [
         ],
     },
     Queue { name: INVENTORY, keys: &["order.created", "order.cancelled"] },
-    // `OrderConfirmed` is for external consumers. But none may be running, and an event that no queue is bound for is
-    // returned and would be parked: so billing subscribes to it too, and ignores it.
-    Queue { name: BILLING, keys: &["order.created", "order.cancelled", "order.confirmed"] },
+    Queue { name: BILLING, keys: &["order.created", "order.cancelled"] },
 ];
+
+/// The routing keys of events that no service consumes. They are published without `mandatory`: external consumers may want
+/// them, but none need run, and an event that is returned would be parked. A list, and not what no queue of the shop is bound
+/// for: an event with a mistyped name would be confirmed, dropped, and marked as published.
+pub const FOR_EXTERNAL_CONSUMERS: [&str; 1] = ["order.confirmed"];
 
 /// How often a message may be redelivered before the broker dead-letters it. The broker counts a delivery for every message
 /// that a lost consumer held, and for each of its standbys after a crash of its own: the number says little about the

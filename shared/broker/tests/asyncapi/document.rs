@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use broker::topology::{EVENTS, Queue, SHOP_QUEUES};
+use broker::topology::{EVENTS, FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
 use events::routing_key;
 use serde_json::{Map, Value, json};
 
@@ -175,9 +175,13 @@ fn channels(messages: &[Message]) -> Map<String, Value> {
     let mut channels = Map::new();
     for Message { routing_key: key, .. } in messages {
         let bound: &[_] = queues.get(key.as_str()).map_or(&[], Vec::as_slice);
+        let description = match bound {
+            [] => "No service consumes it, and it is not mandatory.".to_owned(),
+            bound => format!("Bound queues: {}.", bound.join(", ")),
+        };
         let channel = json!({
             "address": key,
-            "description": format!("Routing key of the exchange {EVENTS}. Bound queues: {}.", bound.join(", ")),
+            "description": format!("Routing key of the exchange {EVENTS}. {description}"),
             "messages": references(messages.iter().filter(|message| message.routing_key == *key)),
             "bindings": { "amqp": {
                 "is": "routingKey",
@@ -214,12 +218,13 @@ fn operations(messages: &[Message]) -> Map<String, Value> {
     // Services send the newest version of each event, and receive all versions.
     for message in messages.iter().filter(|message| message.is_written) {
         let writer = message.writer();
+        let mandatory = !FOR_EXTERNAL_CONSUMERS.contains(&message.routing_key.as_str());
         let operation = json!({
             "action": "send",
             "channel": { "$ref": format!("#/channels/{}", message.routing_key) },
             "title": format!("{writer} sends {}", message.event_type),
             "messages": [message.in_channel(&message.routing_key)],
-            "bindings": { "amqp": { "deliveryMode": 2, "mandatory": true, "bindingVersion": BINDING_VERSION } },
+            "bindings": { "amqp": { "deliveryMode": 2, "mandatory": mandatory, "bindingVersion": BINDING_VERSION } },
             "x-service": writer,
         });
         operations.insert(format!("{writer}.send.{}", message.event_type), operation);

@@ -8,7 +8,7 @@ mod document;
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use broker::topology::{Queue, SHOP_QUEUES};
+use broker::topology::{FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
 use events::routing_key;
 use serde_json::Value;
 
@@ -76,11 +76,14 @@ fn each_contract_is_a_message_whose_schema_accepts_only_its_examples() {
 }
 
 #[test]
-fn channels_are_exactly_the_bound_routing_keys_and_the_queues() {
+fn channels_are_exactly_the_routing_keys_and_the_queues() {
     let document = document();
-    let bound: BTreeSet<_> = SHOP_QUEUES.iter().flat_map(|queue| queue.keys.iter().copied()).collect();
-    let queues: BTreeSet<_> = SHOP_QUEUES.iter().map(|queue| queue.name).collect();
-    assert_eq!(keys(&document["channels"]), bound.union(&queues).copied().collect());
+    let bound = SHOP_QUEUES.iter().flat_map(|queue| queue.keys.iter().copied());
+    let queues = SHOP_QUEUES.iter().map(|queue| queue.name);
+    assert_eq!(
+        keys(&document["channels"]),
+        bound.chain(FOR_EXTERNAL_CONSUMERS).chain(queues).collect::<BTreeSet<_>>()
+    );
     for (name, channel) in document["channels"].as_object().unwrap() {
         assert_eq!(channel["address"], *name);
         assert!(!keys(&channel["messages"]).is_empty(), "the channel {name} has no messages");

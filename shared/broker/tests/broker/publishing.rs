@@ -119,6 +119,17 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
 }
 
 /// Events of a type that no queue is bound for are retried for minutes. They must not cost the others a connection each.
+/// No service consumes it, and the mailer need not run. Returned, it would be tried thirteen times and parked.
+#[tokio::test]
+async fn confirmed_order_without_any_consumer_is_published_and_not_parked() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let batch = ["OrderConfirmed", "UnboundEvent", "OrderConfirmed"].map(outgoing);
+    let outcomes = vhost.publisher().await?.publish(&batch.each_ref()).await;
+    let returned = PublishOutcome::Refused(Refusal::Unroutable);
+    assert_eq!(outcomes, [PublishOutcome::Confirmed, returned, PublishOutcome::Confirmed]);
+    Ok(())
+}
+
 #[tokio::test]
 async fn returned_messages_do_not_end_the_connection() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
