@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use database::Pool;
 use events::{Money, TraceContext};
-use tokio::time::timeout;
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 use uuid::Uuid;
 
 use crate::ProviderResponse;
@@ -13,6 +13,7 @@ use crate::ProviderResponse;
 pub(crate) const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
 
 /// A payment for which the provider is to be called.
+#[derive(Debug)]
 pub(crate) struct DuePayment {
     pub(crate) id: Uuid,
     pub(crate) order_id: Uuid,
@@ -24,6 +25,8 @@ pub(crate) struct DuePayment {
     pub(crate) attempts: i32,
     /// The key of the refund, and the charge; `None` while the payment is to be charged.
     pub(crate) refund: Option<(Uuid, Uuid)>,
+    /// Its place among the calls, until the answer is written.
+    pub(crate) _place: OwnedSemaphorePermit,
 }
 
 /// A payment for which the provider was called.
@@ -32,7 +35,7 @@ pub(crate) struct CalledPayment {
     pub(crate) response: ProviderResponse,
 }
 
-/// Takes payments that are due, at most `most`, and leases them. A payment that is taken and never settled, because
+/// Takes payments that are due, as many as there are places, and leases them. A payment that is taken and never settled, because
 /// this process dies, is due again when its lease ends.
 ///
 /// A payment that was never taken is due whatever the clock says, and so is one whose next attempt is more than a minute
@@ -40,7 +43,7 @@ pub(crate) struct CalledPayment {
 ///
 /// `materialized`, because a plan may run a plain subquery once for each row that it is compared with, and its limit
 /// would then apply each time anew.
-pub(crate) async fn take(pool: &Pool, most: i64, lease: Duration) -> Vec<DuePayment> {
+pub(crate) async fn take(pool: &Pool, mut places: OwnedSemaphorePermit, lease: Duration) -> Vec<DuePayment> {
     let query = sqlx::query!(
         "with due as materialized (
              select id from payments
@@ -53,7 +56,7 @@ pub(crate) async fn take(pool: &Pool, most: i64, lease: Duration) -> Vec<DuePaym
          from due where payments.id = due.id
          returning payments.id, order_id, customer_id, amount, currency, event_id, traceparent, attempts,
                    cancelled_by, charge_id",
-        most,
+        i64::try_from(places.num_permits()).unwrap_or(i64::MAX),
         lease.as_secs_f64(),
     );
     let taken =
@@ -62,16 +65,19 @@ pub(crate) async fn take(pool: &Pool, most: i64, lease: Duration) -> Vec<DuePaym
         tracing::warn!(error = &error as &dyn std::error::Error, "failed to take due payments");
         vec![]
     });
-    let due = rows.into_iter().map(|row| DuePayment {
-        id: row.id,
-        order_id: row.order_id,
-        customer_id: row.customer_id,
-        amount: Money { amount: row.amount, currency: row.currency },
-        event_id: row.event_id,
-        trace: TraceContext::child_of(Some(&row.traceparent)),
-        attempts: row.attempts,
-        // A charge exists, and its order is cancelled.
-        refund: row.cancelled_by.zip(row.charge_id),
+    let due = rows.into_iter().filter_map(|row| {
+        Some(DuePayment {
+            id: row.id,
+            order_id: row.order_id,
+            customer_id: row.customer_id,
+            amount: Money { amount: row.amount, currency: row.currency },
+            event_id: row.event_id,
+            trace: TraceContext::child_of(Some(&row.traceparent)),
+            attempts: row.attempts,
+            // A charge exists, and its order is cancelled.
+            refund: row.cancelled_by.zip(row.charge_id),
+            _place: places.split(1)?,
+        })
     });
     due.collect()
 }

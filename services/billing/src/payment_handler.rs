@@ -1,45 +1,61 @@
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use database::Pool;
 use events::{Body, Event, OrderCreated};
 use messaging::{Applied, Failure, Handler};
 use sqlx::PgConnection;
-use tokio::sync::Notify;
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
-use crate::INBOX;
+use crate::{INBOX, ProviderCalls, due_payments::DuePayment};
 
 /// `OrderCreated`: records a pending payment of the order's total. `OrderCancelled`: voids it, or marks it for refund.
 ///
 /// No customer is charged here. The payment provider is outside of this transaction: the payment is recorded with the
 /// event, and the [`PaymentWorker`](crate::PaymentWorker) calls the provider for it, as the relay publishes the rows of the
 /// outbox. A slow or unavailable provider delays no event.
+///
+/// Payments for which the worker has a place are recorded as taken, and handed over after the commit: then the worker needs
+/// no transaction to take them.
 #[derive(Clone)]
 pub struct PaymentHandler {
     pool: Pool,
-    payments_due: Arc<Notify>,
+    calls: Arc<ProviderCalls>,
 }
 
 impl PaymentHandler {
-    /// `payments_due` wakes the payment worker after a commit.
-    pub fn new(pool: Pool, payments_due: Arc<Notify>) -> Self {
-        Self { pool, payments_due }
+    pub fn new(pool: Pool, calls: Arc<ProviderCalls>) -> Self {
+        Self { pool, calls }
     }
 }
 
 impl Handler for PaymentHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
-        let (applied, changed) = INBOX.apply_once(&self.pool, group, update_payments).await?;
-        // Not after events of other kinds: the worker would look for payments and find none.
-        if changed {
-            self.payments_due.notify_one();
+        let effect = async |transaction: &mut PgConnection, new: &[&Event]| {
+            update_payments(transaction, new, &self.calls).await
+        };
+        let (applied, (taken, others_are_due)) = INBOX.apply_once(&self.pool, group, effect).await?;
+        if others_are_due {
+            self.calls.look();
+        }
+        if !taken.is_empty() {
+            self.calls.hand_over(taken);
         }
         Ok(applied)
     }
 }
 
-/// Records and cancels payments. Returns whether it has changed any.
-async fn update_payments(transaction: &mut PgConnection, new: &[&Event]) -> Result<bool, inbox::Error> {
+/// Records and cancels payments. Returns those to hand over, and whether others are due: they found no place, or are to be
+/// refunded.
+async fn update_payments(
+    transaction: &mut PgConnection,
+    new: &[&Event],
+    calls: &ProviderCalls,
+) -> Result<(Vec<DuePayment>, bool), inbox::Error> {
     // Within a group all creations come before all cancellations. For each order that is the order of its events,
     // and one or two statements for each kind do for hundreds of orders.
     let (mut created, mut cancelled) = (vec![], HashMap::new());
@@ -51,37 +67,65 @@ async fn update_payments(transaction: &mut PgConnection, new: &[&Event]) -> Resu
             _ => {}
         }
     }
+    // A payment that this group voids, because the provider was never called, must not be recorded as taken.
+    let off: HashSet<_> = cancelled.values().copied().collect();
+    let mut free = calls.places_for_new(created.len());
+    let place_for = |order: &OrderCreated| if off.contains(&order.order_id) { None } else { free.pop() };
+    let places: Vec<_> = created.iter().map(|(_, order)| *order).map(place_for).collect();
+    let others_are_due = !cancelled.is_empty() || places.iter().any(Option::is_none);
+    let mut taken = vec![];
     if !created.is_empty() {
-        record_payments(transaction, &created).await?;
+        taken = record_payments(transaction, &created, places, calls.retry_lease).await?;
     }
     if !cancelled.is_empty() {
         cancel_payments(transaction, &cancelled).await?;
     }
-    Ok(!(created.is_empty() && cancelled.is_empty()))
+    Ok((taken, others_are_due))
 }
 
-/// Inserts the payments of the orders, except those that are cancelled already.
+/// Inserts the payments of the orders, except those that are cancelled already. Returns those that have a place: they are
+/// recorded as if the worker had taken them.
 async fn record_payments(
     transaction: &mut PgConnection,
     orders: &[(&Event, &OrderCreated)],
-) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "insert into payments (id, order_id, customer_id, amount, currency, event_id, traceparent, state)
-         select pending.*, 'asked'
-         from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::uuid[], $7::text[])
-                  as pending (id, order_id, customer_id, amount, currency, event_id, traceparent)
-         where not exists (select from cancelled_orders off where off.order_id = pending.order_id)",
-        &orders.iter().map(|_| Uuid::now_v7()).collect::<Vec<_>>(),
+    places: Vec<Option<OwnedSemaphorePermit>>,
+    retry_lease: Duration,
+) -> Result<Vec<DuePayment>, sqlx::Error> {
+    let ids: Vec<_> = orders.iter().map(|_| Uuid::now_v7()).collect();
+    let recorded = sqlx::query_scalar!(
+        "insert into payments (id, order_id, customer_id, amount, currency, event_id, traceparent, state, attempts, due_at)
+         select id, order_id, customer_id, amount, currency, event_id, traceparent, 'asked', taken::int,
+                clock_timestamp() + taken::int * make_interval(secs => $9)
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::uuid[], $7::text[], $8::boolean[])
+                  as pending (id, order_id, customer_id, amount, currency, event_id, traceparent, taken)
+         where not exists (select from cancelled_orders off where off.order_id = pending.order_id)
+         returning id",
+        &ids,
         &orders.iter().map(|(_, order)| order.order_id).collect::<Vec<_>>(),
         &orders.iter().map(|(_, order)| order.customer_id).collect::<Vec<_>>(),
         &orders.iter().map(|(_, order)| order.total.amount).collect::<Vec<_>>(),
         &orders.iter().map(|(_, order)| order.total.currency.clone()).collect::<Vec<_>>(),
         &orders.iter().map(|(event, _)| event.id).collect::<Vec<_>>(),
         &orders.iter().map(|(event, _)| event.trace.to_string()).collect::<Vec<_>>(),
+        &places.iter().map(Option::is_some).collect::<Vec<_>>(),
+        retry_lease.as_secs_f64(),
     )
-    .execute(transaction)
+    .fetch_all(transaction)
     .await?;
-    Ok(())
+    let taken = orders.iter().zip(ids).zip(places).filter_map(|(((event, order), id), place)| {
+        Some(DuePayment {
+            id,
+            order_id: order.order_id,
+            customer_id: order.customer_id,
+            amount: order.total.clone(),
+            event_id: event.id,
+            trace: event.trace.child(),
+            attempts: 1,
+            refund: None,
+            _place: place?,
+        })
+    });
+    Ok(taken.filter(|payment| recorded.contains(&payment.id)).collect())
 }
 
 /// Voids or refunds the payments of cancelled orders, and records the cancellations.

@@ -15,14 +15,13 @@ use events::spans::{Kind, Span};
 use messaging::{RoundLimiter, crash_points::crash_point};
 use outbox::Wake;
 use tokio::{
-    sync::Notify,
     task::{JoinError, JoinSet},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    PaymentProvider, ProviderResponse, Settings,
+    PaymentProvider, ProviderCalls, ProviderResponse, Settings,
     due_payments::{self, CalledPayment, DuePayment, STATEMENT_DEADLINE},
     provider_answers,
 };
@@ -42,73 +41,63 @@ pub struct PaymentWorker<P> {
     pool: Pool,
     provider: P,
     wake: Wake,
-    payments_due: Arc<Notify>,
-    options: PaymentWorkerOptions,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct PaymentWorkerOptions {
-    /// The most calls at the same time.
-    pub calls: u16,
-    /// How long a payment that one instance has taken is left alone by others: longer than a call takes.
-    pub retry_lease: Duration,
+    calls: Arc<ProviderCalls>,
 }
 
 impl<P: PaymentProvider> PaymentWorker<P> {
-    /// `wake` wakes the relays after a commit; `payments_due` wakes this worker.
-    pub fn new(settings: &Settings, provider: P, wake: Wake, payments_due: Arc<Notify>) -> Self {
+    /// `wake` wakes the relays after a commit.
+    pub fn new(settings: &Settings, provider: P, wake: Wake, calls: Arc<ProviderCalls>) -> Self {
         let url = &settings.common.database_url;
         let pool = Pool::new(url, "payment worker", CONNECTIONS, PoolKind::Statements);
-        let retry_lease = settings.provider_deadline * 2;
-        let options = PaymentWorkerOptions { calls: settings.provider_calls, retry_lease };
-        Self::on_pool(pool, provider, wake, payments_due, options)
+        Self::on_pool(pool, provider, wake, calls)
     }
 
-    pub fn on_pool(
-        pool: Pool,
-        provider: P,
-        wake: Wake,
-        payments_due: Arc<Notify>,
-        options: PaymentWorkerOptions,
-    ) -> Self {
-        Self { pool, provider, wake, payments_due, options }
+    pub fn on_pool(pool: Pool, provider: P, wake: Wake, calls: Arc<ProviderCalls>) -> Self {
+        Self { pool, provider, wake, calls }
     }
 
     /// Calls the provider whenever the worker is woken, and at least every second, until `stop`. Calls in progress are
-    /// finished then; a payment without an answer is due again after the next start.
+    /// finished then; a payment without an answer is due again when its lease ends.
     pub async fn run(self, stop: CancellationToken) {
         let (mut calls, mut answered) = (JoinSet::new(), vec![]);
         let mut limiter = RoundLimiter::new();
-        let mut may_be_due = true;
         while !stop.is_cancelled() {
             let began = Instant::now();
             while let Some(ended) = calls.try_join_next() {
                 answered.extend(called(ended));
             }
             self.write(std::mem::take(&mut answered)).await;
-            let most = i64::from(self.options.calls);
-            let room = most - i64::try_from(calls.len()).unwrap_or(most);
-            // Taking payments is a commit, so under load the worker takes several at once: it waits until a quarter of its
-            // calls are free.
-            if may_be_due && room * 4 >= most {
-                let due = due_payments::take(&self.pool, room, self.options.retry_lease).await;
-                may_be_due = i64::try_from(due.len()) == Ok(room);
-                for payment in due {
-                    calls.spawn(call(self.provider.clone(), payment));
-                }
+            for payment in self.calls.handed_over() {
+                calls.spawn(call(self.provider.clone(), payment));
+            }
+            for payment in self.take_due().await {
+                calls.spawn(call(self.provider.clone(), payment));
             }
             limiter.wait(began.elapsed()).await;
             tokio::select! {
                 () = stop.cancelled() => {}
                 Some(ended) = calls.join_next() => answered.extend(called(ended)),
-                () = self.payments_due.notified() => may_be_due = true,
-                () = sleep(POLL_INTERVAL) => may_be_due = true,
+                () = self.calls.changed.notified() => {}
+                () = sleep(POLL_INTERVAL) => self.calls.look(),
             }
         }
+        // Payments that are recorded from now on are for the next worker.
+        self.calls.look();
         while let Some(ended) = calls.join_next().await {
             answered.extend(called(ended));
         }
         self.write(answered).await;
+    }
+
+    /// Takes payments that are due, as far as there are places for their calls.
+    async fn take_due(&self) -> Vec<DuePayment> {
+        let Some(free) = self.calls.places_for_due() else { return vec![] };
+        let most = free.num_permits();
+        let due = due_payments::take(&self.pool, free, self.calls.retry_lease).await;
+        if due.len() == most {
+            self.calls.look();
+        }
+        due
     }
 
     /// Writes the provider's answers, and wakes those who have to do with them.
@@ -121,7 +110,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
             self.wake.after_commit();
         }
         if written.refunds_due {
-            self.payments_due.notify_one();
+            self.calls.look();
         }
     }
 

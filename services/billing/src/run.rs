@@ -1,4 +1,4 @@
-use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use messaging::SharedHandler;
@@ -8,9 +8,10 @@ use service::{
     environment::duration,
     settings::{CommonSettings, ConsumerSettings, PublisherSettings, ServiceSettings},
 };
-use tokio::sync::Notify;
 
-use crate::{HttpPaymentProvider, INBOX, PaymentHandler, PaymentProvider, PaymentWorker, SERVICE};
+use crate::{
+    HttpPaymentProvider, INBOX, PaymentHandler, PaymentProvider, PaymentWorker, ProviderCalls, SERVICE,
+};
 
 /// Runs the billing service until it is stopped: it charges each order once, and publishes the answer. `provider` is given the
 /// product's payment provider and returns the one to call.
@@ -34,11 +35,11 @@ pub async fn run<P: PaymentProvider>(
     process.serve_health(health);
 
     if process.prepare().await {
-        let payments_due = Arc::new(Notify::new());
-        let handler = SharedHandler::new(PaymentHandler::new(consumer.pool(), payments_due.clone()));
+        let calls = ProviderCalls::new(settings.provider_calls, settings.provider_deadline * 2);
+        let handler = SharedHandler::new(PaymentHandler::new(consumer.pool(), calls.clone()));
         process.watch_database();
         process.serve_admin(consumer.admin_routes(handler.clone()).merge(relays.admin_routes()));
-        let worker = PaymentWorker::new(&settings, provider(http), relays.wake(), payments_due);
+        let worker = PaymentWorker::new(&settings, provider(http), relays.wake(), calls);
         process.spawn("pending payments", worker.clone().observe(process.stop()));
         process.spawn("payment worker", worker.run(process.stop()));
         parts.start_relays(relays, &mut process).await?;

@@ -13,8 +13,7 @@ use std::{
 };
 
 use billing::{
-    HttpPaymentProvider, PaymentHandler, PaymentProvider, PaymentWorker, PaymentWorkerOptions,
-    ProviderResponse,
+    HttpPaymentProvider, PaymentHandler, PaymentProvider, PaymentWorker, ProviderCalls, ProviderResponse,
 };
 use database::{DatabaseUrl, Pool, PoolKind};
 use events::{Body, Cause, Data, Event, Line, Money, OrderCancelled, OrderCreated, TraceContext};
@@ -24,10 +23,7 @@ use payment_provider::DECLINED_CUSTOMERS;
 use serde_json::{Value, json};
 use testbed::{TestDatabase, eventually};
 use time::OffsetDateTime;
-use tokio::{
-    net::TcpListener,
-    sync::{Notify, Semaphore},
-};
+use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -41,7 +37,7 @@ const LONG_LEASE: Duration = Duration::from_secs(6);
 struct Billing {
     handler: PaymentHandler,
     pool: Pool,
-    payments_due: Arc<Notify>,
+    calls: Arc<ProviderCalls>,
     provider: SocketAddr,
     /// The provider's own tables.
     provider_pool: Pool,
@@ -58,6 +54,10 @@ impl Drop for Billing {
 
 impl Billing {
     async fn start() -> anyhow::Result<Self> {
+        Self::start_with(LONG_LEASE).await
+    }
+
+    async fn start_with(retry_lease: Duration) -> anyhow::Result<Self> {
         let database = testbed::database().await?;
         testbed::migrate(database.urls()).await?;
         let provider_url = database.url("provider").parse().map_err(anyhow::Error::msg)?;
@@ -67,23 +67,48 @@ impl Billing {
         let app = payment_provider::router(payment_provider::Provider::new(provider_pool.clone()));
         tokio::spawn(async move { axum::serve(listener, app).await });
         let url = database.url("billing").parse().map_err(anyhow::Error::msg)?;
-        let (pool, payments_due) =
-            (Pool::new(&url, "test", 10, PoolKind::Transactions), Arc::new(Notify::new()));
-        let handler = PaymentHandler::new(pool.clone(), payments_due.clone());
+        let (pool, calls) =
+            (Pool::new(&url, "test", 10, PoolKind::Transactions), ProviderCalls::new(4, retry_lease));
+        let handler = PaymentHandler::new(pool.clone(), calls.clone());
         let stop = CancellationToken::new();
-        Ok(Self { handler, pool, payments_due, provider, provider_pool, stop, url, _database: database })
+        Ok(Self { handler, pool, calls, provider, provider_pool, stop, url, _database: database })
     }
 
     fn http_provider(&self) -> anyhow::Result<HttpPaymentProvider> {
         HttpPaymentProvider::new(format!("http://{}/", self.provider).parse()?, Duration::from_secs(3))
     }
 
-    fn start_worker(&self, provider: impl PaymentProvider, retry_lease: Duration) {
-        let options = PaymentWorkerOptions { calls: 4, retry_lease };
+    /// The worker of the handler's process.
+    fn start_worker(&self, provider: impl PaymentProvider) -> JoinHandle<()> {
+        self.start_worker_of(&self.calls, provider)
+    }
+
+    fn start_worker_of(&self, calls: &Arc<ProviderCalls>, provider: impl PaymentProvider) -> JoinHandle<()> {
         // As in the service: the pool's settings choose the plans.
         let pool = Pool::new(&self.url, "payment worker", 2, PoolKind::Statements);
-        let worker = PaymentWorker::on_pool(pool, provider, Wake::new(), self.payments_due.clone(), options);
-        tokio::spawn(worker.run(self.stop.clone()));
+        let worker = PaymentWorker::on_pool(pool, provider, Wake::new(), calls.clone());
+        tokio::spawn(worker.run(self.stop.clone()))
+    }
+
+    /// How often calls for a payment were begun.
+    async fn attempts(&self, order: Uuid) -> anyhow::Result<i32> {
+        let query = sqlx::query_scalar("select attempts from payments where order_id = $1");
+        Ok(query.bind(order).fetch_one(&self.pool).await?)
+    }
+
+    /// Has one payment captured, ends the worker, and has another one handed over, which no worker calls for.
+    async fn lose_a_payment(&self) -> anyhow::Result<(Uuid, Uuid)> {
+        eventually("a payment to be handed over", DEADLINE, async || {
+            let (captured, lost) = (Uuid::now_v7(), Uuid::now_v7());
+            let worker = self.start_worker(self.http_provider()?);
+            self.handler.apply(&[created(captured, Uuid::new_v4())]).await?;
+            self.until(captured, "captured").await?;
+            worker.abort();
+            let _ = worker.await;
+            self.handler.apply(&[created(lost, Uuid::new_v4())]).await?;
+            Ok((self.attempts(lost).await? == 1).then_some((captured, lost)))
+        })
+        .await
     }
 
     async fn put_faults(&self, faults: Value) -> anyhow::Result<()> {
@@ -190,7 +215,7 @@ fn cancelled(order_id: Uuid) -> Event {
 #[tokio::test]
 async fn payment_is_captured_and_refunded_when_the_order_is_cancelled() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
-    billing.start_worker(billing.http_provider()?, LONG_LEASE);
+    billing.start_worker(billing.http_provider()?);
     let order = Uuid::now_v7();
     billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
     billing.until(order, "captured").await?;
@@ -207,7 +232,7 @@ async fn payment_cancelled_before_any_call_is_void_and_never_charged() -> anyhow
     let order = Uuid::now_v7();
     billing.handler.apply(&[created(order, Uuid::new_v4()), cancelled(order)]).await?;
     billing.until(order, "void").await?;
-    billing.start_worker(billing.http_provider()?, LONG_LEASE);
+    billing.start_worker(billing.http_provider()?);
     // When the next payment is captured, the worker has read the table.
     let next = Uuid::now_v7();
     billing.handler.apply(&[created(next, Uuid::new_v4())]).await?;
@@ -225,7 +250,7 @@ async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_e
     sqlx::query("alter table payments set (autovacuum_enabled = false)").execute(&billing.pool).await?;
     // The provider answers no call, so the worker takes payments once.
     let provider = HeldProvider::new(billing.http_provider()?, &Arc::new(Semaphore::new(0)));
-    billing.start_worker(provider, LONG_LEASE);
+    billing.start_worker(provider);
     // PostgreSQL counts in the worker's session and publishes the counts some seconds later.
     let counted = async || -> anyhow::Result<(i64, i64)> {
         let sql = "select coalesce(sum(idx_scan), 0)::bigint, coalesce(sum(idx_tup_read), 0)::bigint
@@ -235,7 +260,7 @@ async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_e
 
     // After five executions PostgreSQL keeps a plan for all parameters.
     eventually("the worker to have a plan", DEADLINE, async || {
-        billing.payments_due.notify_one();
+        billing.calls.look();
         Ok((counted().await?.0 >= 10).then_some(()))
     })
     .await?;
@@ -247,7 +272,7 @@ async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_e
     sqlx::query("lock table payments in access exclusive mode").execute(&mut *filling).await?;
     sqlx::query(pending).execute(&mut *filling).await?;
     filling.commit().await?;
-    billing.payments_due.notify_one();
+    billing.calls.look();
 
     let entries = eventually("the worker's scan to be counted", DEADLINE, async || {
         let (_, entries) = counted().await?;
@@ -272,7 +297,7 @@ async fn payment_dated_by_a_clock_that_was_ahead_is_charged_at_once() -> anyhow:
     .bind(tried)
     .execute(&billing.pool)
     .await?;
-    billing.start_worker(billing.http_provider()?, LONG_LEASE);
+    billing.start_worker(billing.http_provider()?);
     billing.until(order, "captured").await?;
     billing.until(tried, "captured").await
 }
@@ -282,15 +307,11 @@ async fn cancellation_while_the_charge_is_in_progress_ends_in_a_refund() -> anyh
     let billing = Billing::start().await?;
     let gate = Arc::new(Semaphore::new(0));
     let provider = HeldProvider::new(billing.http_provider()?, &gate);
-    billing.start_worker(provider.clone(), LONG_LEASE);
+    billing.start_worker(provider.clone());
     let order = Uuid::now_v7();
     billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
     eventually("the call to begin", DEADLINE, async || Ok(provider.has_begun().then_some(()))).await?;
-    let attempts: i32 = sqlx::query_scalar("select attempts from payments where order_id = $1")
-        .bind(order)
-        .fetch_one(&billing.pool)
-        .await?;
-    assert_eq!(attempts, 1);
+    assert_eq!(billing.attempts(order).await?, 1);
     billing.handler.apply(&[cancelled(order)]).await?;
     gate.close();
     billing.until(order, "refunded").await?;
@@ -301,16 +322,16 @@ async fn cancellation_while_the_charge_is_in_progress_ends_in_a_refund() -> anyh
 
 #[tokio::test]
 async fn two_workers_that_call_for_one_payment_at_the_same_time_charge_once() -> anyhow::Result<()> {
-    let billing = Billing::start().await?;
+    let lease = Duration::from_millis(1);
+    let billing = Billing::start_with(lease).await?;
     // The provider uses up one fault for each call.
     billing.put_faults(json!([{ "fault": "slow", "milliseconds": 100, "times": 2 }])).await?;
     // Neither worker respects the other's lease, and both are inside their calls before either call is made.
     let gate = Arc::new(Semaphore::new(0));
     let one = HeldProvider::new(billing.http_provider()?, &gate);
     let other = HeldProvider::new(billing.http_provider()?, &gate);
-    for provider in [&one, &other] {
-        billing.start_worker(provider.clone(), Duration::from_millis(1));
-    }
+    billing.start_worker(one.clone());
+    billing.start_worker_of(&ProviderCalls::new(4, lease), other.clone());
     let order = Uuid::now_v7();
     billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
     eventually("both workers to be inside a call", DEADLINE, async || {
@@ -335,13 +356,97 @@ async fn two_workers_that_call_for_one_payment_at_the_same_time_charge_once() ->
     Ok(())
 }
 
+/// The process dies between the handler's commit and the call.
+#[tokio::test]
+async fn payment_that_was_handed_over_and_lost_is_called_for_after_its_lease() -> anyhow::Result<()> {
+    let lease = Duration::from_secs(2);
+    let billing = Billing::start_with(lease).await?;
+    let (first, lost) = billing.lose_a_payment().await?;
+    // In one group with its cancellation it is void, because the provider was never called.
+    let void = Uuid::now_v7();
+    billing.handler.apply(&[created(void, Uuid::new_v4()), cancelled(void)]).await?;
+    billing.start_worker_of(&ProviderCalls::new(4, lease), billing.http_provider()?);
+    for (order, state, charges) in [(first, "captured", 1), (lost, "captured", 1), (void, "void", 0)] {
+        billing.until(order, state).await?;
+        assert_eq!(billing.outcome(order).await?.1, charges, "{state}");
+    }
+    Ok(())
+}
+
+/// Otherwise each place that gets free would go to the newest payment.
+#[tokio::test]
+async fn refunds_are_called_for_while_new_payments_keep_coming() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    let (first, _) = billing.lose_a_payment().await?;
+    billing.handler.apply(&[cancelled(first)]).await?;
+    let later = Uuid::now_v7();
+    billing.handler.apply(&[created(later, Uuid::new_v4())]).await?;
+    assert_eq!(billing.attempts(later).await?, 0, "it takes a place before the refund");
+    billing.start_worker(billing.http_provider()?);
+    billing.until(first, "refunded").await?;
+    billing.until(later, "captured").await
+}
+
+#[tokio::test]
+async fn order_that_arrives_after_its_cancellation_is_not_charged() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    let order = Uuid::now_v7();
+    billing.handler.apply(&[cancelled(order)]).await?;
+    billing.lose_a_payment().await?;
+    billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
+    billing.start_worker(billing.http_provider()?);
+    let next = Uuid::now_v7();
+    billing.handler.apply(&[created(next, Uuid::new_v4())]).await?;
+    billing.until(next, "captured").await?;
+    assert_eq!(billing.outcome(order).await?, (vec![], 0, 0));
+    Ok(())
+}
+
+/// There is no place for the calls, so the provider is never called for them.
+#[tokio::test]
+async fn cancelled_backlog_is_void_and_not_charged() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    let gate = Arc::new(Semaphore::new(0));
+    let provider = HeldProvider::new(billing.http_provider()?, &gate);
+    billing.start_worker(provider.clone());
+    let orders: Vec<_> = (0..50).map(|_| Uuid::now_v7()).collect();
+    let groups: Vec<_> = orders
+        .chunks(5)
+        .map(|group| group.iter().map(|order| created(*order, Uuid::new_v4())).collect::<Vec<_>>())
+        .collect();
+    for group in groups {
+        billing.handler.apply(&group).await?;
+    }
+    eventually("all places to be taken", DEADLINE, async || {
+        Ok((provider.begun.load(Ordering::SeqCst) == 4).then_some(()))
+    })
+    .await?;
+    billing.handler.apply(&orders.iter().map(|order| cancelled(*order)).collect::<Vec<_>>()).await?;
+    let void: i64 = sqlx::query_scalar("select count(*) from payments where state = 'void' and attempts = 0")
+        .fetch_one(&billing.pool)
+        .await?;
+    assert_eq!(void, 46);
+    gate.close();
+    eventually("the four charges to be refunded", DEADLINE, async || {
+        let refunded: i64 = sqlx::query_scalar("select count(*) from payments where state = 'refunded'")
+            .fetch_one(&billing.pool)
+            .await?;
+        Ok((refunded == 4).then_some(()))
+    })
+    .await?;
+    let charges: i64 =
+        sqlx::query_scalar("select count(*) from charges").fetch_one(&billing.provider_pool).await?;
+    assert_eq!(charges, 4);
+    Ok(())
+}
+
 /// Two answers cannot be written, because their events exist already: something that no code does, and no retry mends.
 #[tokio::test]
 async fn answers_that_cannot_be_written_keep_no_others_from_being_written() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
     let gate = Arc::new(Semaphore::new(0));
     let provider = HeldProvider::new(billing.http_provider()?, &gate);
-    billing.start_worker(provider.clone(), LONG_LEASE);
+    billing.start_worker(provider.clone());
     let orders: Vec<_> = (0..4).map(|_| Uuid::now_v7()).collect();
     let group: Vec<_> = orders.iter().map(|order| created(*order, Uuid::new_v4())).collect();
     billing.handler.apply(&group).await?;
@@ -375,7 +480,7 @@ async fn answers_that_cannot_be_written_keep_no_others_from_being_written() -> a
 async fn errors_are_retried_and_a_decline_is_final() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
     billing.put_faults(json!([{ "fault": "error-after", "times": 2 }])).await?;
-    billing.start_worker(billing.http_provider()?, LONG_LEASE);
+    billing.start_worker(billing.http_provider()?);
     let (order, declined) = (Uuid::now_v7(), Uuid::now_v7());
     let without_money = format!("{DECLINED_CUSTOMERS}{}", &Uuid::new_v4().to_string()[8..]).parse()?;
     billing.handler.apply(&[created(order, Uuid::new_v4()), created(declined, without_money)]).await?;
