@@ -7,27 +7,33 @@ use sqlx::PgConnection;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{DatabaseUrl, Pool, PoolKind, pool::is_read_only};
+use crate::{DatabaseUrl, Pool, PoolKind};
 
-/// How often the database is asked, and how long it may take to answer: what health shows is at most four seconds old.
+/// How often the database is probed, and how long it may take to answer: what health shows is at most four seconds old.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// One is enough while the database answers. A probe without an answer keeps its connection for some seconds.
 const CONNECTIONS: u32 = 4;
 
-/// Whether a commit of this login has waited for a synchronous standby for more than three seconds. Reads are answered all the
-/// while, and every write hangs.
-async fn commits_hang(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar(
-        "select exists (
+/// Why the server cannot be used although it answers, and whether another one may have taken over: the next probe is to reach
+/// that one. While a commit of this login waits for a synchronous standby, here for more than three seconds, reads are answered
+/// and every write hangs.
+async fn obstacle(connection: &mut PgConnection) -> Result<Option<(&'static str, bool)>, sqlx::Error> {
+    let (read_only, commits_hang) = sqlx::query_as(
+        "select current_setting('transaction_read_only') = 'on', exists (
              select from pg_stat_activity
              where usename = current_user and wait_event = 'SyncRep'
                and state_change < clock_timestamp() - interval '3 seconds'
          )",
     )
     .fetch_one(connection)
-    .await
+    .await?;
+    Ok(match (read_only, commits_hang) {
+        (true, _) => Some(("it is read-only", true)),
+        (false, true) => Some(("commits wait for a synchronous standby that does not answer", false)),
+        (false, false) => None,
+    })
 }
 
 /// Whether the database answers, and accepts writes. Cheap to clone; all clones show the same.
@@ -56,7 +62,7 @@ impl DatabaseHealth {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), now)
     }
 
-    /// Asks the database every two seconds, until `stop`, and logs each change once. On its own connection: with others', a
+    /// Probes the database every two seconds, until `stop`, and logs each change once. On its own connection: with others', a
     /// rush of requests or an operator's long lists would look like a lost database.
     pub async fn watch(self, url: DatabaseUrl, stop: CancellationToken) {
         let pool = Pool::new(&url, "health", CONNECTIONS, PoolKind::Statements);
@@ -64,16 +70,11 @@ impl DatabaseHealth {
             loop {
                 let asking = async {
                     let mut session = pool.acquire().await?;
-                    let obstacle = if is_read_only(&mut session).await? {
-                        // The next probe is to reach the server that took over, if there is one.
-                        return Ok(Some("it is read-only"));
-                    } else if commits_hang(&mut session).await? {
-                        Some("commits wait for a synchronous standby that does not answer")
-                    } else {
-                        None
-                    };
-                    session.finish();
-                    Ok::<_, sqlx::Error>(obstacle)
+                    let obstacle = obstacle(&mut session).await?;
+                    if !obstacle.is_some_and(|(_, is_replaced)| is_replaced) {
+                        session.finish();
+                    }
+                    Ok::<_, sqlx::Error>(obstacle.map(|(reason, _)| reason))
                 };
                 let now = match timeout(PROBE_DEADLINE, asking).await {
                     Ok(Ok(None)) => Ok(()),
