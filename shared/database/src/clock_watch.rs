@@ -1,3 +1,5 @@
+//! Optional. Without it: a database clock that jumps a month ahead for a minute has everything erased as old.
+
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};

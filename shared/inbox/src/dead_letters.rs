@@ -1,3 +1,5 @@
+//! Optional. Without it: an operator lists, replays and discards dead letters with SQL.
+//!
 //! Dead letters: messages that this service could not apply.
 
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Optional. Without it: `/metrics` does not show what is pending.
+
 use std::time::Duration;
 
 use database::Pool;

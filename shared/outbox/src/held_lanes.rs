@@ -1,3 +1,5 @@
+//! Optional. Without it: no gauge shows which events wait for a relay that is stuck.
+
 use std::collections::HashSet;
 
 use messaging::LANES;

@@ -1,3 +1,5 @@
+//! Optional. Without it: an operator replays and discards with SQL.
+//!
 //! Events of the outbox: those that are parked, and published ones that are to be published again.
 //!
 //! After a change the caller wakes the relays.

@@ -1,3 +1,27 @@
+//! The relay: publishes the committed events of an outbox, each at least once, and those of an aggregate in their order.
+//!
+//! A step is one short transaction, in two messages to the database ([`Relay::step`]):
+//!
+//! ```text
+//! ready     the broker answers; otherwise nothing is claimed
+//! claim     begin; lock lanes that no relay holds; read their claimable events
+//! publish   in waves of one event per aggregate; wait for the confirms of each wave
+//! refused   record what the broker refused: when to try again, or that it is parked      (rare)
+//! mark      record what was confirmed; commit: the lanes are free again
+//! ```
+//!
+//! *Publish, then mark*: a crash in between publishes again, and consumers drop the copy. The other way round a crash would
+//! lose the event. *The lock outlives the publishing*: until the commit no other relay publishes events of these lanes. A
+//! frozen process is cut off by the database after 30 s; the confirm deadline is shorter.
+//!
+//! What does not work (`lab/sabotage`, `lab/variants` and `docs/variants.md` show it):
+//!
+//! - Reading on from where the last step stopped (`seq > last`): a row that commits late is skipped for good.
+//! - `skip locked` on event rows: one relay holds an order's first event, and another publishes its second.
+//! - Lock and read in one statement: what the last holder has marked still looks pending (`1003_outbox_claim.sql`).
+//! - A lease in a column instead of a lock: it can end while its relay is frozen between a confirm and the next message.
+//! - Deleting instead of marking: nothing can be published again, and nothing shows what was.
+
 use std::{
     collections::HashSet,
     time::{Duration, SystemTime},
@@ -25,8 +49,8 @@ pub struct RelayOptions {
     /// The most events that one step publishes, 1 to 10,000. Confirms are pipelined within a step: from 100 on a quorum
     /// queue gives most of its throughput, and past 1,000 only memory and the duplicates after a crash grow.
     pub batch: u16,
-    /// The longest sleep when nothing wakes the relay. This is the safety net: if every wake-up is lost, events are
-    /// published this much later, and nothing else changes.
+    /// The longest sleep when nothing wakes a relay of this process: they take turns. This is the safety net: if every
+    /// wake-up is lost, events are published this much later, and nothing else changes.
     pub poll: Duration,
     /// The most lanes that one step locks, 1 to 16. Fewer leave more for other relays.
     pub lanes: u8,
@@ -98,12 +122,8 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         Self { store, publisher, options, marks_failed: false }
     }
 
-    /// One short transaction: claim events and lock their lanes, publish them, mark what was confirmed, commit.
-    ///
-    /// The order matters. *Publish, then mark*: a crash in between publishes again and consumers drop the duplicate; the
-    /// other way round a crash would lose the event. *The lock outlives the publishing*: while this transaction is open,
-    /// no other relay publishes events of these aggregates. A frozen process is cut off by the database after a while;
-    /// the confirm deadline is shorter than that.
+    /// One short transaction: claim events and lock their lanes, publish them, mark what was confirmed, commit. The head of
+    /// this file says why in this order.
     ///
     /// # Errors
     /// When the database fails. Nothing is lost: events that were published but not marked are published again.
@@ -155,7 +175,9 @@ impl<P: Publisher, S: Store> Relay<P, S> {
             let step = self.step().await;
             let took = began.elapsed();
             log_change(&mut database_answers, &step);
-            let wait = match step {
+            // While others hold what is claimable this relay looks again by itself; else one relay of the process polls.
+            let mut busy = None;
+            match step {
                 Ok(Step::BrokerUnavailable | Step::NoneConfirmed) | Err(_) => {
                     // Wake-ups do not end this wait: each new order would otherwise be one more attempt to connect.
                     stop.run_until_cancelled(sleep(retry.next_wait())).await;
@@ -163,9 +185,8 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                 }
                 Ok(Step::Busy) => {
                     retry.reset();
-                    let wait = busy_pause;
+                    busy = Some(busy_pause);
                     busy_pause = (busy_pause * 2).min(LONGEST_BUSY_PAUSE);
-                    wait
                 }
                 Ok(Step::Published(_) | Step::Refused) => {
                     retry.reset();
@@ -177,14 +198,13 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                 Ok(Step::PublishedAll(_) | Step::Idle) => {
                     retry.reset();
                     busy_pause = FIRST_BUSY_PAUSE;
-                    self.options.poll.min(self.options.full_scan)
                 }
-            };
+            }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = wake.woken(took) => {}
-                () = sleep(wait) => {}
+                () = wake.woken(took, self.options.poll.min(self.options.full_scan)) => {}
+                () = sleep(busy.unwrap_or_default()), if busy.is_some() => {}
             }
         }
     }

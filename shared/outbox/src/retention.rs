@@ -1,3 +1,5 @@
+//! Optional. Without it: published events stay, and the table grows.
+
 use std::time::Duration;
 
 use database::{Erase, Pool, Retention, Window};

@@ -1,3 +1,5 @@
+//! Optional. Without it: each scan walks over the entries of all events that were published since the last vacuum.
+//!
 //! From which `seq` on a relay scans each lane. `docs/scan-watermark.md` explains why this exists and what it may not do.
 //!
 //! In short: the index entry of a published row stays until vacuum removes it, and vacuum waits for the oldest

@@ -1,4 +1,5 @@
-//! Wake-ups change how soon an event is published, never whether. If all of them are lost, the poll finds the event.
+//! Optional. Without it: each relay polls, and an event waits for up to a second. Wake-ups change how soon an event is
+//! published, never whether: if all of them are lost, the poll finds it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +25,8 @@ pub struct Wake(Arc<Signals>);
 struct Signals {
     /// Wakes one relay.
     committed: Notify,
-    /// One relay at a time waits for `committed`, and the others wait for this: the limit is one for all of them.
+    /// One relay of this process at a time waits for `committed` or for the poll, and the others wait for this: the limit is
+    /// one for all of them, and so is the poll.
     limiter: Mutex<RoundLimiter>,
 }
 
@@ -38,13 +40,14 @@ impl Wake {
         self.0.committed.notify_one();
     }
 
-    /// Waits for a wake-up. One that came while no relay was waiting is kept, so a busy relay misses none. `last_step` is
-    /// how long the caller's last step took.
-    pub(crate) async fn woken(&self, last_step: Duration) {
+    /// Waits for a wake-up, or for as long as `poll`. A wake-up that came while no relay was waiting is kept, so a busy relay
+    /// misses none. `last_step` is how long the caller's last step took.
+    pub(crate) async fn woken(&self, last_step: Duration, poll: Duration) {
         let mut limiter = self.0.limiter.lock().await;
         // First the pause, then the wake-up: what is committed during the pause needs no step of its own.
         limiter.wait(last_step).await;
-        self.0.committed.notified().await;
+        // A time-out is the poll.
+        let _ = timeout(poll, self.0.committed.notified()).await;
     }
 }
 

@@ -1,3 +1,5 @@
+//! Optional. Without it: clients that only hold connections keep others out, and the health check too.
+//!
 //! Bounds the connections of a listener, and how long a client may leave an answer unread.
 
 use std::{

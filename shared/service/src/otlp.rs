@@ -1,3 +1,5 @@
+//! Optional. Without it: there are logs and metrics, and no traces.
+//!
 //! Sends a process's spans to a trace store over OTLP (HTTP with protocol buffers).
 //!
 //! Tracing must never cost an order. So nothing waits for the trace store: spans go into a queue of bounded length, one task
