@@ -33,16 +33,13 @@ enum State {
     Disconnected(String),
     /// The connection is open, and something else keeps the user from its work.
     Impeded(String),
-    Working(Progress),
-}
-
-/// The progress of a consumer on its connection.
-#[derive(Default)]
-struct Progress {
-    /// When it last checked its queue, if it was empty then.
-    found_empty: Option<Instant>,
-    /// When it began with the group that it works on.
-    working_since: Option<Instant>,
+    /// The rest is the progress of a consumer on its connection.
+    Working {
+        /// When it last checked its queue, if it was empty then.
+        found_empty: Option<Instant>,
+        /// When it began with the group that it works on.
+        since: Option<Instant>,
+    },
 }
 
 impl ConnectionStatus {
@@ -64,10 +61,10 @@ impl ConnectionStatus {
     pub fn state(&self) -> Result<(), String> {
         match &self.users()[self.user] {
             State::Disconnected(reason) | State::Impeded(reason) => Err(reason.clone()),
-            State::Working(Progress { working_since: Some(at), .. }) if at.elapsed() > STALL_LIMIT => {
+            State::Working { since: Some(at), .. } if at.elapsed() > STALL_LIMIT => {
                 Err(format!("no progress: one group of messages has taken {} s", at.elapsed().as_secs()))
             }
-            State::Working(_) => Ok(()),
+            State::Working { .. } => Ok(()),
         }
     }
 
@@ -75,30 +72,28 @@ impl ConnectionStatus {
     /// check is at most ten seconds ago. What it held at that moment may not be applied yet. Never of a consumer that has
     /// received nothing on this connection: another client may be the active one.
     pub fn caught_up(&self) -> bool {
-        match &self.users()[self.user] {
-            State::Working(progress) => progress.found_empty.is_some_and(|at| at.elapsed() < EMPTY_VALID_FOR),
-            _ => false,
-        }
+        let State::Working { found_empty: Some(at), .. } = self.users()[self.user] else { return false };
+        at.elapsed() < EMPTY_VALID_FOR
     }
 
     /// Records how many messages waited in the consumer's queue at a check; `None` if that is unknown.
     pub(crate) fn set_waiting(&self, messages: Option<u32>) {
-        if let State::Working(progress) = &mut self.users()[self.user] {
-            progress.found_empty = (messages == Some(0)).then(Instant::now);
+        if let State::Working { found_empty, .. } = &mut self.users()[self.user] {
+            *found_empty = (messages == Some(0)).then(Instant::now);
         }
     }
 
     /// Records that a group is being worked on, or that it is done.
     pub(crate) fn set_working(&self, working: bool) {
-        if let State::Working(progress) = &mut self.users()[self.user] {
-            progress.working_since = working.then(Instant::now);
+        if let State::Working { since, .. } = &mut self.users()[self.user] {
+            *since = working.then(Instant::now);
         }
     }
 
     /// The connection is open, and nothing is in the way.
     pub(crate) fn working(&self) {
-        if !matches!(self.users()[self.user], State::Working(_)) {
-            self.set(State::Working(Progress::default()));
+        if !matches!(self.users()[self.user], State::Working { .. }) {
+            self.set(State::Working { found_empty: None, since: None });
         }
     }
 
@@ -118,8 +113,10 @@ impl ConnectionStatus {
         let connected = users.iter().all(|state| !matches!(state, State::Disconnected(_)));
         metrics::gauge!("broker_connected", "role" => role).set(if connected { 1.0 } else { 0.0 });
         match (&last, &users[self.user]) {
-            (State::Disconnected(_), State::Working(_)) => tracing::info!(role, "connected to the broker"),
-            (_, State::Working(_)) => tracing::info!(role, "the broker can be used again"),
+            (State::Disconnected(_), State::Working { .. }) => {
+                tracing::info!(role, "connected to the broker");
+            }
+            (_, State::Working { .. }) => tracing::info!(role, "the broker can be used again"),
             (State::Disconnected(last), State::Disconnected(reason))
             | (State::Impeded(last), State::Impeded(reason)) => {
                 if last != reason {

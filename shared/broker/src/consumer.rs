@@ -1,47 +1,39 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
-use lapin::Channel;
+use lapin::{
+    Channel, Connection,
+    message::Delivery,
+    options::{BasicAckOptions, BasicRejectOptions},
+    types::{AMQPValue, ShortString},
+};
 use messaging::{
-    Backoff, DeadLetterStore, Handler, RoundLimiter,
-    settle::{AVAILABILITY_INTERVAL, Availability, Interruption, Pace, Settling},
+    Backoff, BrokerUnavailable, DeadLetter, DeadLetterStore, Handler, Incoming, RoundLimiter,
+    settle::{AVAILABILITY_INTERVAL, Availability, DeliveryChannel, Interruption, Pace, Settling},
 };
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{Role, close, message_count, subscribe},
-    delivery_channel::AmqpDeliveryChannel,
-    topology::{self, Queue},
+    connect::{MAX_SILENCE, Role, close, message_count, subscribe},
+    dead_letters,
+    error::request,
+    topology,
 };
 
-/// How many messages a consumer holds at a time.
-#[derive(Debug, Clone)]
-pub struct ConsumerOptions {
-    /// How many unacknowledged messages the broker may deliver, 1 to 10,000. A round trip per message costs nine tenths
-    /// of the throughput; an unlimited number would be buffered here without bound.
-    ///
-    /// The same for every instance of a consumer: see [`Consumer`].
-    pub prefetch: u16,
-    /// The most messages that are applied in one transaction.
-    pub group: usize,
-}
+/// How many unacknowledged messages the broker may deliver to a consumer. A round trip per message costs nine tenths of the
+/// throughput; an unlimited number would be buffered here without bound.
+const PREFETCH: u16 = 500;
 
-impl Default for ConsumerOptions {
-    fn default() -> Self {
-        Self { prefetch: 500, group: 250 }
-    }
-}
+/// The most messages that are applied in one transaction.
+const LARGEST_GROUP: usize = 250;
 
 /// How often the queue is checked under load: for the number of messages that wait, and, for an external consumer, to
 /// restore a lost binding.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// After this much silence the queue is checked as well: an empty queue and a dead broker look the same.
-const MAX_SILENCE: Duration = Duration::from_secs(2);
-
-/// A group takes no further message when its bodies are this large together. Each is held several times while it is applied.
+/// A group takes no further message when its bodies are this large together: each is held as bytes and as an event.
 const MAX_GROUP_BYTES: usize = 8 * 1024 * 1024;
 
 /// A connection that lasted for less than this is followed by a longer pause than the one before. Each connection counts as one
@@ -59,20 +51,21 @@ const LASTING: Duration = Duration::from_secs(10);
 pub struct Consumer {
     endpoint: Endpoint,
     queue: &'static str,
-    options: ConsumerOptions,
+    prefetch: u16,
     status: ConnectionStatus,
     available: Availability,
 }
 
 impl Consumer {
     /// A consumer of `queue`, not connected yet.
-    pub fn new(
-        endpoint: Endpoint,
-        queue: &'static str,
-        options: ConsumerOptions,
-        status: ConnectionStatus,
-    ) -> Self {
-        Self { endpoint, queue, options, status, available: Arc::new(|| Ok(())) }
+    pub fn new(endpoint: Endpoint, queue: &'static str, status: ConnectionStatus) -> Self {
+        Self { endpoint, queue, prefetch: PREFETCH, status, available: Arc::new(|| Ok(())) }
+    }
+
+    /// With another prefetch, 1 to 10,000: the same for every instance.
+    #[must_use]
+    pub fn prefetch(self, prefetch: u16) -> Self {
+        Self { prefetch, ..self }
     }
 
     /// Takes no messages while `available` says that the handler cannot work: they would be held back from an instance
@@ -92,20 +85,7 @@ impl Consumer {
                 stop.run_until_cancelled(sleep(AVAILABILITY_INTERVAL)).await;
                 continue;
             }
-            let ended = match self.open(&handler, &letters, &stop).await {
-                Ok(mut session) => {
-                    let connected = Instant::now();
-                    self.status.working();
-                    let ended = session.consume(self.options.group).await;
-                    session.close().await;
-                    if connected.elapsed() > LASTING {
-                        backoff.reset();
-                    }
-                    ended
-                }
-                Err(error) => Err(error),
-            };
-            if let Err(error) = ended {
+            if let Err(error) = self.session(&handler, &letters, &stop, &mut backoff).await {
                 self.status.disconnected(&error.to_string());
                 metrics::gauge!("broker_queue_ready", "queue" => self.queue).set(f64::NAN);
                 metrics::gauge!("broker_consumer_active", "queue" => self.queue).set(0.0);
@@ -114,35 +94,47 @@ impl Consumer {
         }
     }
 
-    async fn open<'run, H: Handler, L: DeadLetterStore>(
-        &'run self,
-        handler: &'run H,
-        letters: &'run L,
-        stop: &'run CancellationToken,
-    ) -> Result<Session<'run, H, L>, Error> {
-        let (connection, channel) = self.endpoint.open(Role::Consumer).await?;
-        let deliveries = match subscribe(&channel, self.queue, self.options.prefetch).await {
-            Ok(deliveries) => deliveries,
-            Err(error) => {
-                // A broker that was frozen may carry out the request when it continues. On a connection that stays open
-                // it would then have an active consumer that no one reads.
-                close(connection).await;
-                return Err(error);
+    /// Connects, subscribes, and consumes until the stop, or until anything fails. Unacknowledged messages are delivered again.
+    ///
+    /// Closes the connection without `basic.cancel` before it. With one, the broker makes the next consumer the active one
+    /// while messages prefetched here are still unacknowledged: that consumer receives later messages first, and these after
+    /// them. When a connection closes, both happen in one step. (Found by the soak: one order in 24,000.) It is closed after a
+    /// failure too: a broker that was frozen may carry out the request to subscribe when it continues. On a connection that
+    /// stays open it would then have an active consumer that no one reads.
+    async fn session(
+        &self,
+        handler: &impl Handler,
+        letters: &impl DeadLetterStore,
+        stop: &CancellationToken,
+        backoff: &mut Backoff,
+    ) -> Result<(), Error> {
+        let (connection, channel) = self.endpoint.open(Role::CONSUMER).await?;
+        let ended = match subscribe(&channel, self.queue, self.prefetch).await {
+            Ok(deliveries) => {
+                self.status.working();
+                let (connected, queue) = (Instant::now(), self.queue);
+                let mut session = Session {
+                    consumer: self,
+                    channel: AmqpDeliveryChannel {
+                        connection: &connection,
+                        channel,
+                        queue,
+                        is_cancelled: false,
+                    },
+                    deliveries,
+                    checked: connected,
+                    is_active: false,
+                };
+                let ended = session.consume(handler, letters, stop).await;
+                if connected.elapsed() > LASTING {
+                    backoff.reset();
+                }
+                ended
             }
+            Err(error) => Err(error),
         };
-        Ok(Session {
-            channel: AmqpDeliveryChannel { connection, channel, queue: self.queue, is_cancelled: false },
-            deliveries,
-            queue: self.queue,
-            own_queue: self.endpoint.own_queue(self.queue),
-            status: self.status.clone(),
-            checked: Instant::now(),
-            is_active: false,
-            handler,
-            letters,
-            available: &self.available,
-            stop,
-        })
+        close(connection).await;
+        ended
     }
 }
 
@@ -159,108 +151,163 @@ fn show(queue: &'static str, messages: Option<u32>) {
     metrics::gauge!("broker_queue_ready", "queue" => queue).set(messages.map_or(f64::NAN, f64::from));
 }
 
-/// One connection of a consumer. Any error ends it; unacknowledged messages are delivered again.
-struct Session<'run, H, L> {
-    channel: AmqpDeliveryChannel,
+/// One connection of a consumer.
+struct Session<'run> {
+    consumer: &'run Consumer,
+    channel: AmqpDeliveryChannel<'run>,
     deliveries: lapin::Consumer,
-    queue: &'static str,
-    own_queue: Option<Queue>,
-    status: ConnectionStatus,
     /// When the queue was last checked.
     checked: Instant,
     /// Whether anything was delivered on this connection. The active consumer of a queue stays it until it is lost.
     is_active: bool,
-    handler: &'run H,
-    letters: &'run L,
-    available: &'run Availability,
-    stop: &'run CancellationToken,
 }
 
-impl<H: Handler, L: DeadLetterStore> Session<'_, H, L> {
-    /// Checks that the queue exists and how much waits in it, and restores an external consumer's bindings.
-    async fn check_queue(&mut self) -> Result<(), Error> {
-        let messages = message_count(&self.channel.channel, self.queue).await?;
-        show(self.queue, messages);
-        // What another client holds does not wait, and does not reach this one.
-        self.status.set_waiting(messages.filter(|_| self.is_active));
-        let active = if self.is_active { 1.0 } else { 0.0 };
-        metrics::gauge!("broker_consumer_active", "queue" => self.queue).set(active);
-        if let Some(own) = self.own_queue {
-            topology::bind_queue(&self.channel.channel, own).await?;
-        }
-        self.checked = Instant::now();
-        Ok(())
-    }
-
-    /// Consumes until the stop, or until the connection fails.
-    async fn consume(&mut self, largest_group: usize) -> Result<(), Error> {
-        let mut limit = largest_group;
+impl Session<'_> {
+    async fn consume(
+        &mut self,
+        handler: &impl Handler,
+        letters: &impl DeadLetterStore,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        let Consumer { queue, status, available, .. } = self.consumer;
+        let mut limit = LARGEST_GROUP;
         let mut limiter = RoundLimiter::new();
-        loop {
-            if self.checked.elapsed() > CHECK_INTERVAL {
-                self.check_queue().await?;
-            }
-            let next = self.stop.run_until_cancelled(timeout(MAX_SILENCE, self.deliveries.next())).await;
-            let first = match next {
-                None => return Ok(()),
-                Some(Ok(Some(delivery))) => delivery?,
-                Some(Ok(None)) => return Err(Error::Cancelled),
-                Some(Err(_)) => {
-                    self.check_queue().await?;
-                    continue;
-                }
-            };
-            // Everything that has arrived joins the group; nothing is waited for. Under load groups are large and cheap
-            // per message; when calm, each message is applied at once.
-            self.is_active = true;
-            let (mut bytes, mut group) = (first.data.len(), vec![first]);
-            while group.len() < limit && bytes < MAX_GROUP_BYTES {
-                match self.deliveries.next().now_or_never() {
-                    Some(Some(delivery)) => {
-                        let delivery = delivery?;
-                        bytes += delivery.data.len();
-                        group.push(delivery);
-                    }
-                    // lapin announces the end of a subscription once: a later read would wait forever, on a healthy connection.
-                    Some(None) => {
-                        self.channel.is_cancelled = true;
-                        break;
-                    }
-                    None => break,
-                }
-            }
-            let (size, began) = (group.len(), Instant::now());
-            self.status.set_working(true);
-            let shown = show_waiting(self.channel.channel.clone(), self.queue);
-            let mut settling = Settling {
-                channel: &mut self.channel,
-                handler: self.handler,
-                letters: self.letters,
-                available: self.available,
-                queue: self.queue,
-                stop: self.stop,
-            };
+        while let Some(group) = self.receive(limit, stop).await? {
+            let began = Instant::now();
+            status.set_working(true);
+            let shown = show_waiting(self.channel.channel.clone(), queue);
+            let channel = &mut self.channel;
+            let mut settling = Settling { channel, handler, letters, available, queue, stop };
             let settled = tokio::select! {
                 settled = settling.settle(&group) => settled,
                 never = shown => match never {},
             };
-            self.status.set_working(false);
+            status.set_working(false);
             // A database that is too slow for a large group is as slow for the next one.
             limit = match settled? {
-                Pace::TooSlow => (size / 2).max(1),
-                Pace::Normal => (limit * 2).min(largest_group),
+                Pace::TooSlow => (group.len() / 2).max(1),
+                Pace::Normal => (limit * 2).min(LARGEST_GROUP),
             };
             if self.channel.is_cancelled {
                 return Err(Error::Cancelled);
             }
             limiter.wait(began.elapsed()).await;
         }
+        Ok(())
     }
 
-    /// Closes the connection, without `basic.cancel` before it. With one, the broker makes the next consumer the active
-    /// one while messages prefetched here are still unacknowledged: that consumer receives later messages first, and
-    /// these after them. When a connection closes, both happen in one step. (Found by the soak: one order in 24,000.)
-    async fn close(self) {
-        close(self.channel.connection).await;
+    /// Waits for a delivery, and takes all others that have arrived, up to `limit`. `None`: the stop came.
+    ///
+    /// Nothing is waited for once there is one: under load groups are large and cheap per message; when calm, each message is
+    /// applied at once.
+    async fn receive(
+        &mut self,
+        limit: usize,
+        stop: &CancellationToken,
+    ) -> Result<Option<Vec<Delivery>>, Error> {
+        let first = loop {
+            if self.checked.elapsed() > CHECK_INTERVAL {
+                self.check_queue().await?;
+            }
+            match stop.run_until_cancelled(timeout(MAX_SILENCE, self.deliveries.next())).await {
+                None => return Ok(None),
+                Some(Ok(Some(delivery))) => break delivery?,
+                Some(Ok(None)) => return Err(Error::Cancelled),
+                Some(Err(_)) => self.check_queue().await?,
+            }
+        };
+        self.is_active = true;
+        let (mut bytes, mut group) = (first.data.len(), vec![first]);
+        while group.len() < limit && bytes < MAX_GROUP_BYTES {
+            match self.deliveries.next().now_or_never() {
+                Some(Some(delivery)) => {
+                    let delivery = delivery?;
+                    bytes += delivery.data.len();
+                    group.push(delivery);
+                }
+                // lapin announces the end of a subscription once: a later read would wait forever, on a healthy connection.
+                Some(None) => {
+                    self.channel.is_cancelled = true;
+                    break;
+                }
+                None => break,
+            }
+        }
+        Ok(Some(group))
     }
+
+    /// Checks that the queue exists and how much waits in it, and restores an external consumer's bindings.
+    async fn check_queue(&mut self) -> Result<(), Error> {
+        let Consumer { endpoint, queue, status, .. } = self.consumer;
+        let messages = message_count(&self.channel.channel, queue).await?;
+        show(queue, messages);
+        // What another client holds does not wait, and does not reach this one.
+        status.set_waiting(messages.filter(|_| self.is_active));
+        let active = if self.is_active { 1.0 } else { 0.0 };
+        metrics::gauge!("broker_consumer_active", "queue" => *queue).set(active);
+        if let Some(own) = endpoint.own_queue.filter(|own| own.name == *queue) {
+            topology::bind_queue(&self.channel.channel, own).await?;
+        }
+        self.checked = Instant::now();
+        Ok(())
+    }
+}
+
+/// A consuming channel.
+struct AmqpDeliveryChannel<'run> {
+    connection: &'run Connection,
+    channel: Channel,
+    queue: &'static str,
+    /// Whether the broker has ended the subscription. What was received before can still be acknowledged.
+    is_cancelled: bool,
+}
+
+impl DeliveryChannel for AmqpDeliveryChannel<'_> {
+    type Delivery = Delivery;
+
+    fn incoming<'a>(&self, delivery: &'a Delivery) -> Incoming<'a> {
+        Incoming {
+            message_id: delivery.properties.message_id().as_ref().map(ShortString::as_str),
+            traceparent: match header(delivery, "traceparent") {
+                Some(AMQPValue::LongString(text)) => str::from_utf8(text.as_bytes()).ok(),
+                // Absent or of another type: the event starts a new trace.
+                _ => None,
+            },
+            body: &delivery.data,
+            earlier_deliveries: earlier_deliveries(delivery),
+        }
+    }
+
+    fn dead_letter(&self, delivery: &Delivery, reason: &str, detail: &str) -> DeadLetter {
+        dead_letters::from_consumer(self.queue, delivery, reason, detail)
+    }
+
+    async fn acknowledge(&mut self, delivery: &Delivery, multiple: bool) -> Result<(), BrokerUnavailable> {
+        let options = BasicAckOptions { multiple };
+        Ok(request("basic.ack", self.channel.basic_ack(delivery.delivery_tag, options)).await?)
+    }
+
+    async fn reject(&mut self, delivery: &Delivery) -> Result<(), BrokerUnavailable> {
+        let reject = self.channel.basic_reject(delivery.delivery_tag, BasicRejectOptions { requeue: false });
+        Ok(request("basic.reject", reject).await?)
+    }
+
+    fn is_open(&self) -> bool {
+        // RabbitMQ can close the channel alone, such as when a delivery is not answered within its consumer time-out.
+        self.connection.status().connected() && self.channel.status().connected() && !self.is_cancelled
+    }
+}
+
+/// How often the broker has delivered this message before without an answer. Quorum queues count it in a header, from
+/// the second delivery on.
+fn earlier_deliveries(delivery: &Delivery) -> u32 {
+    match header(delivery, "x-delivery-count") {
+        Some(AMQPValue::LongLongInt(count)) => u32::try_from(*count).unwrap_or(0),
+        Some(AMQPValue::LongInt(count)) => u32::try_from(*count).unwrap_or(0),
+        _ => u32::from(delivery.redelivered),
+    }
+}
+
+fn header<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a AMQPValue> {
+    delivery.properties.headers().as_ref()?.inner().get(name)
 }

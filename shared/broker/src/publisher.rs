@@ -1,8 +1,12 @@
+//! Publishing: all messages of a batch at once, then all confirms, and only then what became of each.
+
 use std::{
     pin::pin,
-    time::{Duration, SystemTime},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use events::spans::{Kind, Span};
+use events::{TraceContext, routing_key};
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, PublisherConfirm,
     message::BasicReturnMessage,
@@ -14,16 +18,13 @@ use messaging::{
     confirms::{self, Confirm},
     crash_points::crash_point,
 };
-use time::OffsetDateTime;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{Role, close},
-    error::{REQUEST_DEADLINE, within},
-    publish_span,
-    replies::Fault,
+    connect::{MAX_SILENCE, Role, close},
+    error::{Fault, request},
     topology::{EVENTS, FOR_EXTERNAL_CONSUMERS},
 };
 
@@ -53,12 +54,12 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 /// attempt of a refused event.
 const REFUSAL_SHOWN: Duration = Duration::from_secs(65);
 
+/// What health says meanwhile.
+const REFUSED: &str = "a queue refuses messages, or does not confirm them";
+
 /// How often the wait for confirms checks for an alarm: the broker announces it in answer to the first publish, and sends
 /// no confirms before it is over.
 const ALARM_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// A connection that has been silent for this long is checked before anything is claimed.
-const MAX_SILENCE: Duration = Duration::from_secs(2);
 
 /// Publishes with confirms over one channel of one connection. One task owns it: two tasks that publish on clones of a
 /// channel get each other's confirms.
@@ -91,40 +92,6 @@ impl ConfirmingPublisher {
     /// after it the outcome of an unanswered message is unknown.
     pub fn new(endpoint: Endpoint, status: ConnectionStatus, confirm_deadline: Duration) -> Self {
         Self { endpoint, status, confirm_deadline, open: None, refused: None }
-    }
-
-    /// Connects, opens a channel and declares the topology, as far as that is due.
-    async fn prepare(&mut self) -> Result<(), Error> {
-        if let Some(open) = &self.open
-            && !open.connection.status().connected()
-        {
-            self.disconnect("the connection was lost").await;
-        }
-        let open = match &mut self.open {
-            Some(open) => open,
-            open => {
-                let connection = self.endpoint.connect(Role::Publisher).await?;
-                let now = Instant::now();
-                let (channel, declared, needs_repair) = (None, None, false);
-                open.insert(Open {
-                    connection,
-                    channel,
-                    last_answer: now,
-                    declared,
-                    needs_repair,
-                    renew_at: now,
-                })
-            }
-        };
-        open.prepare(&self.endpoint).await
-    }
-
-    /// Closes the connection: the outcome of everything in flight on it is unknown now.
-    async fn disconnect(&mut self, reason: &str) {
-        self.status.disconnected(reason);
-        if let Some(open) = self.open.take() {
-            close(open.connection).await;
-        }
     }
 }
 
@@ -161,7 +128,7 @@ impl Publisher for ConfirmingPublisher {
                 [outcome, ..] => outcome,
             };
         }
-        publish_span::record(batch, &outcomes, began);
+        record_spans(batch, &outcomes, began);
         outcomes
     }
 }
@@ -180,7 +147,7 @@ impl ConfirmingPublisher {
         else {
             return (vec![PublishOutcome::Unknown; batch.len()], false);
         };
-        let sent = send_all(&channel, batch, self.endpoint.name(), deadline).await;
+        let sent = send_all(&channel, batch, &self.endpoint.name, deadline).await;
         crash_point("batch-sent");
         let (mut outcomes, refusal) = await_confirms(&open.connection, batch, sent, deadline).await;
         let now = Instant::now();
@@ -189,10 +156,8 @@ impl ConfirmingPublisher {
         if is_nacked {
             self.refused = Some(now);
         }
-        if outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable)) {
-            // On the same connection: events of a type that no queue wants must not slow down the others.
-            open.needs_repair = true;
-        }
+        // On the same connection: events of a type that no queue wants must not slow down the others.
+        open.needs_repair |= outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable));
         if !outcomes.contains(&PublishOutcome::Unknown) {
             if !is_nacked || now < open.renew_at {
                 open.channel = Some(channel);
@@ -216,42 +181,57 @@ impl ConfirmingPublisher {
             outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown).for_each(|it| *it = unconfirmed);
             open.channel = Some(channel);
             self.refused = Some(now);
-            self.status.impeded(UNCONFIRMED);
+            self.status.impeded(REFUSED);
         } else {
             self.disconnect("a publish was not confirmed").await;
         }
         (outcomes, false)
     }
-}
 
-/// What health says while messages are negatively acknowledged, or not at all.
-const REFUSED: &str = "a queue refuses messages, or does not confirm them";
-
-/// What health says when a broker that answers did not confirm.
-const UNCONFIRMED: &str = "a queue does not confirm";
-
-impl Open {
-    async fn prepare(&mut self, endpoint: &Endpoint) -> Result<(), Error> {
+    /// Connects, opens a channel and declares the topology, as far as that is due.
+    async fn prepare(&mut self) -> Result<(), Error> {
+        if self.open.as_ref().is_some_and(|open| !open.connection.status().connected()) {
+            self.disconnect("the connection was lost").await;
+        }
+        let open = match &mut self.open {
+            Some(open) => open,
+            none => none.insert(Open {
+                connection: self.endpoint.connect(Role::PUBLISHER).await?,
+                channel: None,
+                last_answer: Instant::now(),
+                declared: None,
+                needs_repair: false,
+                renew_at: Instant::now(),
+            }),
+        };
         // The broker answers nothing during an alarm.
-        if self.connection.status().blocked() {
+        if open.connection.status().blocked() {
             return Err(Error::Blocked);
         }
-        let channel = match self.channel.take().filter(|channel| channel.status().connected()) {
+        let channel = match open.channel.take().filter(|channel| channel.status().connected()) {
             Some(channel) => channel,
             None => {
-                self.renew_at = Instant::now() + RENEW_INTERVAL;
-                confirm_channel(&self.connection).await?
+                open.renew_at = Instant::now() + RENEW_INTERVAL;
+                confirm_channel(&open.connection).await?
             }
         };
-        let interval = if self.needs_repair { REPAIR_INTERVAL } else { DECLARE_INTERVAL };
-        let is_due = self.declared.is_none_or(|at| at.elapsed() > interval);
-        if is_due || self.last_answer.elapsed() > MAX_SILENCE {
-            endpoint.declare(&channel).await?;
-            self.last_answer = Instant::now();
-            (self.declared, self.needs_repair) = (Some(self.last_answer), false);
+        let interval = if open.needs_repair { REPAIR_INTERVAL } else { DECLARE_INTERVAL };
+        let is_due = open.declared.is_none_or(|at| at.elapsed() > interval);
+        if is_due || open.last_answer.elapsed() > MAX_SILENCE {
+            self.endpoint.declare(&channel).await?;
+            open.last_answer = Instant::now();
+            (open.declared, open.needs_repair) = (Some(open.last_answer), false);
         }
-        self.channel = Some(channel);
+        open.channel = Some(channel);
         Ok(())
+    }
+
+    /// Closes the connection: the outcome of everything in flight on it is unknown now.
+    async fn disconnect(&mut self, reason: &str) {
+        self.status.disconnected(reason);
+        if let Some(open) = self.open.take() {
+            close(open.connection).await;
+        }
     }
 }
 
@@ -262,7 +242,7 @@ async fn confirm_channel(connection: &Connection) -> Result<Channel, Error> {
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok(channel)
     };
-    within(REQUEST_DEADLINE, "channel.open", opening).await
+    request("channel.open", opening).await
 }
 
 /// Sends all messages without waiting for confirms: a round trip for each would cost nine tenths of the throughput.
@@ -278,16 +258,16 @@ async fn send_all(
         if index == batch.len() / 2 {
             crash_point("batch-half-sent");
         }
-        let routing_key = events::routing_key(&message.event_type);
-        if is_too_large(message, &routing_key) {
+        let key = routing_key(&message.event_type);
+        if is_too_large(message, &key) {
             sent.push(None);
             continue;
         }
         // A message that no queue is bound for is returned, instead of being confirmed and dropped.
-        let mandatory = !FOR_EXTERNAL_CONSUMERS.contains(&routing_key.as_str());
+        let mandatory = !FOR_EXTERNAL_CONSUMERS.contains(&key.as_str());
         let publish = channel.basic_publish(
             EVENTS.into(),
-            routing_key.into(),
+            key.into(),
             BasicPublishOptions { mandatory, ..Default::default() },
             &message.body,
             properties(message, app),
@@ -319,13 +299,12 @@ async fn await_confirms(
         let answer = loop {
             let until = deadline.min(Instant::now() + ALARM_CHECK_INTERVAL);
             let answer = timeout_at(until, &mut confirm).await;
-            if answer.is_err() && until < deadline {
-                if !connection.status().blocked() {
-                    continue;
-                }
+            if answer.is_ok() || until == deadline {
+                break answer;
+            }
+            if connection.status().blocked() {
                 deadline = until;
             }
-            break answer;
         };
         answers.push(match answer {
             Ok(Ok(Confirmation::Ack(message))) => Confirm::Ack { returned: id_of(message) },
@@ -359,14 +338,36 @@ fn properties(message: &Outgoing, app: &str) -> BasicProperties {
     if let Some(traceparent) = &message.traceparent {
         headers.insert("traceparent".into(), AMQPValue::LongString(traceparent.as_str().into()));
     }
-    let now = OffsetDateTime::now_utc().unix_timestamp();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     BasicProperties::default()
         .with_message_id(message.id.to_string().into())
         .with_type(message.event_type.as_str().into())
         .with_content_type("application/cloudevents+json".into())
         // 2: persistent.
         .with_delivery_mode(2)
-        .with_timestamp(now.unsigned_abs())
+        .with_timestamp(now)
         .with_app_id(app.into())
         .with_headers(headers)
+}
+
+/// Records for each message of a batch how long its publishing took, from the first byte of the batch to its last confirm.
+fn record_spans(batch: &[&Outgoing], outcomes: &[PublishOutcome], began: SystemTime) {
+    for (message, outcome) in batch.iter().zip(outcomes) {
+        events::spans::record(|| {
+            let context = TraceContext::child_of(message.traceparent.as_deref());
+            let span = Span::ended(context, Kind::Producer, format!("publish {}", message.event_type), began)
+                .with("messaging.system", "rabbitmq")
+                .with("messaging.operation.type", "send")
+                .with("messaging.operation.name", "publish")
+                .with("messaging.destination.name", EVENTS)
+                .with("messaging.rabbitmq.destination.routing_key", routing_key(&message.event_type))
+                .with("messaging.message.id", message.id.to_string())
+                .with("messaging.batch.message_count", i64::try_from(batch.len()).unwrap_or(i64::MAX));
+            match outcome {
+                PublishOutcome::Confirmed => span,
+                PublishOutcome::Refused(refusal) => span.failed(refusal.to_string()),
+                PublishOutcome::Unknown => span.failed("not confirmed: the broker may or may not have it"),
+            }
+        });
+    }
 }

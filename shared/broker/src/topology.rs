@@ -12,7 +12,7 @@
 //! stays in the outbox, and is delivered as soon as the binding exists again.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -22,7 +22,7 @@ use lapin::{
     types::{AMQPValue, FieldTable, ShortString},
 };
 
-use crate::error::{Error, REQUEST_DEADLINE, within};
+use crate::error::{Error, request};
 
 /// Where events are published: a topic exchange, with routing keys such as `order.created`.
 pub const EVENTS: &str = "shop.events";
@@ -94,7 +94,7 @@ pub(crate) async fn declare(
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
     for (exchange, kind) in [(EVENTS, ExchangeKind::Topic), (DEAD, ExchangeKind::Direct)] {
         let declared = channel.exchange_declare(exchange.into(), kind, durable, FieldTable::default());
-        within(REQUEST_DEADLINE, "exchange.declare", declared).await?;
+        request("exchange.declare", declared).await?;
     }
     let queues: Vec<_> = SHOP_QUEUES.into_iter().chain(own_queue).collect();
     for Queue { name, .. } in &queues {
@@ -126,9 +126,7 @@ pub(crate) async fn bind_queue(channel: &Channel, own: Queue) -> Result<(), Erro
 /// A dead letter is never dropped, however often its collector crashes. RabbitMQ 4 would drop it after 20 deliveries,
 /// because this queue has no dead-letter queue itself. The largest number rather than -1, which RabbitMQ 3 refuses.
 fn dead_letter_arguments() -> FieldTable {
-    let mut arguments = FieldTable::default();
-    arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(i32::MAX));
-    arguments
+    BTreeMap::from([("x-delivery-limit".into(), AMQPValue::LongInt(i32::MAX))]).into()
 }
 
 fn arguments(queue: &str) -> FieldTable {
@@ -157,7 +155,7 @@ async fn declare_queue(
     let passive = known.lock().unwrap_or_else(PoisonError::into_inner).contains(queue);
     let options = QueueDeclareOptions { durable: true, passive, ..Default::default() };
     let declared = channel.queue_declare(queue.into(), options, arguments);
-    let declared = within(REQUEST_DEADLINE, "queue.declare", declared).await.map(drop);
+    let declared = request("queue.declare", declared).await.map(drop);
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     match &declared {
         Ok(()) => _ = known.insert(queue.to_owned()),
@@ -173,12 +171,7 @@ async fn declare_queue(
 }
 
 async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<(), Error> {
-    let bound = channel.queue_bind(
-        queue.into(),
-        exchange.into(),
-        key.into(),
-        QueueBindOptions::default(),
-        FieldTable::default(),
-    );
-    within(REQUEST_DEADLINE, "queue.bind", bound).await
+    let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
+    let bound = channel.queue_bind(queue.into(), exchange.into(), key.into(), options, arguments);
+    request("queue.bind", bound).await
 }

@@ -1,21 +1,23 @@
+//! Optional. Without it: workers under load begin a round of work for each event, and fill the machine at a rate that it could
+//! serve with a few.
+
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 /// Keeps a worker from spending more than half of its time in rounds of work, so that under load each round does more.
 ///
-/// A round costs nearly the same for one event as for ten: a transaction, a flush to disk, an answer to the broker. Workers
-/// that begin one for each event fill the machine at a rate that it could serve with a few; then each round takes longer,
-/// and so does everything else. With this limit a worker pauses for as long as its last round took. The limit follows the
-/// machine: the longer rounds take, the fewer begin, and the larger they are. When calm nothing is delayed, because the
-/// pauses are over before there is something to do, or were saved up.
+/// A round costs nearly the same for one event as for ten: a transaction, a flush to disk, an answer to the broker. So a
+/// worker pauses for as long as its last round took. The limit follows the machine: the longer rounds take, the fewer begin,
+/// and the larger they are. When calm nothing is delayed, because the pauses are over before there is something to do, or
+/// were saved up.
 #[derive(Debug)]
 pub struct RoundLimiter {
     /// When the pauses of all rounds so far are over.
     paused_until: Instant,
 }
 
-/// So much of the pauses need not be kept at once: a short burst is not delayed.
+/// The pause that a worker may still owe when it begins its next round: a short burst is not delayed.
 const ALLOWANCE: Duration = Duration::from_millis(5);
 
 /// The most that one round counts: what took longer has waited for something, such as a broker.

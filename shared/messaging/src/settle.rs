@@ -34,7 +34,6 @@ const UNEXPECTED_TRIES: u32 = 5;
 
 /// The reason of an event that is set aside because of [`Failure::Behind`].
 const BEHIND: &str = "behind";
-const BEHIND_DETAIL: &str = "an older event of its aggregate is a dead letter";
 
 /// How long a handler may take for one group.
 const HANDLER_DEADLINE: Duration = Duration::from_secs(30);
@@ -149,9 +148,12 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         let mut pace = Pace::Normal;
         let mut rest = Rest::new(deliveries, events);
         while let (Some(delivery), Some(event)) = (rest.deliveries.first(), rest.events.first()) {
-            if rest.behind.remove(&event.id) && self.set_aside(delivery, BEHIND, BEHIND_DETAIL).await? {
-                rest.advance(1);
-                continue;
+            if rest.behind.remove(&event.id) {
+                let detail = "an older event of its aggregate is a dead letter";
+                if self.set_aside(delivery, BEHIND, detail).await? {
+                    rest.advance(1);
+                    continue;
+                }
             }
             let (group, last) = rest.next_group();
             crash_point("group-received");
@@ -171,7 +173,8 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                 }
                 Next::Again(wait) => {
                     let Event { id, event_type, aggregate_id, .. } = event;
-                    tracing::warn!(event_id = %id, event_type, %aggregate_id, %failure, "trying an event again");
+                    let attempt = rest.tries + 1;
+                    tracing::warn!(event_id = %id, event_type, %aggregate_id, attempt, %failure, "trying an event again");
                     sleep(wait).await;
                 }
                 Next::SetAside(reason) => {
@@ -186,31 +189,29 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
     /// Applies an event that may be what crashes this process, and counts the attempt before it begins. The broker's count of
     /// deliveries does not tell: it grows for all messages that were held together with the cause.
     async fn attempt(&mut self, delivery: &C::Delivery, event: &Event) -> Result<(), Interruption> {
-        let settled = self.count_and_apply(delivery, event).await;
+        let Event { id, event_type, aggregate_id, .. } = event;
+        let counting = || self.letters.begin_attempt(self.queue, *id);
+        let settled = match self.retry("count an attempt", 1, counting).await {
+            Err(interruption) => Err(interruption),
+            Ok(Ok(begun)) if begun > MAX_CRASHES => {
+                let detail = format!("its consumer crashed during {MAX_CRASHES} attempts to apply it alone");
+                self.set_aside(delivery, "attempt-limit", &detail).await.map(drop)
+            }
+            Ok(counted) => {
+                if let Err(failure) = counted {
+                    tracing::warn!(event_id = %id, event_type, %aggregate_id, %failure, "failed to count an attempt");
+                }
+                self.apply_in_order(slice::from_ref(delivery), slice::from_ref(event)).await.map(drop)
+            }
+        };
         // Also after an error: this process has survived the attempt. Without its database it could only hold the messages
         // for longer.
         if (settled.is_ok() || (self.available)().is_ok())
-            && let Err(failure) = self.letters.end_attempts(self.queue, event.id).await
+            && let Err(failure) = self.letters.end_attempts(self.queue, *id).await
         {
-            tracing::warn!(event_id = %event.id, %failure, "failed to forget the attempts at an event");
+            tracing::warn!(event_id = %id, %failure, "failed to forget the attempts at an event");
         }
         settled
-    }
-
-    async fn count_and_apply(&mut self, delivery: &C::Delivery, event: &Event) -> Result<(), Interruption> {
-        let Event { id, event_type, aggregate_id, .. } = event;
-        let counting = || self.letters.begin_attempt(self.queue, *id);
-        match self.retry("count an attempt", 1, counting).await? {
-            Ok(begun) if begun > MAX_CRASHES => {
-                let detail = format!("its consumer crashed during {MAX_CRASHES} attempts to apply it alone");
-                return self.set_aside(delivery, "attempt-limit", &detail).await.map(drop);
-            }
-            Ok(_) => {}
-            Err(failure) => {
-                tracing::warn!(event_id = %id, event_type, %aggregate_id, %failure, "failed to count an attempt");
-            }
-        }
-        self.apply_in_order(slice::from_ref(delivery), slice::from_ref(event)).await.map(drop)
     }
 
     /// Saves a message as a dead letter, then acknowledges it: a crash in between has it delivered and saved again, which

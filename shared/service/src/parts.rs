@@ -1,7 +1,5 @@
 use axum::Router;
-use broker::{
-    ConfirmingPublisher, ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint,
-};
+use broker::{ConfirmingPublisher, ConnectionStatus, Consumer, DeadLetterCollector, Endpoint};
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
 use messaging::{DeadLetterStore, SharedHandler, replay::ReplayPolicy};
@@ -209,8 +207,9 @@ impl ConsumerTasks {
         let Self { inbox, endpoint, pool, operations, .. } = self;
         let Inbox { consumer: name, queue, .. } = inbox;
         let stop = process.stop();
-        let options = ConsumerOptions { prefetch: self.settings.prefetch, ..ConsumerOptions::default() };
-        let consumer = Consumer::new(endpoint.clone(), queue, options, self.status).when(process.database());
+        let consumer = Consumer::new(endpoint.clone(), queue, self.status)
+            .prefetch(self.settings.prefetch)
+            .when(process.database());
         // An operator can list and replay what is in this table. The collector moves there what the broker set aside.
         let letters = DeadLetterTable::new(pool, inbox);
         process.spawn("consumer", consumer.run(handler, around(letters.clone()), stop.clone()));

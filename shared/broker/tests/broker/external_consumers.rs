@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use broker::{ConnectionStatus, Consumer, ConsumerOptions, Endpoint, topology};
+use broker::{ConnectionStatus, Consumer, Endpoint, topology};
 use events::Event;
 use lapin::{options::QueueDeclareOptions, types::FieldTable};
 use messaging::{Applied, Failure, Handler, PublishOutcome, Publisher as _};
@@ -60,7 +60,7 @@ async fn external_consumer_restores_its_lost_binding() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let recorder = Recorder::default();
     let status = ConnectionStatus::new("test");
-    let consumer = Consumer::new(endpoint(&vhost), QUEUE.name, ConsumerOptions::default(), status);
+    let consumer = Consumer::new(endpoint(&vhost), QUEUE.name, status);
     let _consumer = Running::start(|stop| consumer.run(recorder.clone(), ScriptedStore::that_saves(), stop));
     let mut publisher = vhost.publisher().await?;
     // Publishes until the consumer has received one of the events. Those that are published while the queue does not

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::{ConnectionStatus, Consumer, ConsumerOptions, DeadLetterCollector, Endpoint, topology};
+use broker::{ConnectionStatus, Consumer, DeadLetterCollector, Endpoint, topology};
 use lapin::types::FieldTable;
 use messaging::{DeadLetter, DeadLetterStore, Failure, PublishOutcome, Publisher as _};
 use serde_json::json;
@@ -129,7 +129,7 @@ async fn consumer_ends_its_connection_without_cancelling_its_subscription() -> a
     let target = url.rsplit('@').next().and_then(|rest| rest.split('/').next()).unwrap_or_default();
     let endpoint = Endpoint::new(&url.replace(target, &address), "test")?;
     let handler = ScriptedHandler::that_applies();
-    let consumer = Consumer::new(endpoint, QUEUE, ConsumerOptions::default(), ConnectionStatus::new("test"));
+    let consumer = Consumer::new(endpoint, QUEUE, ConnectionStatus::new("test"));
     let running = Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop));
     let event = order_created();
     vhost.put_event(QUEUE, &event).await?;

@@ -270,7 +270,7 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
     let outcomes = publisher.publish(&[&outgoing("OrderCreated"), &outgoing("OrderCreated")]).await;
     assert_eq!(outcomes, [PublishOutcome::Refused(Refusal::Unconfirmed); 2]);
-    assert_eq!(status.state(), Err("a queue does not confirm".to_owned()));
+    assert_eq!(status.state(), Err("a queue refuses messages, or does not confirm them".into()));
     rabbitmq.suspend_queue(topology::INVENTORY, false).await?;
     eventually("a message to be confirmed", DEADLINE, async || {
         publisher.ready().await?;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use broker::{ConnectionStatus, Consumer, ConsumerOptions, Endpoint, topology};
+use broker::{ConnectionStatus, Consumer, Endpoint, topology};
 use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use testbed::eventually;
@@ -53,7 +53,7 @@ async fn lose_consumers(vhost: &Vhost, messages: u16, times: usize) -> anyhow::R
 /// Starts a consumer, and waits until it is subscribed.
 async fn subscribe(vhost: &Vhost, handler: &ScriptedHandler) -> anyhow::Result<Running> {
     let status = ConnectionStatus::new("test");
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status.clone());
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status.clone());
     let running = Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop));
     eventually("a consumer to be subscribed", DEADLINE, async || Ok(status.state().ok())).await?;
     Ok(running)
@@ -220,7 +220,7 @@ async fn consumer_whose_connections_break_again_and_again_pauses_longer_each_tim
             Ok(())
         })
     };
-    let consumer = Consumer::new(endpoint, QUEUE, ConsumerOptions::default(), ConnectionStatus::new("test"));
+    let consumer = Consumer::new(endpoint, QUEUE, ConnectionStatus::new("test"));
     let began = Instant::now();
     let letters = handler.letters.clone();
     let running = {

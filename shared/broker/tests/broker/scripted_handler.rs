@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use broker::{ConnectionStatus, Consumer, ConsumerOptions, topology};
+use broker::{ConnectionStatus, Consumer, topology};
 use events::Event;
 use messaging::{Applied, Failure, Handler};
 use testbed::eventually;
@@ -86,7 +86,7 @@ impl Handler for ScriptedHandler {
 
 pub(crate) fn consume(vhost: &Vhost, handler: &ScriptedHandler) -> Running {
     let status = ConnectionStatus::new("test");
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status);
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status);
     Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop))
 }
 

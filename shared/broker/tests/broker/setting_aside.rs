@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Mutex};
 
-use broker::{ConnectionStatus, Consumer, ConsumerOptions, topology};
+use broker::{ConnectionStatus, Consumer, topology};
 use messaging::Failure;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use testbed::eventually;
@@ -14,8 +14,7 @@ use crate::{
 };
 
 fn consume_with(vhost: &Vhost, handler: &ScriptedHandler, store: &ScriptedStore) -> Running {
-    let consumer =
-        Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), ConnectionStatus::new("test"));
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConnectionStatus::new("test"));
     Running::start(|stop| consumer.run(handler.clone(), store.clone(), stop))
 }
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use broker::{ConnectionStatus, Consumer, ConsumerOptions, topology};
+use broker::{ConnectionStatus, Consumer, topology};
 use events::Event;
 use lapin::options::BasicConsumeOptions;
 use messaging::{Applied, Failure, Handler};
@@ -25,7 +25,7 @@ use crate::{
 fn consume_when(vhost: &Vhost, handler: &ScriptedHandler, available: &Arc<AtomicBool>) -> Running {
     let status = ConnectionStatus::new("test");
     let available = available.clone();
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status)
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status)
         .when(move || if available.load(Ordering::SeqCst) { Ok(()) } else { Err("set by the test".into()) });
     Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop))
 }
@@ -76,10 +76,9 @@ async fn hanging_handler_without_its_database_gives_messages_to_another_instance
     let (hanging, available) = (Hanging::default(), Arc::new(AtomicBool::new(true)));
     let (handler, is_available) = (hanging.clone(), available.clone());
     let status = ConnectionStatus::new("test");
-    let consumer =
-        Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status).when(move || {
-            if is_available.load(Ordering::SeqCst) { Ok(()) } else { Err("set by the test".into()) }
-        });
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status).when(move || {
+        if is_available.load(Ordering::SeqCst) { Ok(()) } else { Err("set by the test".into()) }
+    });
     let _active = Running::start(|stop| consumer.run(handler, ScriptedStore::that_saves(), stop));
     eventually("a first try", DEADLINE, async || Ok(hanging.0.load(Ordering::SeqCst).then_some(()))).await?;
     let standby = ScriptedHandler::that_applies();
@@ -136,7 +135,7 @@ async fn group_that_is_too_slow_is_halved_and_keeps_its_order() -> anyhow::Resul
     }
     let handler = ScriptedHandler::that_applies();
     let (slow, status) = (Slow(handler.clone()), ConnectionStatus::new("test"));
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status);
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status);
     let _consumer = Running::start(|stop| consumer.run(slow, ScriptedStore::that_saves(), stop));
     handler.has_applied(&ids).await?;
     assert_eq!(handler.applied(), ids);
@@ -176,7 +175,7 @@ async fn health_shows_a_consumer_that_makes_no_progress() -> anyhow::Result<()> 
     let handler = ScriptedHandler::new(move |_, _| {
         if is_stuck.load(Ordering::SeqCst) { Err(Failure::TooSlow("a lock".into())) } else { Ok(()) }
     });
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status.clone());
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status.clone());
     let running = handler.clone();
     let _consumer = Running::start(|stop| consumer.run(running, ScriptedStore::that_saves(), stop));
     eventually("health to say that nothing moves", DEADLINE, async || {
@@ -194,7 +193,7 @@ async fn queue_with_a_silent_leader_does_not_count_as_empty() -> anyhow::Result<
     let broker = Rabbitmq::private().await?;
     let vhost = Vhost::at(broker.url()).await?;
     let status = ConnectionStatus::new("test");
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status.clone());
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status.clone());
     let handler = ScriptedHandler::that_applies();
     let _running = Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop));
     vhost.put_event(QUEUE, &order_created()).await?;
@@ -216,7 +215,7 @@ async fn queue_whose_messages_another_client_holds_does_not_count_as_empty() -> 
     let options = BasicConsumeOptions::default();
     let _other = held.basic_consume(QUEUE.into(), "".into(), options, Default::default()).await?;
     let (handler, status) = (ScriptedHandler::that_applies(), ConnectionStatus::new("test"));
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConsumerOptions::default(), status.clone());
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status.clone());
     let _running = Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop));
     let event = order_created();
     vhost.put_event(QUEUE, &event).await?;

@@ -1,18 +1,25 @@
+//! Dead letters: the collector, which moves them from their queue into a store, and what is kept of a message.
+
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream::SelectAll};
-use lapin::{Channel, Connection, options::BasicAckOptions};
+use lapin::{
+    Channel, Connection,
+    message::Delivery,
+    options::BasicAckOptions,
+    types::{AMQPValue, FieldTable},
+};
 use messaging::{
     Backoff, DeadLetter, DeadLetterStore, Failure, crash_points::crash_point, settle::Interruption,
 };
+use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{Role, close, message_count, subscribe},
-    dead_letter,
-    error::{REQUEST_DEADLINE, within},
+    connect::{MAX_SILENCE, Role, close, message_count, subscribe},
+    error::request,
     topology::dead_letter_queue,
 };
 
@@ -27,8 +34,11 @@ const MAX_SUBSCRIPTIONS: usize = 32;
 /// limit by a policy the broker would drop it.
 const UNSAVED_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 
-/// After this much silence the queue is checked: an empty queue and a dead broker look the same.
-const MAX_SILENCE: Duration = Duration::from_secs(2);
+/// The longest detail of a dead letter, in characters: an error text can quote the whole message.
+const MAX_DETAIL: usize = 500;
+
+/// How deep headers may be nested. Thousands of levels would overflow the stack of whatever writes or reads them as JSON.
+const MAX_DEPTH: usize = 16;
 
 /// Moves dead letters from their queue into a store, where an operator finds them: save, then acknowledge. The broker put
 /// them there: messages at the delivery limit, and those that their consumer could not save itself.
@@ -52,7 +62,7 @@ impl DeadLetterCollector {
     pub async fn run(self, store: impl DeadLetterStore, stop: CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         while !stop.is_cancelled() {
-            let ended = match self.endpoint.open(Role::Collector).await {
+            let ended = match self.endpoint.open(Role::COLLECTOR).await {
                 Ok((connection, channel)) => {
                     let ended = self.collect((&connection, &channel), &store, &stop, &mut backoff).await;
                     close(connection).await;
@@ -89,8 +99,7 @@ impl DeadLetterCollector {
                 None => return Ok(()),
                 Some(Ok(Some(delivery))) => {
                     let delivery = delivery?;
-                    let tag = delivery.delivery_tag;
-                    letters.push((tag, dead_letter::from_dead_letter_queue(self.queue, delivery)));
+                    letters.push((delivery.delivery_tag, from_dead_letter_queue(self.queue, &delivery)));
                 }
                 Some(Ok(None)) => return Err(Error::Cancelled),
                 Some(Err(_)) => _ = message_count(channel, &dead).await?,
@@ -102,8 +111,7 @@ impl DeadLetterCollector {
             for (tag, letter) in letters {
                 if self.save(&letter, store, connection, stop).await? {
                     crash_point("dead-letter-collected");
-                    let ack = channel.basic_ack(tag, BasicAckOptions::default());
-                    within(REQUEST_DEADLINE, "basic.ack", ack).await?;
+                    request("basic.ack", channel.basic_ack(tag, BasicAckOptions::default())).await?;
                 } else {
                     unsaved.push((tag, letter));
                 }
@@ -148,5 +156,75 @@ impl DeadLetterCollector {
                 return Err(Interruption::ChannelClosed.into());
             }
         }
+    }
+}
+
+/// The dead letter of a delivery that its consumer cannot apply.
+pub(crate) fn from_consumer(
+    queue: &'static str,
+    delivery: &Delivery,
+    reason: &str,
+    detail: &str,
+) -> DeadLetter {
+    DeadLetter {
+        queue,
+        arrival: None,
+        message_id: delivery.properties.message_id().as_ref().map(ToString::to_string),
+        reason: reason.to_owned(),
+        detail: detail.chars().take(MAX_DETAIL).collect(),
+        headers: delivery.properties.headers().as_ref().map_or_else(|| json!({}), |table| object(table, 0)),
+        routing_key: delivery.routing_key.to_string(),
+        body: delivery.data.clone(),
+    }
+}
+
+/// The dead letter in a delivery from the dead-letter queue. The broker puts it there with an `x-death` header. One that
+/// was published by hand has none, and is saved all the same.
+fn from_dead_letter_queue(queue: &'static str, delivery: &Delivery) -> DeadLetter {
+    let detail = "it carries no reason: it was published to the dead-letter queue by hand";
+    let letter = from_consumer(queue, delivery, "unknown", detail);
+    let Some(death) = letter.headers.get("x-death").and_then(|deaths| deaths.get(0)) else { return letter };
+    // `delivery_limit`, as the broker spells it.
+    let reason = death["reason"].as_str().unwrap_or("unknown").replace('_', "-");
+    let detail = match reason.as_str() {
+        "rejected" => "its consumer could not save it as a dead letter; the log says why".to_owned(),
+        _ => format!("the broker dead-lettered it: {reason}; it may have crashed its consumer"),
+    };
+    let arrival = Some(format!("{}/{reason}/{}/{}", death["queue"], death["time"], death["count"]));
+    let routing_key = death["routing-keys"][0].as_str().unwrap_or(&letter.routing_key).to_owned();
+    DeadLetter { arrival, reason, detail, routing_key, ..letter }
+}
+
+fn object(table: &FieldTable, depth: usize) -> Value {
+    let entries = table.inner().iter().map(|(key, value)| (key.to_string(), plain(value, depth + 1)));
+    Value::Object(entries.collect::<Map<_, _>>())
+}
+
+/// An AMQP value as JSON. Bytes that are not UTF-8 become text with replacement characters.
+fn plain(value: &AMQPValue, depth: usize) -> Value {
+    match value {
+        AMQPValue::FieldArray(_) | AMQPValue::FieldTable(_) if depth > MAX_DEPTH => {
+            json!("nested too deeply")
+        }
+        AMQPValue::Boolean(value) => json!(value),
+        AMQPValue::ShortShortInt(value) => json!(value),
+        AMQPValue::ShortShortUInt(value) => json!(value),
+        AMQPValue::ShortInt(value) => json!(value),
+        AMQPValue::ShortUInt(value) => json!(value),
+        AMQPValue::LongInt(value) => json!(value),
+        AMQPValue::LongUInt(value) => json!(value),
+        AMQPValue::LongLongInt(value) => json!(value),
+        AMQPValue::Float(value) => json!(value),
+        AMQPValue::Double(value) => json!(value),
+        AMQPValue::DecimalValue(value) => json!({ "scale": value.scale, "value": value.value }),
+        AMQPValue::ShortString(value) => json!(value.as_str()),
+        AMQPValue::LongString(value) => json!(String::from_utf8_lossy(value.as_bytes())),
+        AMQPValue::ByteArray(value) => json!(String::from_utf8_lossy(value.as_slice())),
+        AMQPValue::Timestamp(value) => json!(value),
+        AMQPValue::FieldArray(values) => {
+            values.as_slice().iter().map(|value| plain(value, depth + 1)).collect()
+        }
+        AMQPValue::FieldTable(table) => object(table, depth),
+        AMQPValue::Void => Value::Null,
     }
 }
