@@ -47,51 +47,59 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LISTED_FROM: f64 = 0.05;
 const TEXT_LENGTH: usize = 100;
 
-/// The payment provider's process.
+/// The payment provider's process, and its only pool besides that of its health.
 const PROVIDER: &str = "provider";
+
 /// The name of the relays' sessions.
 const RELAY: &str = "relay";
-const CALLS: &str = "calls to the payment provider";
 
 /// Messages and transactions an order, or a second.
 type Rates = BTreeMap<Kind, [f64; 2]>;
 
-/// A system whose services reach their servers through counting forwarders.
-struct CountedSystem {
-    rig: Rig,
-    counter: Counter,
-    database: PgConnection,
-}
-
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
-    let mut system = CountedSystem::start(setup).await?;
-    system.place(WARM_UP).await?;
+    let counter = Counter::default();
+    let mut rig = Rig::start_changed(setup, Shape::default(), async |system| {
+        let database = &mut system.database;
+        let urls =
+            [&mut database.orders, &mut database.inventory, &mut database.billing, &mut database.provider];
+        for (process, url) in SERVICES.into_iter().chain([PROVIDER]).zip(urls) {
+            *url = counter.forward(process, url).await?;
+        }
+        for service in SERVICES {
+            let url = counter.forward(service, &system.amqp_url).await?;
+            system.env.push((format!("{}_AMQP_URL", service.to_uppercase()), url));
+        }
+        Ok(())
+    })
+    .await?;
+    let mut database = rig.connect(Login::Auditor).await?;
+    place(&rig, &mut database, WARM_UP).await?;
     tokio::time::sleep(setup.pause(SETTLE)).await;
     eprintln!("{} s at rest", options.rest);
-    let (rest, seconds) = system.count(async |_| sleep_for(options.rest).await).await?;
-    let rest = divided(&rest, seconds);
-    let conditions = system.rig.conditions().await?;
+    let (before, begin) = (counter.counts(), Instant::now());
+    tokio::time::sleep(Duration::from_secs(options.rest)).await;
+    let rest = since(&before, counter.counts(), begin.elapsed().as_secs_f64());
+    let conditions = rig.conditions().await?;
 
     // A relay that was woken polls later. So what its polls send beside orders is less than what they send at rest, and could
     // not be subtracted.
     let never = Setup::default().with_setting_of_each("RELAY_POLL", "1h");
-    system.rig.restart_services(never.with_setting_of_each("RELAY_FULL_SCAN", "1h").settings).await?;
-    system.place(WARM_UP).await?;
+    rig.restart_services(never.with_setting_of_each("RELAY_FULL_SCAN", "1h").settings).await?;
+    place(&rig, &mut database, WARM_UP).await?;
     eprintln!("{} orders", options.orders);
-    let (counts, took) = system.count(async |system| system.place(options.orders).await).await?;
-    system.rig.stop().await;
-    let orders = f64::from(options.orders);
-    let mut order = divided(&counts, orders);
+    let (before, begin) = (counter.counts(), Instant::now());
+    place(&rig, &mut database, options.orders).await?;
+    let (orders, took) = (f64::from(options.orders), begin.elapsed().as_secs_f64());
+    let mut order = since(&before, counter.counts(), orders);
+    rig.stop().await;
     for (kind, timers) in rest.iter().filter(|(kind, _)| kind.session != RELAY) {
         let count = order.entry(kind.clone()).or_default();
         *count = std::array::from_fn(|index| count[index] - timers[index] * took / orders);
     }
-
     order.retain(|kind, _| !is_of_no_order(kind));
 
-    let mut figures = figures_of("an order", &order)?;
+    let (mut figures, mut notes) = (figures_of("an order", &order)?, lines("an order", &order));
     figures.extend(figures_of("a second at rest", &rest)?);
-    let mut notes = lines("an order", &order);
     notes.extend(lines("a second at rest", &rest));
     notes.push(format!(
         "{orders} orders in {took:.1} s, each placed when the one before it was confirmed and published; relays do not poll \
@@ -104,84 +112,33 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     Ok(Report::new("count", setup, conditions, figures, notes))
 }
 
-async fn sleep_for(seconds: u64) -> anyhow::Result<()> {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
+/// Places orders one at a time, and waits until each is confirmed and all events are published.
+async fn place(rig: &Rig, database: &mut PgConnection, orders: u32) -> anyhow::Result<()> {
+    for _ in 0..orders {
+        let order = rig.place(orders_sql::TEMPLATE_ORDER).await?;
+        testbed::eventually("an order to be confirmed", CONFIRMED_DEADLINE, async || {
+            let done = sqlx::query_scalar(
+                "select (select status = 'confirmed' from orders.orders where id = $1)
+                    and not exists (select from orders.outbox where published_at is null)
+                    and not exists (select from inventory.outbox where published_at is null)
+                    and not exists (select from billing.outbox where published_at is null)",
+            );
+            let done: bool = done.bind(order).fetch_one(&mut *database).await?;
+            Ok(done.then_some(()))
+        })
+        .await?;
+        tokio::time::sleep(PAUSE).await;
+    }
     Ok(())
 }
 
-impl CountedSystem {
-    async fn start(setup: &Setup) -> anyhow::Result<Self> {
-        let counter = Counter::default();
-        let rig = Rig::start_changed(setup, Shape::default(), async |system| {
-            let database = &mut system.database;
-            for (process, url) in [
-                ("orders", &mut database.orders),
-                ("inventory", &mut database.inventory),
-                ("billing", &mut database.billing),
-                (PROVIDER, &mut database.provider),
-            ] {
-                *url = counter.forward(process, url).await?;
-            }
-            for service in SERVICES {
-                let url = counter.forward(service, &system.amqp_url).await?;
-                system.env.push((format!("{}_AMQP_URL", service.to_uppercase()), url));
-            }
-            Ok(())
-        })
-        .await?;
-        let database = rig.connect(Login::Auditor).await?;
-        Ok(Self { rig, counter, database })
-    }
-
-    /// Returns what was counted while `work` ran, and how many seconds it took.
-    async fn count(
-        &mut self,
-        work: impl AsyncFnOnce(&mut Self) -> anyhow::Result<()>,
-    ) -> anyhow::Result<(Counts, f64)> {
-        let (before, begin) = (self.read().await?, Instant::now());
-        work(self).await?;
-        let (took, mut counts) = (begin.elapsed().as_secs_f64(), self.read().await?);
-        for (kind, before) in before {
-            let count = counts.entry(kind).or_default();
-            *count = [count[0] - before[0], count[1] - before[1]];
-        }
-        Ok((counts, took))
-    }
-
-    /// Reads what was counted so far, and how often billing has called the payment provider.
-    async fn read(&self) -> anyhow::Result<Counts> {
-        let mut counts = self.counter.counts();
-        let metrics = self.rig.metrics("billing").await?;
-        let calls = metrics.lines().filter(|line| line.starts_with("provider_answers_total"));
-        let calls = calls.filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok()).sum();
-        counts.insert(Kind { process: "billing", session: CALLS.into(), text: CALLS.into() }, [calls, 0]);
-        Ok(counts)
-    }
-
-    /// Places orders one at a time, and waits until each is confirmed and all events are published.
-    async fn place(&mut self, orders: u32) -> anyhow::Result<()> {
-        for _ in 0..orders {
-            let order = self.rig.place(orders_sql::TEMPLATE_ORDER).await?;
-            testbed::eventually("an order to be confirmed", CONFIRMED_DEADLINE, async || {
-                let done = sqlx::query_scalar(
-                    "select (select status = 'confirmed' from orders.orders where id = $1)
-                        and not exists (select from orders.outbox where published_at is null)
-                        and not exists (select from inventory.outbox where published_at is null)
-                        and not exists (select from billing.outbox where published_at is null)",
-                );
-                let done: bool = done.bind(order).fetch_one(&mut self.database).await?;
-                Ok(done.then_some(()))
-            })
-            .await?;
-            tokio::time::sleep(PAUSE).await;
-        }
-        Ok(())
-    }
-}
-
-fn divided(counts: &Counts, by: f64) -> Rates {
-    let divide = |count: [u32; 2]| count.map(|count| f64::from(count) / by);
-    counts.iter().map(|(kind, count)| (kind.clone(), divide(*count))).collect()
+/// Divides what was counted since `before`.
+fn since(before: &Counts, after: Counts, by: f64) -> Rates {
+    let rate = |(kind, after): (Kind, [u32; 2])| {
+        let before = before.get(&kind).copied().unwrap_or_default();
+        (kind, std::array::from_fn(|index| f64::from(after[index] - before[index]) / by))
+    };
+    after.into_iter().map(rate).collect()
 }
 
 /// What no order causes: a connection is opened, tested before it is lent, or renewed; exchanges and queues are declared again.
@@ -200,7 +157,7 @@ fn figures_of(per: &str, rates: &Rates) -> anyhow::Result<Vec<Figure>> {
         let sum = rates.iter().filter(|(kind, _)| counts(kind)).map(|(_, rate)| rate[index]).sum();
         Figure::new(format!("{per}: {what}"), unit, vec![sum])
     };
-    let sql = |kind: &Kind| kind.session != AMQP && kind.session != CALLS;
+    let sql = |kind: &Kind| kind.session != AMQP;
     let mut figures = vec![];
     for (index, unit, what) in
         [(0, "messages", "messages to PostgreSQL"), (1, "transactions", "transactions")]
@@ -219,7 +176,9 @@ fn figures_of(per: &str, rates: &Rates) -> anyhow::Result<Vec<Figure>> {
     if rates.keys().any(is_declaration) {
         figures.push(figure("declarations and bindings in the broker", "frames", 0, &is_declaration)?);
     }
-    figures.push(figure(CALLS, "calls", 0, &|kind| kind.session == CALLS)?);
+    // Each call is one statement there.
+    let calls = |kind: &Kind| kind.process == PROVIDER && kind.session == PROVIDER;
+    figures.push(figure("calls to the payment provider", "calls", 0, &calls)?);
     Ok(figures)
 }
 

@@ -103,15 +103,6 @@ impl Rig {
         self.system.orders_url()
     }
 
-    /// Reads `/metrics` of a process.
-    pub(crate) async fn metrics(&self, process: &str) -> anyhow::Result<String> {
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy().build()?;
-        let answer = client.get(format!("{}/metrics", self.system.url(process)?)).send().await;
-        let answer =
-            answer.and_then(reqwest::Response::error_for_status).context("failed to read metrics")?;
-        Ok(answer.text().await?)
-    }
-
     pub(crate) fn amqp_url(&self) -> String {
         self.rabbitmq.url()
     }
