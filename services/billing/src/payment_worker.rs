@@ -27,10 +27,10 @@ use crate::{
 };
 
 /// The longest sleep when nothing wakes the worker: for payments that another instance has left behind.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How often pending payments are counted.
-const COUNT_INTERVAL: Duration = Duration::from_secs(2);
+const COUNT_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The worker's connections: for its rounds, for the count, and one in place of a statement that was given up.
 const CONNECTIONS: u32 = 3;
@@ -56,7 +56,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
         Self { pool, provider, wake, calls }
     }
 
-    /// Calls the provider whenever the worker is woken, and at least every second, until `stop`. Calls in progress are
+    /// Calls the provider whenever the worker is woken, and at least every two seconds, until `stop`. Calls in progress are
     /// finished then; a payment without an answer is due again when its lease ends.
     pub async fn run(self, stop: CancellationToken) {
         let (mut calls, mut answered) = (JoinSet::new(), vec![]);

@@ -43,6 +43,7 @@ const CAUGHT_UP_CHECKS: u32 = 10;
 /// queue are applied first, however many. And none while the database's clock is suspect.
 pub async fn watch(
     state: AppState,
+    operations: Pool,
     answer_within: Duration,
     caught_up: impl Fn() -> bool + Send,
     stop: CancellationToken,
@@ -51,13 +52,15 @@ pub async fn watch(
         let (mut failing, mut caught_up_checks, mut clock) = (false, 0_u32, ClockWatch::default());
         loop {
             caught_up_checks = if caught_up() { caught_up_checks.saturating_add(1) } else { 0 };
-            let counted = timeout(STATEMENT_DEADLINE, count(&state.pool)).await.ok().and_then(Result::ok);
+            let counted = timeout(STATEMENT_DEADLINE, count(&operations)).await.ok().and_then(Result::ok);
             let steady = counted.as_ref().is_some_and(|counted| clock.is_steady(counted.database_time));
             let (open, age) = counted.map_or((f64::NAN, f64::NAN), |counted| (counted.open, counted.age));
             metrics::gauge!("orders_open").set(open);
             metrics::gauge!("orders_oldest_open_seconds").set(age);
-            let cancelled = if caught_up_checks > CAUGHT_UP_CHECKS && steady {
-                cancel_late(&state, answer_within).await
+            // At rest there are none, and the search for them would be one more statement each second.
+            let some_are_late = age > answer_within.as_secs_f64();
+            let cancelled = if some_are_late && caught_up_checks > CAUGHT_UP_CHECKS && steady {
+                cancel_late(&state, &operations, answer_within).await
             } else {
                 Ok(())
             };
@@ -104,7 +107,7 @@ async fn count(pool: &Pool) -> Result<Counted, sqlx::Error> {
 /// An order waits from when its event was published: before that no service was asked, and an outage of the broker is not
 /// the other services' silence. A parked event is given up, so its order ends like one without answers. Only the oldest
 /// orders are looked at, because events are published in about that order.
-async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<(), String> {
+async fn cancel_late(state: &AppState, operations: &Pool, answer_within: Duration) -> Result<(), String> {
     let late = sqlx::query!(
         r#"with oldest as materialized (
                select id, version, status, placed_at from orders
@@ -124,7 +127,7 @@ async fn cancel_late(state: &AppState, answer_within: Duration) -> Result<(), St
         MAX_CANCELLATIONS,
         MAX_CANCELLATIONS * 10,
     )
-    .fetch_all(&state.pool);
+    .fetch_all(operations);
     let late = timeout(STATEMENT_DEADLINE, late).await.map_err(|late| late.to_string())?;
     let mut first_locked = None;
     for order in late.map_err(|error| error.to_string())? {

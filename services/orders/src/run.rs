@@ -43,7 +43,13 @@ pub async fn run(
         let keys = idempotency_key::retention(process.operations(), settings.keep_idempotency_keys);
         process.spawn("key retention", keys.run(process.stop()));
         let caught_up = parts.caught_up(consumer.caught_up());
-        let watch = open_orders::watch(state, settings.answer_within, caught_up, process.stop());
+        let watch = open_orders::watch(
+            state,
+            process.operations(),
+            settings.answer_within,
+            caught_up,
+            process.stop(),
+        );
         process.spawn("open orders", watch);
         parts.start_relays(relays, &mut process).await?;
         parts.start_consumer(consumer, handler, &mut process).await;

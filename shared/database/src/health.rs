@@ -3,18 +3,15 @@ use std::{
     time::Duration,
 };
 
-use sqlx::PgConnection;
+use sqlx::{ConnectOptions as _, PgConnection};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{DatabaseUrl, Pool, PoolKind};
+use crate::DatabaseUrl;
 
 /// How often the database is probed, and how long it may take to answer: what health shows is at most four seconds old.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
-
-/// One is enough while the database answers. A probe without an answer keeps its connection for some seconds.
-const CONNECTIONS: u32 = 4;
 
 /// Why the server cannot be used although it answers, and whether another one may have taken over: the next probe is to reach
 /// that one. While a commit of this login waits for a synchronous standby, here for more than three seconds, reads are answered
@@ -65,15 +62,17 @@ impl DatabaseHealth {
     /// Probes the database every two seconds, until `stop`, and logs each change once. On its own connection: with others', a
     /// rush of requests or an operator's long lists would look like a lost database.
     pub async fn watch(self, url: DatabaseUrl, stop: CancellationToken) {
-        let pool = Pool::new(&url, "health", CONNECTIONS, PoolKind::Statements);
+        let options = url.options().application_name("health");
         let watching = async {
+            let mut kept: Option<PgConnection> = None;
             loop {
                 let asking = async {
-                    let mut session = pool.acquire().await?;
-                    let obstacle = obstacle(&mut session).await?;
-                    if !obstacle.is_some_and(|(_, is_replaced)| is_replaced) {
-                        session.finish();
-                    }
+                    let mut connection = match kept.take() {
+                        Some(connection) => connection,
+                        None => options.connect().await?,
+                    };
+                    let obstacle = obstacle(&mut connection).await?;
+                    kept = Some(connection).filter(|_| !obstacle.is_some_and(|(_, is_replaced)| is_replaced));
                     Ok::<_, sqlx::Error>(obstacle.map(|(reason, _)| reason))
                 };
                 let now = match timeout(PROBE_DEADLINE, asking).await {

@@ -31,9 +31,6 @@ const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
 /// The pause before connecting is tried again, within that time.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A connection that was idle for longer is tested before it is lent: the server may have been restarted, or may have become
-/// a standby. In a busy pool one connection is tested each second. Testing at every use would halve the throughput.
-const TEST_INTERVAL: Duration = Duration::from_secs(1);
 const TEST_DEADLINE: Duration = Duration::from_secs(1);
 
 /// How old a connection becomes. A server that was drained, or whose name leads elsewhere now, is left after that time.
@@ -177,7 +174,8 @@ impl Manager for Connector {
             if kept.opened < state.valid_since || kept.opened.elapsed() > MAX_AGE {
                 return None;
             }
-            let is_due = kept.used.elapsed() > TEST_INTERVAL || state.tested.elapsed() > TEST_INTERVAL;
+            let interval = self.kind.test_interval();
+            let is_due = kept.used.elapsed() > interval || state.tested.elapsed() > interval;
             if is_due {
                 state.tested = Instant::now();
             }

@@ -1,4 +1,4 @@
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 /// What the connections of a pool are used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,13 @@ const SETTINGS: [(&str, &str); 7] = [
 ];
 
 impl PoolKind {
+    /// A connection that was idle for longer is tested before it is lent: the server may have been restarted, or may have become
+    /// a standby. In a busy pool one connection is tested in each such interval. Testing at every use would halve the
+    /// throughput. A client should not meet a dead connection; what else uses one tries again by itself.
+    pub(crate) fn test_interval(self) -> Duration {
+        Duration::from_secs(if self == Self::Statements { 1 } else { 5 })
+    }
+
     /// What a session of this kind sets once, as one simple query.
     pub(crate) fn settings(self) -> String {
         let mut sql = String::new();

@@ -16,7 +16,7 @@ use crate::{Error, Inbox};
 const SAVE_DEADLINE: Duration = Duration::from_secs(15);
 
 /// How often they are counted, and how long that may take: what `/metrics` shows is at most five seconds old, or NaN.
-const COUNT_INTERVAL: Duration = Duration::from_secs(2);
+const COUNT_INTERVAL: Duration = Duration::from_secs(3);
 const COUNT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Counting ends there, so that its cost is bounded: a writer that was rolled out before this reader leaves a million.

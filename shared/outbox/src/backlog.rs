@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How often the backlog is counted. With the deadline below, what `/metrics` shows is at most five seconds old, or NaN.
-const COUNT_INTERVAL: Duration = Duration::from_secs(2);
+const COUNT_INTERVAL: Duration = Duration::from_secs(3);
 const COUNT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Counts the backlog into the gauges `outbox_pending`, `outbox_oldest_pending_age_seconds` and `outbox_parked`, until
