@@ -86,8 +86,7 @@ async fn event_that_is_published_twice_writes_one_mail() -> anyhow::Result<()> {
 }
 
 fn confirmed(order_id: Uuid) -> anyhow::Result<Outgoing> {
-    let aggregate = ("order", order_id, 2);
-    let event = NewEvent::of("/orders", aggregate, &TraceContext::root(), &OrderConfirmed { order_id })?;
+    let event = NewEvent::of(order_id, 2, &TraceContext::root(), &OrderConfirmed { order_id })?;
     Ok(Outgoing {
         id: event.event_id,
         event_type: event.event_type.into(),

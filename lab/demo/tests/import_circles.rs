@@ -1,4 +1,5 @@
-//! No two files of a crate import each other, directly or through others: each can be read before those that use it.
+//! No two modules of a crate import each other, directly or through others: each can be read before those that use it. A folder
+//! is one module here: files inside of it may import each other.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so and end")]
 

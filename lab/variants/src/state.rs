@@ -88,7 +88,7 @@ impl VariantState {
     /// at a time.
     pub(crate) async fn publish(&self, order: &OrderCreated) -> anyhow::Result<()> {
         let trace = TraceContext::root();
-        let event = NewEvent::of("/orders", ("order", order.order_id, 1), &trace, order)?;
+        let event = NewEvent::of(order.order_id, 1, &trace, order)?;
         let message = Outgoing {
             id: event.event_id,
             event_type: event.event_type.into(),
@@ -107,7 +107,7 @@ impl VariantState {
 
 /// The order's `OrderCreated` event, for an outbox.
 pub(crate) fn created_event(order: &OrderCreated) -> Result<NewEvent, serde_json::Error> {
-    NewEvent::of("/orders", ("order", order.order_id, 1), &TraceContext::root(), order)
+    NewEvent::of(order.order_id, 1, &TraceContext::root(), order)
 }
 
 /// Inserts the order and its lines in the caller's transaction.

@@ -95,7 +95,7 @@ fn final_answer(called: &CalledPayment) -> Result<Option<(Option<Uuid>, NewEvent
 }
 
 fn new_event<D: Data>(payment: &DuePayment, version: i32, body: &D) -> Result<NewEvent, serde_json::Error> {
-    NewEvent::of("/billing", ("payment", payment.id, version), &payment.trace, body)
+    NewEvent::of(payment.id, version, &payment.trace, body)
 }
 
 /// Writes final answers and their events in one statement. If the order was cancelled meanwhile, a captured payment is due

@@ -187,7 +187,7 @@ async fn release(
 
 /// An event that answers `cause`, in the same trace.
 fn answer<D: Data>(cause: &Event, reservation_id: Uuid, version: i32, body: &D) -> Result<NewEvent, Error> {
-    Ok(NewEvent::of("/inventory", ("reservation", reservation_id, version), &cause.trace, body)?)
+    Ok(NewEvent::of(reservation_id, version, &cause.trace, body)?)
 }
 
 /// A row of `reservations`, with its lines if it is held.

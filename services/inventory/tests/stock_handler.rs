@@ -49,6 +49,7 @@ fn event(order_id: Uuid, event_type: &'static str, version: i32, body: Body) -> 
     Event {
         id: Uuid::now_v7(),
         event_type,
+        source: "/orders",
         aggregate_id: order_id,
         aggregate_version: version,
         time: OffsetDateTime::now_utc(),

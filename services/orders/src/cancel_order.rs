@@ -96,8 +96,8 @@ pub(crate) async fn write(
 ) -> Result<Option<OffsetDateTime>, sqlx::Error> {
     let Cancellation { from, cause, detail } = cancellation;
     let body = OrderCancelled { order_id: id, cause, detail };
-    let event = NewEvent::of("/orders", ("order", id, version + 1), trace, &body)
-        .map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let event =
+        NewEvent::of(id, version + 1, trace, &body).map_err(|error| sqlx::Error::Encode(error.into()))?;
     sqlx::query_scalar!(
         r#"with moved as (
              update orders set status = 'cancelled', version = version + 1, cancelled_at = clock_timestamp(),

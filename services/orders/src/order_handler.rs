@@ -7,14 +7,13 @@ use database::Pool;
 use events::{Body, Cause, Event, NewEvent, OrderCancelled, OrderConfirmed};
 use inbox::Error;
 use messaging::{Applied, Failure, Handler};
-
 use outbox::Wake;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
     INBOX,
-    order_state::{OrderState as State, Trigger},
+    order_state::{OrderState, Trigger},
 };
 
 /// Applies each answer as a transition of its order. The second positive answer confirms the order, the first negative one
@@ -37,12 +36,11 @@ struct Answer<'event> {
     event: &'event Event,
     order_id: Uuid,
     trigger: Trigger,
-    source: &'static str,
 }
 
 /// A locked order and its new state.
 struct Order {
-    state: State,
+    state: OrderState,
     version: i32,
     cancelled_for: Option<Cause>,
 }
@@ -73,17 +71,17 @@ async fn move_orders(transaction: &mut PgConnection, new: &[&Event]) -> Result<u
 }
 
 fn answer(event: &Event) -> Option<Answer<'_>> {
-    let (order_id, trigger, source) = match &event.body {
-        Body::StockReserved(said) => (said.order_id, Trigger::StockReserved, "/inventory"),
-        Body::StockRejected(said) => (said.order_id, Trigger::StockRejected, "/inventory"),
-        Body::StockReleased(said) => (said.order_id, Trigger::StockReleased, "/inventory"),
-        Body::PaymentCaptured(said) => (said.order_id, Trigger::PaymentCaptured, "/billing"),
-        Body::PaymentDeclined(said) => (said.order_id, Trigger::PaymentDeclined, "/billing"),
-        Body::PaymentRefunded(said) => (said.order_id, Trigger::PaymentRefunded, "/billing"),
+    let (order_id, trigger) = match &event.body {
+        Body::StockReserved(said) => (said.order_id, Trigger::StockReserved),
+        Body::StockRejected(said) => (said.order_id, Trigger::StockRejected),
+        Body::StockReleased(said) => (said.order_id, Trigger::StockReleased),
+        Body::PaymentCaptured(said) => (said.order_id, Trigger::PaymentCaptured),
+        Body::PaymentDeclined(said) => (said.order_id, Trigger::PaymentDeclined),
+        Body::PaymentRefunded(said) => (said.order_id, Trigger::PaymentRefunded),
         // Published by this service.
         Body::OrderCreated(_) | Body::OrderConfirmed(_) | Body::OrderCancelled(_) => return None,
     };
-    Some(Answer { event, order_id, trigger, source })
+    Some(Answer { event, order_id, trigger })
 }
 
 /// Locks the orders, sorted by id, and reads them. While the locks are held no client can cancel these orders, and the
@@ -106,7 +104,7 @@ async fn lock(transaction: &mut PgConnection, answers: &[Answer<'_>]) -> Result<
 
 /// Makes one transition, and returns the event that it causes.
 fn transition(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<Option<NewEvent>, Error> {
-    let Answer { event, order_id, trigger, .. } = *answer;
+    let Answer { event, order_id, trigger } = *answer;
     let permanent = |problem: String| Failure::Permanent(problem.into());
     let order =
         orders.get_mut(&order_id).ok_or_else(|| permanent(format!("there is no order {order_id}")))?;
@@ -117,16 +115,15 @@ fn transition(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<
         return Ok(None);
     }
     order.state = next;
-    let aggregate = ("order", order_id, order.version + 1);
-    let trace = event.trace;
+    let (version, trace) = (order.version + 1, event.trace);
     let new_event = match next {
-        State::Confirmed => NewEvent::of("/orders", aggregate, &trace, &OrderConfirmed { order_id }),
-        State::Cancelled => {
+        OrderState::Confirmed => NewEvent::of(order_id, version, &trace, &OrderConfirmed { order_id }),
+        OrderState::Cancelled => {
             let (cause, detail) = cancellation_cause(&event.body);
             order.cancelled_for = Some(cause);
-            NewEvent::of("/orders", aggregate, &trace, &OrderCancelled { order_id, cause, detail })
+            NewEvent::of(order_id, version, &trace, &OrderCancelled { order_id, cause, detail })
         }
-        State::Pending | State::Reserved | State::Paid => return Ok(None),
+        OrderState::Pending | OrderState::Reserved | OrderState::Paid => return Ok(None),
     };
     order.version += 1;
     Ok(Some(new_event?))
@@ -173,7 +170,7 @@ async fn write(
         &answers.iter().map(|answer| answer.order_id).collect::<Vec<_>>(),
         &answers.iter().map(|answer| answer.event.id).collect::<Vec<_>>(),
         &answers.iter().map(|answer| answer.event.event_type.to_owned()).collect::<Vec<_>>(),
-        &answers.iter().map(|answer| answer.source.to_owned()).collect::<Vec<_>>(),
+        &answers.iter().map(|answer| answer.event.source.to_owned()).collect::<Vec<_>>(),
         &answers.iter().map(|answer| answer.event.time).collect::<Vec<_>>(),
     )
     .execute(transaction)

@@ -91,7 +91,7 @@ async fn write(
     trace: &TraceContext,
 ) -> Result<Option<OffsetDateTime>, Problem> {
     let body: OrderCreated = order.created(id);
-    let event = NewEvent::of("/orders", ("order", id, 1), trace, &body).map_err(Problem::internal)?;
+    let event = NewEvent::of(id, 1, trace, &body).map_err(Problem::internal)?;
     let skus: Vec<_> = order.lines.iter().map(|line| line.sku.clone()).collect();
     let quantities: Vec<_> = order.lines.iter().map(|line| line.quantity).collect();
     let unit_prices: Vec<_> = order.lines.iter().map(|line| line.unit_price).collect();

@@ -11,7 +11,7 @@ use events::{
 use messaging::{Applied, Failure, Handler};
 use orders::{
     OrderHandler,
-    order_state::{OrderState as State, Trigger},
+    order_state::{OrderState, Trigger},
 };
 use outbox::Wake;
 use testbed::TestDatabase;
@@ -34,11 +34,11 @@ impl Orders {
     }
 
     /// Inserts an order in this state, with the version that the state implies.
-    async fn insert(&self, state: State) -> anyhow::Result<Uuid> {
+    async fn insert(&self, state: OrderState) -> anyhow::Result<Uuid> {
         let id = Uuid::now_v7();
         let version = match state {
-            State::Pending | State::Reserved | State::Paid => 1,
-            State::Confirmed | State::Cancelled => 2,
+            OrderState::Pending | OrderState::Reserved | OrderState::Paid => 1,
+            OrderState::Confirmed | OrderState::Cancelled => 2,
         };
         sqlx::query(
             "insert into orders (id, customer_id, status, total_amount, currency, version, confirmed_at, cancelled_at,
@@ -103,6 +103,7 @@ fn answer(order_id: Uuid, trigger: Trigger) -> Event {
     Event {
         id: Uuid::now_v7(),
         event_type,
+        source: if event_type.starts_with("Stock") { "/inventory" } else { "/billing" },
         aggregate_id: payment_id,
         aggregate_version: 1,
         time: OffsetDateTime::now_utc(),
@@ -122,7 +123,7 @@ fn answers() -> impl Iterator<Item = Trigger> {
 async fn every_transition_is_made_and_every_other_answer_is_refused_and_changes_nothing() -> anyhow::Result<()>
 {
     let orders = Orders::start().await?;
-    for state in State::ALL {
+    for state in OrderState::ALL {
         for trigger in answers() {
             let order = orders.insert(state).await?;
             let before = orders.read(order).await?;
@@ -138,8 +139,8 @@ async fn every_transition_is_made_and_every_other_answer_is_refused_and_changes_
             // Only the two final states are published as events.
             let expected = match next {
                 _ if next == state => vec![],
-                State::Confirmed => vec!["OrderConfirmed"],
-                State::Cancelled => vec!["OrderCancelled"],
+                OrderState::Confirmed => vec!["OrderConfirmed"],
+                OrderState::Cancelled => vec!["OrderCancelled"],
                 _ => vec![],
             };
             assert_eq!(events, expected, "{trigger:?} at {state}");
@@ -156,7 +157,7 @@ async fn two_positive_answers_in_one_group_confirm_an_order_once_in_either_order
         [Trigger::StockReserved, Trigger::PaymentCaptured],
         [Trigger::PaymentCaptured, Trigger::StockReserved],
     ] {
-        let order = orders.insert(State::Pending).await?;
+        let order = orders.insert(OrderState::Pending).await?;
         let group = answers.map(|trigger| answer(order, trigger));
         orders.handler.apply(&group).await?;
         // The group is delivered again, as after a crash between the commit and the acknowledgement.
@@ -177,7 +178,7 @@ async fn negative_answer_cancels_with_its_cause_and_a_later_positive_one_changes
         (Trigger::StockRejected, Trigger::PaymentCaptured, "outOfStock"),
         (Trigger::PaymentDeclined, Trigger::StockReserved, "paymentDeclined"),
     ] {
-        let order = orders.insert(State::Pending).await?;
+        let order = orders.insert(OrderState::Pending).await?;
         orders.handler.apply(&[answer(order, negative), answer(order, positive)]).await?;
         let (status, version, events, answers) = orders.read(order).await?;
         assert_eq!((status.as_str(), version, answers.len()), ("cancelled", 2, 2));

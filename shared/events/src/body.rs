@@ -8,6 +8,10 @@ pub trait Data: Serialize + DeserializeOwned + JsonSchema {
     const TYPE: &'static str;
     /// The version of this body's schema.
     const VERSION: i16 = 1;
+    /// The service that publishes it: the envelope's `source`.
+    const SOURCE: &'static str;
+    /// What its `subject` identifies.
+    const AGGREGATE: &'static str;
 
     /// Checks what a JSON Schema cannot express: a body can be well-formed and still contradict itself.
     ///

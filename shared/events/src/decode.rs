@@ -15,6 +15,8 @@ use crate::{
 pub struct Event {
     pub id: Uuid,
     pub event_type: &'static str,
+    /// The service that publishes such events.
+    pub source: &'static str,
     /// The aggregate that the event is about: the envelope's `subject`.
     pub aggregate_id: Uuid,
     /// The aggregate's version after the event: the envelope's `sequence`.
@@ -80,7 +82,7 @@ pub fn decode(body: &[u8], message_id: Option<&str>, traceparent: Option<&str>) 
     if message_id != Some(envelope.id.to_string().as_str()) {
         return Err(Rejection::IdMismatch { message_id: message_id.map(str::to_owned), id: envelope.id });
     }
-    let (event_type, body) = match envelope.event_type.as_str() {
+    let (event_type, source, body) = match envelope.event_type.as_str() {
         OrderCreated::TYPE => read(&envelope, Body::OrderCreated)?,
         OrderConfirmed::TYPE => read(&envelope, Body::OrderConfirmed)?,
         OrderCancelled::TYPE if is::<OrderCancelledV1>(&envelope) => {
@@ -104,6 +106,7 @@ pub fn decode(body: &[u8], message_id: Option<&str>, traceparent: Option<&str>) 
     Ok(Event {
         id: envelope.id,
         event_type,
+        source,
         aggregate_id: envelope.subject,
         aggregate_version: envelope.sequence,
         time,
@@ -122,12 +125,12 @@ fn is<D: Data>(envelope: &Envelope<&RawValue>) -> bool {
 fn read<D: Data>(
     envelope: &Envelope<&RawValue>,
     into: impl FnOnce(D) -> Body,
-) -> Result<(&'static str, Body), Rejection> {
+) -> Result<(&'static str, &'static str, Body), Rejection> {
     if !is::<D>(envelope) {
         return Err(Rejection::UnknownSchema(envelope.dataschema.chars().take(100).collect()));
     }
     let malformed = |error| Rejection::Malformed(format!("data: {error}"));
     let data: D = serde_json::from_str(envelope.data.get()).map_err(malformed)?;
     data.check(envelope.subject).map_err(Rejection::Inconsistent)?;
-    Ok((D::TYPE, into(data)))
+    Ok((D::TYPE, D::SOURCE, into(data)))
 }

@@ -69,17 +69,18 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
-    /// Renders a body whose type defines its name and version.
+    /// Renders a body whose type defines its name, its version and who publishes it. `version` is the aggregate's after this
+    /// event.
     ///
     /// # Errors
     /// When `data` cannot be serialised as JSON. That is impossible for the bodies of this crate.
     pub fn of<D: Data>(
-        source: &str,
-        aggregate: (&'static str, Uuid, i32),
+        aggregate_id: Uuid,
+        version: i32,
         trace: &TraceContext,
         data: &D,
     ) -> Result<Self, serde_json::Error> {
-        Self::new(source, aggregate, (D::TYPE, D::VERSION), trace, data)
+        Self::new(D::SOURCE, (D::AGGREGATE, aggregate_id, version), (D::TYPE, D::VERSION), trace, data)
     }
 
     /// Renders `data` into an envelope and its outbox row.

@@ -53,6 +53,8 @@ impl OrderCreated {
 
 impl Data for OrderCreated {
     const TYPE: &'static str = "OrderCreated";
+    const SOURCE: &'static str = "/orders";
+    const AGGREGATE: &'static str = "order";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("orderId", self.order_id, subject)?;
@@ -69,7 +71,7 @@ impl Data for OrderCreated {
     }
 }
 
-/// `OrderConfirmed`, version 1: the stock is reserved and the customer is charged. The order will be shipped.
+/// `OrderConfirmed`, version 1: the stock is reserved and the customer is charged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrderConfirmed {
@@ -79,6 +81,8 @@ pub struct OrderConfirmed {
 
 impl Data for OrderConfirmed {
     const TYPE: &'static str = "OrderConfirmed";
+    const SOURCE: &'static str = "/orders";
+    const AGGREGATE: &'static str = "order";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("orderId", self.order_id, subject)
@@ -132,6 +136,8 @@ impl Cause {
 impl Data for OrderCancelled {
     const TYPE: &'static str = "OrderCancelled";
     const VERSION: i16 = 2;
+    const SOURCE: &'static str = "/orders";
+    const AGGREGATE: &'static str = "order";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("orderId", self.order_id, subject)
@@ -150,6 +156,8 @@ pub struct OrderCancelledV1 {
 
 impl Data for OrderCancelledV1 {
     const TYPE: &'static str = OrderCancelled::TYPE;
+    const SOURCE: &'static str = OrderCancelled::SOURCE;
+    const AGGREGATE: &'static str = OrderCancelled::AGGREGATE;
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("orderId", self.order_id, subject)

@@ -52,6 +52,8 @@ pub struct PaymentRefunded {
 
 impl Data for PaymentCaptured {
     const TYPE: &'static str = "PaymentCaptured";
+    const SOURCE: &'static str = "/billing";
+    const AGGREGATE: &'static str = "payment";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("paymentId", self.payment_id, subject)?;
@@ -61,6 +63,8 @@ impl Data for PaymentCaptured {
 
 impl Data for PaymentDeclined {
     const TYPE: &'static str = "PaymentDeclined";
+    const SOURCE: &'static str = "/billing";
+    const AGGREGATE: &'static str = "payment";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("paymentId", self.payment_id, subject)
@@ -69,6 +73,8 @@ impl Data for PaymentDeclined {
 
 impl Data for PaymentRefunded {
     const TYPE: &'static str = "PaymentRefunded";
+    const SOURCE: &'static str = "/billing";
+    const AGGREGATE: &'static str = "payment";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("paymentId", self.payment_id, subject)?;

@@ -47,6 +47,8 @@ pub struct StockReleased {
 
 impl Data for StockReserved {
     const TYPE: &'static str = "StockReserved";
+    const SOURCE: &'static str = "/inventory";
+    const AGGREGATE: &'static str = "reservation";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("reservationId", self.reservation_id, subject)
@@ -55,6 +57,8 @@ impl Data for StockReserved {
 
 impl Data for StockRejected {
     const TYPE: &'static str = "StockRejected";
+    const SOURCE: &'static str = "/inventory";
+    const AGGREGATE: &'static str = "reservation";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("reservationId", self.reservation_id, subject)?;
@@ -68,6 +72,8 @@ impl Data for StockRejected {
 
 impl Data for StockReleased {
     const TYPE: &'static str = "StockReleased";
+    const SOURCE: &'static str = "/inventory";
+    const AGGREGATE: &'static str = "reservation";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("reservationId", self.reservation_id, subject)

@@ -23,8 +23,7 @@ fn order() -> OrderCreated {
 /// The envelope of a valid event. The tests change one thing in it.
 fn envelope() -> Value {
     let order = order();
-    let aggregate = ("order", order.order_id, 1);
-    let event = NewEvent::of("/orders", aggregate, &TraceContext::root(), &order).unwrap();
+    let event = NewEvent::of(order.order_id, 1, &TraceContext::root(), &order).unwrap();
     serde_json::from_str(&event.payload).unwrap()
 }
 
@@ -143,7 +142,7 @@ fn rejection_quotes_at_most_100_characters_of_the_message() {
 fn cancellation_is_decoded_unless_it_names_another_order() {
     let cancellation = |order_id: Uuid, subject: Uuid| {
         let body = OrderCancelled { order_id, cause: Cause::OutOfStock, detail: "no more tea".into() };
-        let event = NewEvent::of("/orders", ("order", subject, 2), &TraceContext::root(), &body).unwrap();
+        let event = NewEvent::of(subject, 2, &TraceContext::root(), &body).unwrap();
         message(&serde_json::from_str(&event.payload).unwrap()).decode()
     };
     let order = Uuid::now_v7();

@@ -7,7 +7,6 @@
 //! - [`Backoff`]: exponential back-off with full jitter.
 //! - [`RoundLimiter`]: fewer and larger rounds of work under load. Optional.
 //! - [`replay`]: what an operator selects. [`crash_points`]: named places where a crash is interesting.
-//! - [`RoundLimiter`]: fewer and larger rounds of work under load (optional).
 
 mod backoff;
 pub mod confirms;

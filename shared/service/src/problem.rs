@@ -1,7 +1,10 @@
 //! Errors over HTTP: RFC 9457 problem details with a stable `type`. The client gets a short sentence; the cause, with its
 //! whole chain, goes to the log, once.
 
-use std::fmt::{self, Display};
+use std::{
+    error::Error,
+    fmt::{self, Display},
+};
 
 use axum::{
     BoxError, Json,
@@ -108,9 +111,10 @@ impl Problem {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", "The request timed out").detail(detail)
     }
 
-    /// A fault of the service. Logs the cause; the client learns only that there was a fault.
-    pub fn internal(cause: impl Display) -> Self {
-        tracing::error!(%cause, "request failed");
+    /// A fault of the service. Logs the cause with its whole chain; the client learns only that there was a fault.
+    pub fn internal(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let cause = format!("{:#}", anyhow::Error::from_boxed(cause.into()));
+        tracing::error!(cause, "request failed");
         Self::internal_error()
     }
 

@@ -22,7 +22,7 @@ fn decoded(event: &NewEvent) -> Event {
 
 fn cancelled(order_id: Uuid, cause: Cause) -> NewEvent {
     let body = OrderCancelled { order_id, cause, detail: "a detail for people".into() };
-    NewEvent::of("/orders", ("order", order_id, 3), &TraceContext::root(), &body).unwrap()
+    NewEvent::of(order_id, 3, &TraceContext::root(), &body).unwrap()
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn event_of_another_type_is_recorded_and_writes_no_mail() -> anyhow::Resul
         lines: vec![Line { sku: "TEA-001".into(), quantity: 1, unit_price: 625 }],
         total: Money { amount: 625, currency: "EUR".into() },
     };
-    let created = NewEvent::of("/orders", ("order", order_id, 1), &TraceContext::root(), &body)?;
+    let created = NewEvent::of(order_id, 1, &TraceContext::root(), &body)?;
     let event = decoded(&created);
     assert!(matches!(event.body, Body::OrderCreated(_)));
     let handler = MailHandler::new(database.pool.clone());

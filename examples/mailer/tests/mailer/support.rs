@@ -68,8 +68,7 @@ impl MailerDatabase {
 
 /// The event by which the order service confirms an order.
 pub(crate) fn confirmed(order_id: Uuid) -> NewEvent {
-    let aggregate = ("order", order_id, 2);
-    NewEvent::of("/orders", aggregate, &TraceContext::root(), &OrderConfirmed { order_id }).unwrap()
+    NewEvent::of(order_id, 2, &TraceContext::root(), &OrderConfirmed { order_id }).unwrap()
 }
 
 /// A connected publisher, like a relay's.

@@ -225,8 +225,7 @@ pub(crate) fn order_created() -> NewEvent {
         lines: vec![Line { sku: "TEA-001".into(), quantity: 2, unit_price: 625 }],
         total: Money { amount: 1250, currency: "EUR".into() },
     };
-    let aggregate = ("order", order.order_id, 1);
-    NewEvent::of("/orders", aggregate, &TraceContext::root(), &order).unwrap()
+    NewEvent::of(order.order_id, 1, &TraceContext::root(), &order).unwrap()
 }
 
 /// A batch of messages, as a publisher takes it.

@@ -52,6 +52,7 @@ pub(crate) fn event_of(order_id: Uuid) -> Event {
     Event {
         id: Uuid::now_v7(),
         event_type: OrderCreated::TYPE,
+        source: OrderCreated::SOURCE,
         aggregate_id: order_id,
         aggregate_version: 1,
         time: OffsetDateTime::now_utc(),

@@ -125,8 +125,7 @@ fn envelope() -> Value {
         lines: vec![Line { sku: "TEA-001".into(), quantity: 1, unit_price: 625 }],
         total: Money { amount: 625, currency: "EUR".into() },
     };
-    let aggregate = ("order", order.order_id, 1);
-    let event = NewEvent::of("/orders", aggregate, &TraceContext::root(), &order).unwrap();
+    let event = NewEvent::of(order.order_id, 1, &TraceContext::root(), &order).unwrap();
     serde_json::from_str(&event.payload).unwrap()
 }
 
