@@ -5,8 +5,8 @@
 mod mail_handler;
 mod settings;
 
-use broker::topology::Queue;
 use inbox::Inbox;
+use rabbitmq::topology::Queue;
 use service::Service;
 use sqlx::migrate::Migrator;
 

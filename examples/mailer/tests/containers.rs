@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use events::{NewEvent, OrderConfirmed, TraceContext};
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use sqlx::{PgPool, raw_sql};
 use testcontainers::{
     GenericImage, ImageExt as _,

@@ -20,15 +20,18 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     // Mechanisms: SQL on one side, AMQP on the other, never both; no HTTP, no admin API.
     ("outbox", &["database", "events", "messaging", "sqlx"]),
     ("inbox", &["database", "events", "messaging", "sqlx"]),
-    ("broker", &["events", "lapin", "messaging"]),
+    ("rabbitmq", &["events", "lapin", "messaging"]),
     // The process: start and stop, HTTP, the admin API, logs, metrics and spans.
-    ("service", &["axum", "broker", "database", "events", "inbox", "messaging", "outbox", "sqlx", "utoipa"]),
+    (
+        "service",
+        &["axum", "rabbitmq", "database", "events", "inbox", "messaging", "outbox", "sqlx", "utoipa"],
+    ),
     // Services: never each other.
     (
         "orders",
         &[
             "axum",
-            "broker",
+            "rabbitmq",
             "database",
             "events",
             "inbox",
@@ -39,10 +42,10 @@ const MAY_USE: [(&str, &[&str]); 22] = [
             "utoipa",
         ],
     ),
-    ("inventory", &["broker", "database", "events", "inbox", "messaging", "outbox", "service", "sqlx"]),
-    ("billing", &["broker", "database", "events", "inbox", "messaging", "outbox", "service", "sqlx"]),
+    ("inventory", &["rabbitmq", "database", "events", "inbox", "messaging", "outbox", "service", "sqlx"]),
+    ("billing", &["rabbitmq", "database", "events", "inbox", "messaging", "outbox", "service", "sqlx"]),
     // An external consumer: the consuming half of a service. No crate uses it.
-    ("mailer", &["broker", "database", "events", "inbox", "messaging", "service", "sqlx"]),
+    ("mailer", &["rabbitmq", "database", "events", "inbox", "messaging", "service", "sqlx"]),
     // The lab. No service uses any of these.
     // It knows the commands of the documentation only: no crate of this workspace.
     ("docs-runner", &[]),
@@ -53,7 +56,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
         &[
             "axum",
             "billing",
-            "broker",
+            "rabbitmq",
             "database",
             "events",
             "inbox",
@@ -69,7 +72,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
         "variants",
         &[
             "axum",
-            "broker",
+            "rabbitmq",
             "database",
             "events",
             "messaging",
@@ -120,7 +123,7 @@ fn each_crate_uses_only_what_its_layer_allows() {
 /// The mechanisms can be used without an HTTP server, also through their dependencies.
 #[test]
 fn outbox_inbox_and_broker_have_no_http_server_in_their_dependency_tree() {
-    for package in ["outbox", "inbox", "broker"] {
+    for package in ["outbox", "inbox", "rabbitmq"] {
         let output = Command::new(env!("CARGO"))
             .args(["tree", "--offline", "--edges=normal", "--prefix=none", "--package", package])
             .output()

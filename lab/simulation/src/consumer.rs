@@ -1,4 +1,4 @@
-//! A consuming instance: one session after the other, as in `broker::Consumer`. The real `messaging::settle::Settling`
+//! A consuming instance: one session after the other, as in `rabbitmq::Consumer`. The real `messaging::settle::Settling`
 //! decides what happens to the deliveries.
 
 use std::{sync::Arc, time::Duration};

@@ -70,7 +70,7 @@ impl Publisher for MemoryPublisher {
         sleep(wait).await;
         let outcomes = self.decide(batch, &confirms);
         self.record(batch, &outcomes);
-        // As in `broker::ConfirmingPublisher`: late confirms would be counted for the next batch, and after a return the
+        // As in `rabbitmq::ConfirmingPublisher`: late confirms would be counted for the next batch, and after a return the
         // bindings are declared again.
         if outcomes.contains(&PublishOutcome::Unknown) {
             self.open = None;

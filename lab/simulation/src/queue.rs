@@ -47,7 +47,7 @@ pub(crate) struct Channel {
 pub(crate) struct Queue {
     pub(crate) ready: VecDeque<Message>,
     /// Unacknowledged by consumers that are lost. They are delivered before the others, the first returned first. That
-    /// is RabbitMQ's order, and not always the order in which they were enqueued: see `broker::Consumer`.
+    /// is RabbitMQ's order, and not always the order in which they were enqueued: see `rabbitmq::Consumer`.
     pub(crate) returned: VecDeque<Message>,
     pub(crate) channels: BTreeMap<u64, Channel>,
     /// The instance that received the last message.

@@ -3,12 +3,12 @@
 use std::{collections::HashMap, sync::Arc};
 
 use anyhow::{Context as _, bail};
-use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use database::{Pool, PoolKind};
 use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
 use orders::{SERVICE, Settings};
 use outbox::Wake;
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use serde::Deserialize;
 use sqlx::{PgConnection, PgPool, postgres::PgPoolOptions};
 use tokio::sync::{Mutex, OnceCell};

@@ -9,8 +9,8 @@ mod provider_answers;
 mod provider_calls;
 mod run;
 
-use broker::topology;
 use inbox::Inbox;
+use rabbitmq::topology;
 use service::Service;
 use sqlx::migrate::Migrator;
 

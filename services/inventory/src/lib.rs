@@ -3,8 +3,8 @@
 mod run;
 mod stock_handler;
 
-use broker::topology;
 use inbox::Inbox;
+use rabbitmq::topology;
 use service::Service;
 use sqlx::migrate::Migrator;
 

@@ -131,7 +131,7 @@ const POLICY: (HeaderName, &str) = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'",
 );
 
-/// Generated from the contracts and the topology by a test of `broker`, which also keeps it up to date.
+/// Generated from the contracts and the topology by a test of `rabbitmq`, which also keeps it up to date.
 const ASYNCAPI: &str = include_str!("../../../docs/asyncapi.json");
 
 fn document_routes<S: Clone + Send + Sync + 'static>(

@@ -15,8 +15,8 @@ mod problems;
 mod read_orders;
 mod run;
 
-use broker::topology;
 use inbox::Inbox;
+use rabbitmq::topology;
 use service::Service;
 use sqlx::migrate::Migrator;
 

@@ -1,6 +1,6 @@
 //! The ports between the services and a broker, and what needs neither SQL nor AMQP. No I/O. In reading order:
 //!
-//! - [`Publisher`], [`Handler`], [`DeadLetterStore`]: what `broker`, each service and `inbox` implement.
+//! - [`Publisher`], [`Handler`], [`DeadLetterStore`]: what `rabbitmq`, each service and `inbox` implement.
 //! - [`settle`]: what a consumer does with its deliveries. *Commit, then acknowledge.*
 //! - [`confirms`]: what a batch of publisher confirms means. Returned messages are matched by their id.
 //! - [`lane()`]: the lane of an aggregate, a fixed share of all aggregates.

@@ -10,7 +10,7 @@
 //! - [`telemetry`]: structured logs and Prometheus metrics. [`otlp`]: spans.
 //!
 //! A service brings its name, its tables, its handler and its routes. `outbox` and `inbox` do not know the broker, and
-//! `broker` does not know the database; they meet here.
+//! `rabbitmq` does not know the database; they meet here.
 
 mod admin;
 mod admin_routes;

@@ -1,9 +1,9 @@
 use axum::Router;
-use broker::{ConfirmingPublisher, ConnectionStatus, Consumer, DeadLetterCollector, Endpoint};
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
 use messaging::{DeadLetterStore, SharedHandler, replay::ReplayPolicy};
 use outbox::{Relay, RelayOptions, Wake, store::Store};
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Consumer, DeadLetterCollector, Endpoint};
 
 use crate::{
     Process,

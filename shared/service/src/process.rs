@@ -8,9 +8,9 @@ use std::{
 
 use anyhow::Context as _;
 use axum::Router;
-use broker::{Endpoint, topology::Queue};
 use database::{DatabaseHealth, Pool, PoolKind, is_locked, is_unavailable};
 use metrics_exporter_prometheus::PrometheusHandle;
+use rabbitmq::{Endpoint, topology::Queue};
 use sqlx::migrate::Migrator;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use database::{Pool, PoolKind};
 use events::{NewEvent, OrderConfirmed, TraceContext};
 use mailer::MIGRATIONS;
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, migrate::Migrator};
 use testbed::{TestDatabase, eventually};

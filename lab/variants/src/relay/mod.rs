@@ -4,9 +4,9 @@ mod listen_alone;
 mod poll_one_by_one;
 mod trigger;
 
-use broker::{ConfirmingPublisher, ConnectionStatus};
 use database::{Pool, PoolKind};
 use outbox::{Relay, RelayOptions, Wake};
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus};
 use sabotage::row_locks::{OncePublished, RowLockStore};
 use service::{Process, RelayTasks};
 

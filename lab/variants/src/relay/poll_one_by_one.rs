@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use broker::ConfirmingPublisher;
 use database::Pool;
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
+use rabbitmq::ConfirmingPublisher;
 use sqlx::Row as _;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;

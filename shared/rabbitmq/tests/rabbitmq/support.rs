@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
 use futures_util::StreamExt;
 use lapin::{
@@ -16,6 +15,7 @@ use lapin::{
     types::FieldTable,
 };
 use messaging::{Outgoing, Publisher as _};
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use serde_json::Value;
 use testbed::{TestVhost, eventually};
 use tokio::{task::JoinHandle, time::timeout};

@@ -8,8 +8,8 @@ mod document;
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use broker::topology::{FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
 use events::routing_key;
+use rabbitmq::topology::{FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
 use serde_json::Value;
 
 fn document() -> Value {

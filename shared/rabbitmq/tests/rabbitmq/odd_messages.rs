@@ -1,10 +1,10 @@
 //! Messages that no relay of ours would send.
 
-use broker::{ConnectionStatus, DeadLetterCollector, topology};
 use lapin::{
     BasicProperties,
     types::{AMQPValue, FieldArray, FieldTable},
 };
+use rabbitmq::{ConnectionStatus, DeadLetterCollector, topology};
 
 use crate::{
     scripted_handler::{QUEUE, ScriptedHandler, consume},

@@ -5,10 +5,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use broker::{ConnectionStatus, Consumer, Endpoint, topology};
 use events::Event;
 use lapin::{options::QueueDeclareOptions, types::FieldTable};
 use messaging::{Applied, Failure, Handler, PublishOutcome, Publisher as _};
+use rabbitmq::{ConnectionStatus, Consumer, Endpoint, topology};
 use testbed::eventually;
 use uuid::Uuid;
 

@@ -5,9 +5,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use broker::{ConnectionStatus, Consumer, topology};
 use events::Event;
 use messaging::{Applied, Failure, Handler};
+use rabbitmq::{ConnectionStatus, Consumer, topology};
 use testbed::eventually;
 use uuid::Uuid;
 

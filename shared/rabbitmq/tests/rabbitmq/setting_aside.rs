@@ -2,9 +2,9 @@
 
 use std::{collections::HashSet, sync::Mutex};
 
-use broker::{ConnectionStatus, Consumer, topology};
 use messaging::Failure;
 use metrics_exporter_prometheus::PrometheusBuilder;
+use rabbitmq::{ConnectionStatus, Consumer, topology};
 use testbed::eventually;
 
 use crate::{

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
-use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint, Error, Fault, topology};
 use lapin::{
     options::{ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions},
     types::FieldTable,
 };
 use messaging::{PublishOutcome, Publisher as _, Refusal};
 use metrics_exporter_prometheus::PrometheusBuilder;
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint, Error, Fault, topology};
 use testbed::{Rabbitmq, eventually};
 use tokio::{
     net::{TcpListener, TcpSocket},

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use broker::{ConnectionStatus, Consumer, DeadLetterCollector, Endpoint, topology};
 use lapin::types::FieldTable;
 use messaging::{DeadLetter, DeadLetterStore, Failure, PublishOutcome, Publisher as _};
+use rabbitmq::{ConnectionStatus, Consumer, DeadLetterCollector, Endpoint, topology};
 use serde_json::json;
 use testbed::eventually;
 use tokio::{

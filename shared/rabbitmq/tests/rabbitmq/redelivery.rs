@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use broker::{ConnectionStatus, Consumer, Endpoint, topology};
 use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
+use rabbitmq::{ConnectionStatus, Consumer, Endpoint, topology};
 use testbed::eventually;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy},

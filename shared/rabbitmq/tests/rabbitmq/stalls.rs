@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use broker::{ConnectionStatus, Consumer, topology};
 use events::Event;
 use lapin::options::BasicConsumeOptions;
 use messaging::{Applied, Failure, Handler};
 use metrics_exporter_prometheus::PrometheusBuilder;
+use rabbitmq::{ConnectionStatus, Consumer, topology};
 use testbed::{Rabbitmq, eventually};
 
 use crate::{

@@ -3,11 +3,11 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use broker::{ConnectionStatus, DeadLetterCollector, topology};
 use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions, BasicRejectOptions};
 use messaging::{DeadLetter, DeadLetterStore, Failure};
 use metrics_exporter_prometheus::PrometheusBuilder;
+use rabbitmq::{ConnectionStatus, DeadLetterCollector, topology};
 use testbed::eventually;
 use uuid::Uuid;
 

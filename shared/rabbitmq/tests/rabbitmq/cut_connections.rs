@@ -6,13 +6,13 @@ use std::{
 };
 
 use anyhow::Context as _;
-use broker::{ConfirmingPublisher, ConnectionStatus, Endpoint, topology};
 use futures_util::StreamExt;
 use lapin::{
     options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };
 use messaging::{PublishOutcome, Publisher as _};
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint, topology};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy},
     net::{TcpListener, TcpStream},

@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use broker::topology;
 use lapin::options::QueueDeleteOptions;
 use messaging::Failure;
+use rabbitmq::topology;
 use testbed::eventually;
 
 use crate::{
