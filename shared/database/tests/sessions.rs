@@ -85,14 +85,14 @@ async fn idle_connection_is_replaced_if_its_server_is_gone_or_read_only() -> any
     let lost = process(&mut session).await?;
     session.finish();
     sqlx::query("select pg_terminate_backend($1, 10000)").bind(lost).execute(&mut admin).await?;
-    let_time_pass(Duration::from_secs(2)).await;
+    let_time_pass(Duration::from_secs(6)).await;
     let mut session = pool.acquire().await?;
     assert_ne!(process(&mut session).await.context("the lost connection was lent")?, lost);
 
     // As a connection to a server that has become a standby.
     sqlx::raw_sql("set default_transaction_read_only = on").execute(&mut *session).await?;
     session.finish();
-    let_time_pass(Duration::from_secs(2)).await;
+    let_time_pass(Duration::from_secs(6)).await;
     sqlx::query("insert into notes values ('written')").execute(&pool).await?;
     Ok(())
 }

@@ -94,7 +94,7 @@ impl Endpoint {
     /// queue that should receive it exists, whichever service starts first.
     pub(crate) async fn open(&self, role: Role) -> Result<(Connection, Channel), Error> {
         let connection = self.connect(role).await?;
-        let channel = open_channel(&connection).await?;
+        let channel = request("channel.open", connection.create_channel()).await?;
         self.declare(&channel).await?;
         Ok((connection, channel))
     }
@@ -117,15 +117,10 @@ impl Endpoint {
     }
 }
 
-pub(crate) async fn open_channel(connection: &Connection) -> Result<Channel, Error> {
-    request("channel.open", connection.create_channel()).await
-}
-
 /// Starts consuming a queue, with at most `prefetch` unacknowledged deliveries.
 pub(crate) async fn subscribe(channel: &Channel, queue: &str, prefetch: u16) -> Result<Consumer, Error> {
     // Before consuming: otherwise the first deliveries are not limited.
-    let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
-    request("basic.qos", qos).await?;
+    request("basic.qos", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
     let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
     let consume = channel.basic_consume(queue.into(), "".into(), options, arguments);
     request("basic.consume", consume).await

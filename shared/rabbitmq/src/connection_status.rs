@@ -1,4 +1,5 @@
-//! Whether a publisher, a consumer or a collector can work, and why not: for health, metrics and the log.
+//! Whether a publisher, a consumer or a collector can work, and why not. Optional. Without it: they work the same, and health,
+//! metrics and the log cannot say why they do not.
 
 use std::{
     mem::replace,

@@ -59,8 +59,7 @@ impl Handler for Recorder {
 async fn external_consumer_restores_its_lost_binding() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let recorder = Recorder::default();
-    let status = ConnectionStatus::new("test");
-    let consumer = Consumer::new(endpoint(&vhost), QUEUE.name, status);
+    let consumer = Consumer::new(endpoint(&vhost), QUEUE.name, ConnectionStatus::new("test"));
     let _consumer = Running::start(|stop| consumer.run(recorder.clone(), ScriptedStore::that_saves(), stop));
     let mut publisher = vhost.publisher().await?;
     // Publishes until the consumer has received one of the events. Those that are published while the queue does not

@@ -85,8 +85,7 @@ impl Handler for ScriptedHandler {
 }
 
 pub(crate) fn consume(vhost: &Vhost, handler: &ScriptedHandler) -> Running {
-    let status = ConnectionStatus::new("test");
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status);
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConnectionStatus::new("test"));
     Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop))
 }
 

@@ -75,8 +75,7 @@ async fn hanging_handler_without_its_database_gives_messages_to_another_instance
     vhost.put_event(QUEUE, &event).await?;
     let (hanging, available) = (Hanging::default(), Arc::new(AtomicBool::new(true)));
     let (handler, is_available) = (hanging.clone(), available.clone());
-    let status = ConnectionStatus::new("test");
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status).when(move || {
+    let consumer = Consumer::new(vhost.endpoint(), QUEUE, ConnectionStatus::new("test")).when(move || {
         if is_available.load(Ordering::SeqCst) { Ok(()) } else { Err("set by the test".into()) }
     });
     let _active = Running::start(|stop| consumer.run(handler, ScriptedStore::that_saves(), stop));
