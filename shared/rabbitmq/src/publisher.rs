@@ -39,7 +39,7 @@ const MAX_NAME_BYTES: usize = 255;
 /// a larger frame RabbitMQ closes the connection.
 const MAX_TRACEPARENT_BYTES: usize = 1024;
 
-/// How often the topology is declared again under load. When one of several queues loses its binding, the broker still
+/// How often the topology is declared again. When one of several queues loses its binding, the broker still
 /// routes the message to the others and reports nothing: this bounds for how long.
 const DECLARE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -216,11 +216,15 @@ impl ConfirmingPublisher {
             }
         };
         let interval = if open.needs_repair { REPAIR_INTERVAL } else { DECLARE_INTERVAL };
-        let is_due = open.declared.is_none_or(|at| at.elapsed() > interval);
-        if is_due || open.last_answer.elapsed() > MAX_SILENCE {
+        if open.declared.is_none_or(|at| at.elapsed() > interval) {
             self.endpoint.declare(&channel).await?;
             open.last_answer = Instant::now();
             (open.declared, open.needs_repair) = (Some(open.last_answer), false);
+        } else if open.last_answer.elapsed() > MAX_SILENCE {
+            // Changes nothing; an answer shows that the broker is there.
+            let confirms = channel.confirm_select(ConfirmSelectOptions::default());
+            request("confirm.select", confirms).await?;
+            open.last_answer = Instant::now();
         }
         open.channel = Some(channel);
         Ok(())

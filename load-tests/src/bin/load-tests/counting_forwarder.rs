@@ -234,9 +234,20 @@ async fn pump(
     }
 }
 
-/// A statement with single spaces, and with `?` for numbers, which differ from one execution to the next.
+/// A statement with single spaces, and with `?` for numbers and for lists of literals, which differ from one execution to the
+/// next.
 fn shortened(text: &str) -> String {
     let mut short = String::new();
+    // Outside of `'{…}'`, every other part.
+    let text: Vec<_> = text
+        .split("'{")
+        .enumerate()
+        .map(|(number, part)| match part.split_once("}'") {
+            Some((_, rest)) if number > 0 => format!("'{{?}}'{rest}"),
+            _ => part.to_owned(),
+        })
+        .collect();
+    let text = text.concat();
     for letter in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
         let in_word = short.ends_with(|last: char| last.is_alphanumeric() || "_$".contains(last));
         match letter.is_ascii_digit() && !in_word {
