@@ -100,7 +100,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
         due
     }
 
-    /// Writes the provider's answers, and wakes those who have to do with them.
+    /// Writes the provider's answers. Wakes the relays if there are events, and this worker if a refund is due.
     async fn write(&self, answered: Vec<CalledPayment>) {
         if answered.is_empty() {
             return;

@@ -25,8 +25,7 @@ pub use app_state::AppState;
 pub use order_handler::OrderHandler;
 pub use run::{Settings, run};
 
-/// Order makes no difference to it: an answer moves its order only out of the state that it answers (`order_state`), whatever
-/// came before.
+/// Events may be applied in any order: `order_state` allows each answer only from the states that it can follow.
 pub const INBOX: Inbox = Inbox { consumer: "orders", queue: topology::ORDERS, keeps_order: false };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/orders");

@@ -170,7 +170,7 @@ impl From<sqlx::Error> for Problem {
             Self::contended()
         } else if is_unavailable(&error) {
             tracing::warn!(cause = %error, "request failed: the database is unavailable");
-            Self::unavailable("the database is busy or unavailable; nothing is known to have been written")
+            Self::unavailable("the database is busy or unavailable; whether anything was written is unknown")
         } else {
             Self::internal(error)
         }

@@ -207,7 +207,8 @@ impl Process {
         })
     }
 
-    /// Reads `what` the service needs once, after [`prepare`](Self::prepare). `false`: the stop came first.
+    /// Runs `read` until it succeeds, after [`prepare`](Self::prepare): it reads `what` the service needs once. `false`: the stop
+    /// came first.
     ///
     /// The database can go away again after it was prepared. A service that ended for that would make the outage longer.
     ///

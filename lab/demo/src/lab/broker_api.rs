@@ -13,7 +13,7 @@ use super::stage::CONDITION_DEADLINE;
 const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The bindings of the three queues to the exchange of events: 6 of orders, 2 of inventory, 3 of billing.
-const BINDINGS: usize = 11;
+const BINDINGS: usize = 10;
 
 /// Each service opens at least one connection for each of these.
 const ROLES: [&str; 3] = ["publisher", "consumer", "collector"];

@@ -100,7 +100,7 @@ async fn delete_bindings(run: &DrillRun<'_>) -> Result<Report> {
     }
     api.delete_bindings().await?;
     own.processes.resume("orders")?;
-    run.phase("outage", "deleted all eleven bindings while the services were frozen; orders continues");
+    run.phase("outage", "deleted all ten bindings while the services were frozen; orders continues");
     let returned = run
         .felt("a message was returned as unroutable", async || {
             let failed = run.system.metric("orders", "outbox_failed_total").await?;
@@ -129,7 +129,7 @@ async fn delete_exchange(run: &DrillRun<'_>) -> Result<Report> {
         own.processes.resume("inventory")?;
         own.processes.resume("billing")?;
         facts.push(Fact {
-            what: "the exchange and its eleven bindings exist again".to_owned(),
+            what: "the exchange and its ten bindings exist again".to_owned(),
             observed: true,
         });
     }
