@@ -293,7 +293,7 @@ mod tests {
         let expected = [
             ("relay", "(prepare) select $1", [1, 1]),
             ("relay", "(sync)", [1, 0]),
-            ("relay", "begin; select f(?, 'a', '{?,?}')", [1, 0]),
+            ("relay", "begin; select f(?, 'a', '{?}')", [1, 0]),
             ("relay", "commit", [1, 1]),
             ("relay", "select $1", [1, 1]),
         ];
