@@ -257,7 +257,7 @@ async fn orders_whose_answers_wait_in_the_queue_are_not_cancelled_however_long_t
     stage.system.start_again("orders").await?;
     stage.system.wait_ready(CONDITION_DEADLINE).await?;
     // Longer than the ten checks, of a second each, after which an empty queue lets unanswered orders be cancelled.
-    eventually("the consumer to have tried its first answer for 13 s", CONDITION_DEADLINE, async || {
+    eventually("the consumer to have tried its first answer for 13 s", CONDITION_DEADLINE * 2, async || {
         Ok((stage.counter("orders", "inbox_applying_seconds").await? >= 13.0).then_some(()))
     })
     .await?;
