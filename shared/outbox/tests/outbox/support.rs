@@ -1,6 +1,6 @@
 //! An outbox in a database of its own, and a broker that returns the outcomes that a test asks for.
 //!
-//! `shared/broker` tests the real broker. Here only the outcomes matter, and a real broker does not return all of them
+//! `shared/rabbitmq` tests the real broker. Here only the outcomes matter, and a real broker does not return all of them
 //! on demand.
 
 use std::{
