@@ -128,10 +128,7 @@ async fn delete_exchange(run: &DrillRun<'_>) -> Result<Report> {
         api.await_bindings().await?;
         own.processes.resume("inventory")?;
         own.processes.resume("billing")?;
-        facts.push(Fact {
-            what: "the exchange and its ten bindings exist again".to_owned(),
-            observed: true,
-        });
+        facts.push(Fact { what: "the exchange and its ten bindings exist again".to_owned(), observed: true });
     }
     let summary = run.end(load).await?;
     run.report(facts, summary, Refusals::BreakTheClaim).await
