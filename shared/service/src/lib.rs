@@ -6,7 +6,7 @@
 //! - [`settings`]: their settings, the same for each service under its own prefix. [`environment`]: reads them.
 //! - [`Supervisor`]: runs the tasks of the process; if one ends early, the process ends.
 //! - [`http`]: a server with bounded waits and an orderly stop. [`problem`]: errors.
-//! - [`Health`]: what `/livez` and `/readyz` answer. [`admin_routes`]: the routes under `/admin`, behind a [`Token`].
+//! - [`Health`]: what `/livez` and `/readyz` answer. The routes under `/admin` are behind a [`Token`].
 //! - [`telemetry`]: structured logs and Prometheus metrics. [`otlp`]: spans.
 //!
 //! A service brings its name, its tables, its handler and its routes. `outbox` and `inbox` do not know the broker, and
