@@ -66,9 +66,9 @@ async fn dual_write_loses_orders_without_a_broker_and_the_reconciliation_names_t
         let (proxy, amqp_url) = proxied(&vhost.url()).await?;
         let stage = stage(&amqp_url, variant).await?;
         confirm_one_more(&stage).await?;
-        proxy.inject(PROXY_ROUTE, Fault::new(Effect::Cut, Direction::Both, MAX_FAULT_DURATION)).await?;
+        proxy.set(PROXY_ROUTE, Fault::new(Effect::Cut, Direction::Both, MAX_FAULT_DURATION))?;
         let during = stage.order().await?;
-        proxy.clear(PROXY_ROUTE).await?;
+        proxy.clear(PROXY_ROUTE)?;
         confirm_one_more(&stage).await?;
         if variant.is_none() {
             stage.held().await?;

@@ -1,74 +1,87 @@
-//! The proxy as a process: routes from the command line, faults over the control API.
+//! The proxy as a process, for a network of containers: routes from the command line, faults over HTTP.
+//!
+//! `GET /routes` shows what each route has done, `PUT /routes/{name}` sets its fault, and `DELETE /routes/{name}` ends it. There
+//! is no authentication, so it listens on loopback only.
 
-use std::{
-    io::{self, IsTerminal as _, Write as _},
-    net::SocketAddr,
-    time::Duration,
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+
+use anyhow::{Context as _, Result, ensure};
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::StatusCode,
+    routing::{get, put},
 };
-
-use anyhow::{Context as _, Result};
 use clap::Parser;
-use fault_proxy::{DEFAULT_MAX_CONNECTIONS, Proxy, Route};
-use serde_json::json;
+use fault_proxy::{Error, Fault, Proxy, Route, Stats};
 use tokio::{
-    runtime::Runtime,
+    net::TcpListener,
     signal::unix::{SignalKind, signal},
 };
-use tracing_subscriber::EnvFilter;
-
-/// A name resolution blocks its thread and cannot be cancelled. The process does not wait longer for it.
-const SHUTDOWN_DEADLINE: Duration = Duration::from_millis(300);
 
 /// Forwards TCP connections and injects network faults.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// A route as name=listen,upstream. listen is an address with a port, or a port on 127.0.0.1; port 0 takes a
-    /// free one. upstream is a host and a port. Repeat the option for further routes.
+    /// A route as name=listen,upstream: an IP address with a port, and a host with a port. May be repeated.
     #[arg(long = "route", required = true, value_name = "NAME=LISTEN,UPSTREAM")]
     routes: Vec<Route>,
 
-    /// Where the control API listens. Loopback only.
+    /// Where faults are set. Loopback only.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
     control: SocketAddr,
 
-    /// How many connections each route carries at a time. Further ones are reset.
-    #[arg(long, default_value_t = DEFAULT_MAX_CONNECTIONS, value_name = "COUNT")]
-    max_connections: usize,
-
-    /// Permits routes to listen on private and unspecified addresses, as in a container network.
+    /// Permits routes to listen on private and unspecified addresses.
     #[arg(long)]
     container_network: bool,
-
-    /// What is logged to the standard error stream: a level, or a filter.
-    #[arg(long, default_value = "info", value_name = "FILTER")]
-    log: EnvFilter,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
-    let runtime = Runtime::new().context("failed to start the runtime")?;
-    let ended = runtime.block_on(run(arguments));
-    runtime.shutdown_timeout(SHUTDOWN_DEADLINE);
-    ended
-}
-
-async fn run(arguments: Arguments) -> Result<()> {
-    let log = tracing_subscriber::fmt().with_env_filter(arguments.log).with_writer(io::stderr);
-    log.with_ansi(io::stderr().is_terminal()).init();
-    // Before the addresses are printed: a caller may stop the process as soon as it has read them.
+#[tokio::main]
+async fn main() -> Result<()> {
+    let Arguments { routes, control, container_network } = Arguments::parse();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    ensure!(
+        control.ip().is_loopback(),
+        "the control API listens on loopback only, because it has no authentication"
+    );
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
-    let (max_connections, container_network) = (arguments.max_connections, arguments.container_network);
-    let routes = arguments.routes.into_iter();
-    let routes = routes.map(|route| Route { max_connections, container_network, ..route }).collect();
-    let mut proxy = Proxy::start(routes).await?;
-    let control = proxy.serve_control(arguments.control).await?;
-    let addresses = json!({ "control": control, "routes": proxy.addresses() });
-    writeln!(io::stdout(), "{addresses}").context("failed to print the addresses")?;
+    let routes = routes.into_iter().map(|route| Route { container_network, ..route }).collect();
+    let proxy = Arc::new(Proxy::start(routes).await?);
+    let listener = TcpListener::bind(control).await.context("failed to listen for the control API")?;
+    println!("{}", listener.local_addr()?);
+    let app = Router::new()
+        .route("/routes", get(show))
+        .route("/routes/{name}", put(set).delete(clear))
+        .with_state(proxy);
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        served = async { axum::serve(listener, app).await } => served.context("failed to serve the control API"),
+        _ = terminate.recv() => Ok(()),
     }
-    Ok(())
+}
+
+async fn show(State(proxy): State<Arc<Proxy>>) -> Json<BTreeMap<String, Stats>> {
+    Json(proxy.stats())
+}
+
+async fn set(
+    State(proxy): State<Arc<Proxy>>,
+    Path(name): Path<String>,
+    Json(fault): Json<Fault>,
+) -> Result<StatusCode, (StatusCode, String)> {
+    answer(proxy.set(&name, fault))
+}
+
+async fn clear(
+    State(proxy): State<Arc<Proxy>>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, (StatusCode, String)> {
+    answer(proxy.clear(&name))
+}
+
+fn answer(done: Result<(), Error>) -> Result<StatusCode, (StatusCode, String)> {
+    match done {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(error @ Error::UnknownRoute(_)) => Err((StatusCode::NOT_FOUND, error.to_string())),
+        Err(error) => Err((StatusCode::BAD_REQUEST, error.to_string())),
+    }
 }

@@ -27,7 +27,7 @@ async fn mailer_killed_between_commit_and_acknowledgement_writes_one_mail() -> a
     // The acknowledgement is sent after the commit, and never reaches the broker.
     let no_acknowledgement = Effect::ResetOnPattern { pattern: ACKNOWLEDGEMENT.to_vec(), forward: false };
     let fault = Fault::new(no_acknowledgement, Direction::TowardUpstream, Duration::from_secs(600));
-    proxy.inject("rabbitmq", fault).await?;
+    proxy.set("rabbitmq", fault)?;
     let order = Uuid::now_v7();
     publish(&mut publisher, &[confirmed(order)]).await?;
     proxy.until("rabbitmq", DEADLINE, |stats| stats.resets > 0).await?;

@@ -50,7 +50,7 @@ async fn hang_up_during_first_statement(setup: Setup) -> Result<Option<Breach>> 
         one_line_order(&stage).await?;
         let before = statements(&mut watcher).await?;
         let silence = Fault::new(Effect::BlackHole, Direction::TowardClient, Duration::from_secs(30));
-        proxy.inject(PROXY_ROUTE, silence).await?;
+        proxy.set(PROXY_ROUTE, silence)?;
         let executed = eventually("the first statement to be executed", STATEMENT_DEADLINE, async || {
             Ok((statements(&mut watcher).await? != before).then_some(()))
         });
@@ -59,7 +59,7 @@ async fn hang_up_during_first_statement(setup: Setup) -> Result<Option<Breach>> 
             executed = executed => executed.is_ok(),
         };
         sleep(NOTICE).await;
-        proxy.clear(PROXY_ROUTE).await?;
+        proxy.clear(PROXY_ROUTE)?;
         one_line_order(&stage).await?;
         hang_ups += usize::from(was_executed);
         if hang_ups == HANG_UPS {
