@@ -54,7 +54,7 @@ pub(crate) async fn carry(mut client: TcpStream, route: Arc<RouteState>) {
     }
     let receiver = match why {
         Reset::Fault(Direction::TowardClient) => {
-            upstream.map(reset);
+            upstream.into_iter().for_each(reset);
             Some(client)
         }
         Reset::Fault(_) => {
@@ -62,8 +62,7 @@ pub(crate) async fn carry(mut client: TcpStream, route: Arc<RouteState>) {
             upstream
         }
         Reset::Cut | Reset::Peer => {
-            reset(client);
-            upstream.map(reset);
+            [Some(client), upstream].into_iter().flatten().for_each(reset);
             None
         }
     };
