@@ -5,8 +5,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    baselines, claim, consumer, cost, count, endurance, footprint, growth, latency, outbox_row, recovery,
-    relay, report::Report, retention, saga, setup::Setup, tracing, vacuum, write,
+    baselines, consumer, cost, count, latency, recovery, relay, report::Report, saga, setup::Setup, write,
 };
 
 /// One benchmark with its options.
@@ -14,8 +13,6 @@ use crate::{
 pub(crate) enum Benchmark {
     /// Compare `POST /orders` with its own statement in pgbench, and that statement with and without the outbox row.
     Write(write::Options),
-    /// Compare the order's statement with tables that lack one part of the outbox each: an index, the checks, the types.
-    OutboxRow(outbox_row::Options),
     /// Compare the relay, as it publishes a backlog, with a bare publisher that awaits the same confirms.
     Relay(relay::Options),
     /// Compare the consumers, as they apply waiting messages, with a bare consumer that only acknowledges them.
@@ -28,45 +25,23 @@ pub(crate) enum Benchmark {
     Cost(cost::Options),
     /// Count what an order costs in a calm system, and what the system sends at rest: messages, transactions, publishes.
     Count(count::Options),
-    /// Measure how long the services take to start, and their memory.
-    Footprint(footprint::Options),
-    /// Compare the relay's claim statements on an outbox with few and with many published events.
-    Claim(claim::Options),
-    /// Compare the relay with and without a long transaction elsewhere that holds back vacuum.
-    Vacuum(vacuum::Options),
-    /// Compare ways to erase old events: in windows, in one statement, and with their partition.
-    Retention(retention::Options),
     /// Compare the relay with others that are often written: their rate, latency, cost, and what a fault does to them.
     Baselines(baselines::Options),
     /// Drain the backlog of an outage while orders keep coming, and sample it each second.
     Recovery(recovery::Options),
-    /// Compare the whole system with and without a trace of each order.
-    Tracing(tracing::Options),
-    /// Measure what grows: an order's cost beside a long history and with more instances, the relay's rate with few lanes.
-    Growth(growth::Options),
-    /// Place orders for a long time, with retention shortened to minutes, and sample what should stay flat.
-    Endurance(endurance::Options),
 }
 
 /// Every benchmark once, as it would be typed.
-pub(crate) const ALL: [&str; 17] = [
+pub(crate) const ALL: [&str; 9] = [
     "write",
-    "outbox-row",
     "relay",
     "consumer",
     "latency --rate 100 --rate 600",
     "saga",
     "cost",
     "count",
-    "footprint",
-    "claim",
-    "vacuum",
-    "retention",
     "baselines",
     "recovery",
-    "tracing",
-    "growth",
-    "endurance",
 ];
 
 /// Ends a benchmark that waits for ever although every wait in it has a deadline of its own.
@@ -94,28 +69,15 @@ impl Benchmark {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Write(_) => "write",
-            Self::OutboxRow(_) => "outbox-row",
             Self::Relay(_) => "relay",
             Self::Consumer(_) => "consumer",
             Self::Latency(_) => "latency",
             Self::Saga(_) => "saga",
             Self::Cost(_) => "cost",
             Self::Count(_) => "count",
-            Self::Footprint(_) => "footprint",
-            Self::Claim(_) => "claim",
-            Self::Vacuum(_) => "vacuum",
-            Self::Retention(_) => "retention",
             Self::Baselines(_) => "baselines",
             Self::Recovery(_) => "recovery",
-            Self::Tracing(_) => "tracing",
-            Self::Growth(_) => "growth",
-            Self::Endurance(_) => "endurance",
         }
-    }
-
-    /// Whether the benchmark starts services, and not only a database.
-    pub(crate) fn needs_services(&self) -> bool {
-        !matches!(self, Self::Claim(_) | Self::Retention(_))
     }
 
     /// Whether it starts variants of a service too.
@@ -127,54 +89,36 @@ impl Benchmark {
     pub(crate) fn smoke(self) -> Self {
         match self {
             Self::Write(options) => Self::Write(options.smoke()),
-            Self::OutboxRow(options) => Self::OutboxRow(options.smoke()),
             Self::Relay(options) => Self::Relay(options.smoke()),
             Self::Consumer(options) => Self::Consumer(options.smoke()),
             Self::Latency(options) => Self::Latency(options.smoke()),
             Self::Saga(options) => Self::Saga(options.smoke()),
             Self::Cost(options) => Self::Cost(options.smoke()),
             Self::Count(options) => Self::Count(options.smoke()),
-            Self::Footprint(options) => Self::Footprint(options.smoke()),
-            Self::Claim(options) => Self::Claim(options.smoke()),
-            Self::Vacuum(options) => Self::Vacuum(options.smoke()),
-            Self::Retention(options) => Self::Retention(options.smoke()),
             Self::Baselines(options) => Self::Baselines(options.smoke()),
             Self::Recovery(options) => Self::Recovery(options.smoke()),
-            Self::Tracing(options) => Self::Tracing(options.smoke()),
-            Self::Growth(options) => Self::Growth(options.smoke()),
-            Self::Endurance(options) => Self::Endurance(options.smoke()),
         }
     }
 
     /// The longest that a run may take: half an hour, and what its options ask for.
     pub(crate) fn deadline(&self) -> Duration {
-        DEADLINE
-            + match self {
-                Self::Endurance(options) => options.duration(),
-                Self::Recovery(options) => options.longest_duration(),
-                _ => Duration::ZERO,
-            }
+        match self {
+            Self::Recovery(options) => DEADLINE + options.longest_duration(),
+            _ => DEADLINE,
+        }
     }
 
     pub(crate) async fn run(&self, setup: &Setup) -> anyhow::Result<Report> {
         match self {
             Self::Write(options) => write::run(options, setup).await,
-            Self::OutboxRow(options) => outbox_row::run(options, setup).await,
             Self::Relay(options) => relay::run(options, setup).await,
             Self::Consumer(options) => consumer::run(options, setup).await,
             Self::Latency(options) => latency::run(options, setup).await,
             Self::Saga(options) => saga::run(options, setup).await,
             Self::Cost(options) => cost::run(options, setup).await,
             Self::Count(options) => count::run(options, setup).await,
-            Self::Footprint(options) => footprint::run(options, setup).await,
-            Self::Claim(options) => claim::run(options, setup).await,
-            Self::Vacuum(options) => vacuum::run(options, setup).await,
-            Self::Retention(options) => retention::run(options, setup).await,
             Self::Baselines(options) => baselines::run(options, setup).await,
             Self::Recovery(options) => recovery::run(options, setup).await,
-            Self::Tracing(options) => tracing::run(options, setup).await,
-            Self::Growth(options) => growth::run(options, setup).await,
-            Self::Endurance(options) => endurance::run(options, setup).await,
         }
     }
 }
@@ -196,7 +140,6 @@ mod tests {
     #[test]
     fn a_long_run_has_the_time_that_its_options_ask_for() {
         let deadline = |line| Benchmark::parse(line).unwrap().deadline();
-        assert!(deadline("endurance --seconds 7200") > Duration::from_secs(7_200));
         assert!(deadline("recovery --outage 1800 --outage 60") > Duration::from_secs(10 * 1_860));
         assert_eq!(deadline("relay"), DEADLINE);
     }

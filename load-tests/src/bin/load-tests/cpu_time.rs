@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::process_tree;
-
 /// Linux reports these times in ticks of 10 ms on every platform that it still supports.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -19,7 +17,7 @@ impl CpuTimes {
     pub(crate) fn read(processes: &[(String, u32)]) -> Self {
         let mut times: BTreeMap<String, u64> = BTreeMap::new();
         for (name, pid) in processes {
-            let family = process_tree::ids(*pid);
+            let family = family(*pid);
             times.insert(
                 name.clone(),
                 family.into_iter().filter_map(Ticks::of).map(|ticks| ticks.own + ticks.children).sum(),
@@ -60,6 +58,22 @@ impl Ticks {
         let mut both = || Some(times.next()? + times.next()?);
         Some(Self { own: both()?, children: both()? })
     }
+}
+
+/// The ids of a process and of all its descendants: PostgreSQL has a process per connection, and RabbitMQ has helpers.
+fn family(root: u32) -> Vec<u32> {
+    let mut family = vec![root];
+    let mut next = 0;
+    while let Some(&pid) = family.get(next) {
+        next += 1;
+        // Children may come and go meanwhile: a missing list is an empty one.
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            family.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    family
 }
 
 #[cfg(test)]

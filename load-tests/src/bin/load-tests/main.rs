@@ -4,9 +4,7 @@
 mod bare_consumer;
 mod bare_publisher;
 mod baselines;
-mod bench_database;
 mod benchmark;
-mod claim;
 mod compare;
 mod comparison;
 mod conditions;
@@ -15,24 +13,14 @@ mod cost;
 mod count;
 mod counting_forwarder;
 mod cpu_time;
-mod endurance;
-mod footprint;
-mod growth;
-mod history;
 mod latency;
-mod memory;
 mod orders_sql;
 mod other_work;
-mod outbox_row;
 mod pgbench;
 mod plots;
-mod process_tree;
-mod product_sql;
 mod recovery;
 mod relay;
 mod report;
-mod retention;
-mod retention_sql;
 mod rig;
 mod rig_database;
 mod saga;
@@ -40,8 +28,6 @@ mod sampled_load;
 mod setup;
 mod table;
 mod tap;
-mod tracing;
-mod vacuum;
 mod write;
 
 use std::{
@@ -139,10 +125,8 @@ fn draw(from: &Path, to: &Path) -> Result<()> {
 /// Runs the benchmarks one after the other. One that fails does not keep the others from running. Each report is printed when
 /// it is there, unless they are wanted as JSON in the end.
 async fn run_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> Result<()> {
-    if benchmarks.iter().any(Benchmark::needs_services) {
-        // Before any clock runs: a first build takes minutes.
-        testbed::build_services(true).await?;
-    }
+    // Before any clock runs: a first build takes minutes.
+    testbed::build_services(true).await?;
     if benchmarks.iter().any(Benchmark::needs_variants) {
         testbed::build_lab(true).await?;
     }

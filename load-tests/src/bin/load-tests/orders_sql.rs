@@ -1,8 +1,6 @@
 //! The order service's SQL as the benchmarks run it: its order statement in pgbench, and rows for its outbox.
 
-use anyhow::Result;
-
-use crate::product_sql::ProductSql;
+use anyhow::{Context as _, Result, ensure};
 
 /// Makes a UUIDv7, as the service does. A random id in its place would scatter the inserts over the whole index, and
 /// pgbench would measure that instead. It costs the server a few microseconds that binding an id would not.
@@ -18,23 +16,55 @@ pub(crate) struct OrderScripts {
 }
 
 impl OrderScripts {
-    /// Takes the statement from the product.
+    /// Takes the statement from the checkout's `.sqlx` directory, which CI compares with the code: a benchmark cannot measure
+    /// an outdated copy.
     ///
     /// # Errors
-    /// When the product has no such statement, or one with other parameters or without a separable outbox row.
-    pub(crate) fn new(product: &ProductSql) -> Result<Self> {
-        let statement = product.find(&[
-            "insert into idempotency_keys",
-            "insert into order_lines",
-            "insert into outbox",
-        ])?;
-        let script = |text: String| format!("\\set lane random(0, 15)\n{text};");
-        let without_event = statement.without_insert_into("outbox")?;
-        Ok(Self {
-            with_event: script(statement.bind(&PARAMETERS)?),
-            without_event: script(without_event.bind(&PARAMETERS)?),
-        })
+    /// When there is no such statement, or one with other parameters or without a separable outbox row.
+    pub(crate) fn read() -> Result<Self> {
+        let root = testbed::workspace_root()
+            .context("failed to find the product's statements: not in a checkout")?;
+        let mut found = vec![];
+        for entry in std::fs::read_dir(root.join(".sqlx")).context("failed to list .sqlx")? {
+            let path = entry?.path();
+            let file: serde_json::Value = serde_json::from_slice(&std::fs::read(&path)?)
+                .with_context(|| format!("failed to read {}", path.display()))?;
+            let text = file["query"].as_str().unwrap_or_default();
+            if ["idempotency_keys", "order_lines", "outbox"]
+                .iter()
+                .all(|table| text.contains(&format!("insert into {table}")))
+            {
+                found.push(file);
+            }
+        }
+        let [file] = &found[..] else {
+            anyhow::bail!("{} statements in .sqlx place an order, not one", found.len())
+        };
+        let expected: Vec<_> = PARAMETERS.iter().map(|(kind, _)| *kind).collect();
+        let recorded = &file["describe"]["parameters"]["Left"];
+        ensure!(
+            *recorded == serde_json::json!(expected),
+            "the order's statement has the parameters {recorded}"
+        );
+        let with_event = file["query"].as_str().unwrap_or_default().to_owned();
+        let without_event = without_outbox(&with_event).context("failed to leave out the outbox row")?;
+        Ok(Self { with_event: script(with_event), without_event: script(without_event) })
     }
+}
+
+/// Cuts `, event as (insert into outbox …)` out, which is the last part of the statement's `with`.
+fn without_outbox(text: &str) -> Option<String> {
+    let (before, after) = text.split_once("insert into outbox")?;
+    let start = before.rfind("),")?;
+    let end = after.rfind(")\n")?;
+    Some(format!("{}{}", &before[..start], &after[end..]))
+}
+
+/// Replaces each `$n` by its value. The last first: `$1` is the beginning of `$16`.
+fn script(text: String) -> String {
+    let bound = PARAMETERS.iter().enumerate().rev();
+    let bound = bound.fold(text, |text, (index, (_, value))| text.replace(&format!("${}", index + 1), value));
+    format!("\\set lane random(0, 15)\n{bound};")
 }
 
 /// What each parameter of the order statement is bound to, in order, after its type.
@@ -83,7 +113,7 @@ pub(crate) fn variables(payload: &str, headers: &str) -> Vec<String> {
 pub(crate) const TEMPLATE_ORDER: &str = r#"{"customerId":"0b5f3a54-6a0e-4d0c-9d52-3c1f8f1f2a11",
     "lines":[{"sku":"TEA-001","quantity":2},{"sku":"MUG-001","quantity":1}]}"#;
 
-/// Adds `$2` orders like order `$1`, each with an unpublished event like its first, with ids of their own, over `$3` lanes.
+/// Adds `$2` orders like order `$1`, each with an unpublished event like its first, with new ids, over all lanes.
 ///
 /// The orders exist because the answers to the events refer to them. There is one event per order, so every lane is
 /// right and no order among them matters.
@@ -107,7 +137,7 @@ pub(crate) fn fill_outbox() -> String {
            template.event_type, template.schema_version,
            replace(replace(template.payload::text, template.event_id::text, fresh.event_id::text),
                    template.aggregate_id::text, fresh.order_id::text)::json,
-           template.headers, fresh.number % $3
+           template.headers, fresh.number % 16
     from outbox template, fresh
     where template.aggregate_id = $1 and template.aggregate_version = 1"
     )
@@ -119,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_products_order_statement_is_bound_with_and_without_its_outbox_row() {
-        let scripts = OrderScripts::new(&ProductSql::read().unwrap()).unwrap();
+        let scripts = OrderScripts::read().unwrap();
         for script in [&scripts.with_event, &scripts.without_event] {
             assert!(!script.contains('$'), "a parameter is left: {script}");
             assert!(script.contains("insert into orders") && script.ends_with(';'));
@@ -131,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_variable_of_the_scripts_has_a_value_and_none_is_empty() {
-        let scripts = OrderScripts::new(&ProductSql::read().unwrap()).unwrap();
+        let scripts = OrderScripts::read().unwrap();
         for variable in variables("{}", "{}") {
             let (name, value) = variable.split_once('=').unwrap();
             assert!(!value.is_empty(), "pgbench refuses an empty value: {variable}");

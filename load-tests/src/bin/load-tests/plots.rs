@@ -65,11 +65,6 @@ pub(crate) fn draw(measured: &[Measured], directory: &Path) -> Result<Vec<PathBu
                     to(&name, &|path| recovery(curve, path))?;
                 }
             }
-            "endurance" => {
-                for curve in &report.curves {
-                    to("endurance", &|path| endurance(curve, path))?;
-                }
-            }
             _ => {}
         }
     }
@@ -154,13 +149,6 @@ fn latency(report: &Measured, path: &Path) -> Result<()> {
 fn recovery(curve: &MeasuredCurve, path: &Path) -> Result<()> {
     let above = ("What waits", ["unpublished", "open"].as_slice());
     let below = ("What is done each second", ["published/s", "ended/s"].as_slice());
-    over_time(curve, path, [above, below])
-}
-
-/// Above: what could grow. Below: how long an order takes to be answered.
-fn endurance(curve: &MeasuredCurve, path: &Path) -> Result<()> {
-    let above = ("MiB", ["tables MiB", "indexes MiB", "memory MiB"].as_slice());
-    let below = ("POST /orders, p99 in ms", ["POST p99 ms"].as_slice());
     over_time(curve, path, [above, below])
 }
 

@@ -27,16 +27,9 @@ impl Rig {
 
     /// Adds `events` unpublished events to the outbox, each like the first event of order `template`.
     pub(crate) async fn fill_outbox(&self, template: Uuid, events: u32) -> anyhow::Result<()> {
-        self.fill_lanes(template, events, 16).await
-    }
-
-    /// The same, in the first `lanes` lanes only.
-    pub(crate) async fn fill_lanes(&self, template: Uuid, events: u32, lanes: i16) -> anyhow::Result<()> {
         let mut database = self.connect(Login::Orders).await?;
-        let fill = sqlx::query(AssertSqlSafe(orders_sql::fill_outbox()))
-            .bind(template)
-            .bind(i64::from(events))
-            .bind(lanes);
+        let fill =
+            sqlx::query(AssertSqlSafe(orders_sql::fill_outbox())).bind(template).bind(i64::from(events));
         let filled = fill.execute(&mut database).await.context("failed to fill the outbox")?.rows_affected();
         ensure!(
             filled == u64::from(events),
@@ -88,32 +81,6 @@ impl Rig {
         let mut database = self.connect(Login::Orders).await?;
         sqlx::query("delete from outbox where published_at is null").execute(&mut database).await?;
         Ok(messages)
-    }
-
-    /// Waits until the relays have published every event of the order service up to `last`.
-    ///
-    /// # Errors
-    /// When that has not happened at the deadline; names how many events are pending.
-    pub(crate) async fn published_up_to(&self, last: i64, deadline: Duration) -> anyhow::Result<()> {
-        let mut database = self.connect(Login::Auditor).await?;
-        let mut progress = Progress::new();
-        testbed::eventually("the backlog to be published", deadline, async || {
-            // Not more often, because counting takes time on the cores that do the work.
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            let pending: i64 = sqlx::query_scalar(
-                "select count(*) from orders.outbox where published_at is null and parked_at is null and seq <= $1",
-            )
-            .bind(last)
-            .fetch_one(&mut database)
-            .await?;
-            if pending == 0 {
-                return Ok(Some(()));
-            }
-            let state = format!("{pending} events are pending");
-            progress.print(&state);
-            anyhow::bail!("{state}")
-        })
-        .await
     }
 
     /// Waits until both services have answered every order and every order is confirmed or cancelled.

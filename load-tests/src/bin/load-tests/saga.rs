@@ -35,7 +35,6 @@ const CONFIRMED_DEADLINE: Duration = Duration::from_secs(300);
 
 /// What one round measured.
 pub(crate) struct Round {
-    pub(crate) orders: f64,
     /// Orders per second, while they are placed.
     pub(crate) accepted: f64,
     /// Orders per second, from the first `POST` to the last confirmation.
@@ -94,5 +93,5 @@ pub(crate) async fn measure(rig: &Rig, for_: Duration, connections: u32) -> anyh
         summary.accepted
     );
     let orders = f64::from(orders);
-    Ok(Round { orders, accepted: orders / placing, confirmed: orders / all, behind })
+    Ok(Round { accepted: orders / placing, confirmed: orders / all, behind })
 }

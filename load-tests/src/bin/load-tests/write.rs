@@ -9,7 +9,6 @@ use crate::{
     conditions::Conditions,
     orders_sql::{self, OrderScripts},
     pgbench::Pgbench,
-    product_sql::ProductSql,
     report::{Figure, Goal, Report},
     rig::Rig,
     setup::Setup,
@@ -35,7 +34,7 @@ impl Options {
 }
 
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
-    let scripts = OrderScripts::new(&ProductSql::read()?)?;
+    let scripts = OrderScripts::read()?;
     let turn = Duration::from_secs(options.seconds);
     // With as many database connections as pgbench has: with fewer, fewer commits would share a flush.
     let setup = setup.with_setting("ORDERS_DATABASE_CONNECTIONS", &options.connections.to_string());
