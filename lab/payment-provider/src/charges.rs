@@ -1,14 +1,16 @@
-//! `POST /charges`: charges a customer, once for each key, and each time without one.
+//! `POST /charges`: charges a customer, once for each key, and each time without one. `GET /charges?reference=` lists them.
 
 use axum::{
     Json,
-    extract::State,
+    extract::{
+        Query, State,
+        rejection::{JsonRejection, QueryRejection},
+    },
     http::StatusCode,
     response::{IntoResponse, Response},
 };
 use database::{Pool, is_locked};
 use serde::{Deserialize, Serialize};
-use service::problem::Problem;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -16,7 +18,7 @@ use crate::{
     Provider,
     faults::{self, FaultKind, Operation},
     idempotency_key::{IdempotencyKey, mark_replayed},
-    problems::{self, ProviderJson, ProviderProblem},
+    refusal::{self, Refusal, refusal},
 };
 
 /// Customers whose id begins with these hexadecimal digits have no money: each of their charges is declined. Real providers
@@ -43,7 +45,7 @@ pub(crate) struct ChargeRequest {
 
 impl ChargeRequest {
     /// Checks what the types cannot express.
-    fn check(&self) -> Result<(), Problem> {
+    fn check(&self) -> Result<(), Refusal> {
         let rule = match self {
             Self { reference, .. } if reference.is_nil() => "reference is the nil UUID",
             Self { customer_id, .. } if customer_id.is_nil() => "customerId is the nil UUID",
@@ -51,7 +53,7 @@ impl ChargeRequest {
             Self { currency, .. } if currency != CURRENCY => "currency is EUR",
             _ => return Ok(()),
         };
-        Err(problems::invalid(rule))
+        Err(refusal::invalid(rule))
     }
 
     fn customer_has_no_money(&self) -> bool {
@@ -78,7 +80,8 @@ impl Charge {
     /// The answer: the same for the first request and for every repetition.
     fn answer(self) -> Response {
         if self.status == DECLINED {
-            return ProviderProblem::from(problems::declined()).into_response();
+            let detail = "the customer has no money; nothing was charged";
+            return refusal(StatusCode::PAYMENT_REQUIRED, "declined", detail).into_response();
         }
         (StatusCode::CREATED, Json(self)).into_response()
     }
@@ -89,8 +92,9 @@ impl Charge {
 pub(crate) async fn charge(
     State(provider): State<Provider>,
     key: Option<IdempotencyKey>,
-    ProviderJson(request): ProviderJson<ChargeRequest>,
-) -> Result<Response, ProviderProblem> {
+    request: Result<Json<ChargeRequest>, JsonRejection>,
+) -> Result<Response, Refusal> {
+    let Json(request) = request?;
     request.check()?;
     let fault = provider.faults.next_for(Operation::Charge);
     let declined =
@@ -104,10 +108,12 @@ async fn charge_once(
     key: Option<&IdempotencyKey>,
     request: ChargeRequest,
     status: &str,
-) -> Result<Response, ProviderProblem> {
+) -> Result<Response, Refusal> {
     let id = Uuid::now_v7();
-    let Some(created_at) = write(pool, id, key, &request, status).await? else {
-        return first_answer(pool, key, &request).await;
+    let created_at = match (write(pool, id, key, &request, status).await?, key) {
+        (Some(created_at), _) => created_at,
+        (None, Some(key)) => return first_answer(pool, key, &request).await,
+        (None, None) => return Err(sqlx::Error::RowNotFound.into()),
     };
     let ChargeRequest { reference, customer_id, amount, currency } = request;
     tracing::info!(%id, %reference, amount, status, "charge written");
@@ -127,7 +133,7 @@ async fn write(
     key: Option<&IdempotencyKey>,
     request: &ChargeRequest,
     status: &str,
-) -> Result<Option<OffsetDateTime>, ProviderProblem> {
+) -> Result<Option<OffsetDateTime>, Refusal> {
     sqlx::query_scalar!(
         "with key as (
              insert into known_keys (key, charge_id)
@@ -149,19 +155,20 @@ async fn write(
     )
     .fetch_optional(pool)
     .await
-    .map_err(|error| {
-        if key.is_some() && is_locked(&error) { problems::key_in_use().into() } else { error.into() }
-    })
+    .map_err(
+        |error| {
+            if key.is_some() && is_locked(&error) { refusal::key_in_use() } else { error.into() }
+        },
+    )
 }
 
 /// Repeats the first answer under a known key. A statement of its own: its snapshot has to be younger than the commit that
 /// the insert may have waited for.
 async fn first_answer(
     pool: &Pool,
-    key: Option<&IdempotencyKey>,
+    key: &IdempotencyKey,
     requested: &ChargeRequest,
-) -> Result<Response, ProviderProblem> {
-    let key = key.ok_or_else(|| Problem::internal("a charge without a key was not written"))?;
+) -> Result<Response, Refusal> {
     let first = sqlx::query_as!(
         Charge,
         "select charges.id, status, reference, customer_id, amount, currency, created_at
@@ -172,12 +179,58 @@ async fn first_answer(
     .fetch_optional(pool)
     .await?
     // Keys are never erased: a key that is not a charge's is a refund's.
-    .ok_or_else(problems::key_reused)?;
+    .ok_or_else(refusal::key_reused)?;
     let is_same = (first.reference, first.customer_id, first.amount, &first.currency)
         == (requested.reference, requested.customer_id, requested.amount, &requested.currency);
     if !is_same {
-        return Err(problems::key_reused().into());
+        return Err(refusal::key_reused());
     }
     tracing::info!(id = %first.id, "idempotency key known; first answer repeated");
     Ok(mark_replayed(first.answer()))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ChargeQuery {
+    reference: Uuid,
+}
+
+/// The charges of a reference, oldest first. At most a thousand: a caller that sends no keys may make any number of them.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChargeList {
+    charges: Vec<ChargeEntry>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ChargeEntry {
+    id: Uuid,
+    status: String,
+    reference: Uuid,
+    customer_id: Uuid,
+    amount: i64,
+    currency: String,
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// Added up from the refunds themselves, and not read from the sum that limits them.
+    refunded: i64,
+}
+
+/// `GET /charges?reference=`: all charges of one reference, for people and for tests.
+pub(crate) async fn read_charges(
+    State(provider): State<Provider>,
+    query: Result<Query<ChargeQuery>, QueryRejection>,
+) -> Result<Json<ChargeList>, Refusal> {
+    let Query(ChargeQuery { reference }) = query?;
+    let charges = sqlx::query_as!(
+        ChargeEntry,
+        r#"select id, status, reference, customer_id, amount, currency, created_at,
+                  (select coalesce(sum(refunds.amount), 0)::bigint from refunds where charge_id = charges.id)
+                      as "refunded!"
+           from charges where reference = $1 order by created_at, id limit 1000"#,
+        reference,
+    )
+    .fetch_all(&provider.pool)
+    .await?;
+    Ok(Json(ChargeList { charges }))
 }

@@ -8,12 +8,16 @@ use std::{
     time::Duration,
 };
 
-use axum::{Json, extract::State, response::Response};
+use axum::{
+    Json,
+    extract::{State, rejection::JsonRejection},
+    response::Response,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Provider,
-    problems::{self, ProviderJson, ProviderProblem},
+    refusal::{self, Refusal},
 };
 
 /// How long `hang-after` delays its answer: longer than any caller should wait.
@@ -132,8 +136,8 @@ impl Faults {
 /// Runs the handler's work with the fault around it.
 pub(crate) async fn inject(
     fault: Option<Fault>,
-    work: impl Future<Output = Result<Response, ProviderProblem>>,
-) -> Result<Response, ProviderProblem> {
+    work: impl Future<Output = Result<Response, Refusal>>,
+) -> Result<Response, Refusal> {
     let Some(fault) = fault else { return work.await };
     match fault.kind {
         // The caller has chosen the status before it made the future.
@@ -143,11 +147,11 @@ pub(crate) async fn inject(
             tokio::time::sleep(Duration::from_millis(wait.into())).await;
             work.await
         }
-        FaultKind::ErrorBefore => Err(problems::injected().into()),
+        FaultKind::ErrorBefore => Err(refusal::injected()),
         FaultKind::ErrorAfter => {
             // The caller never sees this answer.
             drop(work.await);
-            Err(problems::injected().into())
+            Err(refusal::injected())
         }
         FaultKind::HangAfter => {
             let answer = work.await;
@@ -165,55 +169,14 @@ pub(crate) async fn show(State(provider): State<Provider>) -> Json<Vec<Fault>> {
 /// `PUT /faults`: replaces the list. An empty one ends all faults, except for requests that have got theirs already.
 pub(crate) async fn replace(
     State(provider): State<Provider>,
-    ProviderJson(list): ProviderJson<Vec<Fault>>,
-) -> Result<Json<Vec<Fault>>, ProviderProblem> {
+    list: Result<Json<Vec<Fault>>, JsonRejection>,
+) -> Result<Json<Vec<Fault>>, Refusal> {
+    let Json(list) = list?;
     let mut checked = Vec::with_capacity(list.len());
     for (index, fault) in list.into_iter().enumerate() {
-        checked.push(fault.checked().map_err(|rule| problems::invalid(format!("[{index}]: {rule}")))?);
+        checked.push(fault.checked().map_err(|rule| refusal::invalid(format!("[{index}]: {rule}")))?);
     }
     tracing::info!(faults = ?checked, "faults replaced");
     provider.faults.list().clone_from(&checked);
     Ok(Json(checked))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn faults(list: &[(FaultKind, u8, Option<u32>)]) -> Faults {
-        let list =
-            list.iter().map(|&(kind, percent, times)| Fault { kind, percent, times, milliseconds: None });
-        Faults(Arc::new(Mutex::new(list.collect())))
-    }
-
-    fn next_kind(faults: &Faults, operation: Operation) -> Option<FaultKind> {
-        faults.next_for(operation).map(|fault| fault.kind)
-    }
-
-    #[test]
-    fn faults_apply_in_list_order_and_as_often_as_requested() {
-        let faults = faults(&[(FaultKind::ErrorBefore, 100, Some(2)), (FaultKind::HangAfter, 100, Some(1))]);
-        let kinds: Vec<_> = (0..4).map(|_| next_kind(&faults, Operation::Charge)).collect();
-        assert_eq!(
-            kinds,
-            [Some(FaultKind::ErrorBefore), Some(FaultKind::ErrorBefore), Some(FaultKind::HangAfter), None]
-        );
-        assert!(faults.list().is_empty());
-    }
-
-    #[test]
-    fn decline_fault_does_not_apply_to_refunds() {
-        let faults = faults(&[(FaultKind::Decline, 100, Some(1)), (FaultKind::Slow, 100, None)]);
-        assert_eq!(next_kind(&faults, Operation::Refund), Some(FaultKind::Slow));
-        assert_eq!(next_kind(&faults, Operation::Charge), Some(FaultKind::Decline));
-        assert_eq!(next_kind(&faults, Operation::Charge), Some(FaultKind::Slow));
-    }
-
-    #[test]
-    fn fault_of_thirty_percent_applies_to_about_every_third_request() {
-        let faults = faults(&[(FaultKind::ErrorBefore, 30, None)]);
-        let hits = (0..10_000).filter(|_| next_kind(&faults, Operation::Charge).is_some()).count();
-        // Ten standard deviations on either side.
-        assert!((2_540..=3_460).contains(&hits), "{hits}");
-    }
 }

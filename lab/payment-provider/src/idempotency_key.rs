@@ -2,11 +2,11 @@
 
 use axum::{
     extract::OptionalFromRequestParts,
-    http::{HeaderName, HeaderValue, request::Parts},
+    http::{HeaderName, HeaderValue, StatusCode, request::Parts},
     response::Response,
 };
 
-use crate::problems::{ProviderProblem, bad_key};
+use crate::refusal::{Refusal, refusal};
 
 const HEADER: &str = "idempotency-key";
 
@@ -34,14 +34,18 @@ impl IdempotencyKey {
 }
 
 impl<S: Send + Sync> OptionalFromRequestParts<S> for IdempotencyKey {
-    type Rejection = ProviderProblem;
+    type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, ProviderProblem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Refusal> {
+        let bad_key = || {
+            let detail = "one Idempotency-Key, of 1 to 255 visible ASCII characters";
+            refusal(StatusCode::BAD_REQUEST, "bad-key", detail)
+        };
         let mut values = parts.headers.get_all(HEADER).iter();
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
             (Some(value), None) => Ok(Some(Self::parse(value).ok_or_else(bad_key)?)),
-            (Some(_), Some(_)) => Err(bad_key().into()),
+            (Some(_), Some(_)) => Err(bad_key()),
         }
     }
 }

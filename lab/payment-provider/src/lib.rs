@@ -2,23 +2,26 @@
 //!
 //! It behaves as real providers do where it matters here. A request without an `Idempotency-Key` is a new charge, however
 //! often it is sent. With a key the customer is charged once, and every repetition gets the first answer. It also fails as
-//! real providers fail, when it is told to. Reading order: `charges`, `refunds`, `faults`, `api`.
+//! real providers fail, on demand. Reading order: `charges`, `refunds`, `faults`.
 
-mod api;
 mod charges;
 mod faults;
 mod idempotency_key;
-mod problems;
-mod read_charges;
 mod refunds;
-mod settings;
+mod refusal;
 
-use database::Pool;
+use std::net::SocketAddr;
+
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use clap::Parser;
+use database::{DatabaseUrl, Pool};
+use service::telemetry::{self, LogFormat};
 use sqlx::migrate::Migrator;
 
-pub use api::router;
 pub use charges::DECLINED_CUSTOMERS;
-pub use settings::Settings;
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/provider");
 
@@ -37,4 +40,39 @@ impl Provider {
     pub fn new(pool: Pool) -> Self {
         Self { pool, faults: faults::Faults::default() }
     }
+}
+
+/// The routes of the payment provider.
+pub fn router(provider: Provider) -> Router {
+    Router::new()
+        .route("/charges", post(charges::charge).get(charges::read_charges))
+        .route("/refunds", post(refunds::refund))
+        .route("/faults", get(faults::show).put(faults::replace))
+        .with_state(provider)
+}
+
+/// Settings of the payment provider, from environment variables.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "payment-provider", version)]
+pub struct Settings {
+    /// The database, as the login `provider`: postgres://provider:password@host:5432/shop.
+    #[arg(long, hide_env_values = true)]
+    pub database_url: DatabaseUrl,
+
+    /// The address of the API, health and metrics.
+    #[arg(long, default_value = "127.0.0.1:8083")]
+    pub http_address: SocketAddr,
+
+    /// The log filter: a level, or a filter such as warn,payment_provider=debug. At info each charge and each refund is a
+    /// line.
+    #[arg(long, default_value = "info", value_parser = telemetry::filter)]
+    pub log: String,
+
+    /// The format of log lines.
+    #[arg(long, default_value = "json")]
+    pub log_format: LogFormat,
+
+    /// Connections to the database. A request uses one at a time, and none while a fault makes it wait.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=100))]
+    pub database_connections: u32,
 }

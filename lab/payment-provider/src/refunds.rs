@@ -2,7 +2,7 @@
 
 use axum::{
     Json,
-    extract::State,
+    extract::{State, rejection::JsonRejection},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -15,7 +15,7 @@ use crate::{
     Provider,
     faults::{self, Operation},
     idempotency_key::{IdempotencyKey, mark_replayed},
-    problems::{self, ProviderJson, ProviderProblem},
+    refusal::{self, Refusal, refusal},
 };
 
 /// The body of `POST /refunds`.
@@ -52,10 +52,11 @@ impl Refund {
 pub(crate) async fn refund(
     State(provider): State<Provider>,
     key: Option<IdempotencyKey>,
-    ProviderJson(request): ProviderJson<RefundRequest>,
-) -> Result<Response, ProviderProblem> {
+    request: Result<Json<RefundRequest>, JsonRejection>,
+) -> Result<Response, Refusal> {
+    let Json(request) = request?;
     if request.amount < 1 {
-        return Err(problems::invalid("amount is 1 or more, in minor units").into());
+        return Err(refusal::invalid("amount is 1 or more, in minor units"));
     }
     let fault = provider.faults.next_for(Operation::Refund);
     faults::inject(fault, refund_once(&provider.pool, key.as_ref(), &request)).await
@@ -65,7 +66,7 @@ async fn refund_once(
     pool: &Pool,
     key: Option<&IdempotencyKey>,
     request: &RefundRequest,
-) -> Result<Response, ProviderProblem> {
+) -> Result<Response, Refusal> {
     let id = Uuid::now_v7();
     if let Some(created_at) = write(pool, id, key, request).await? {
         tracing::info!(%id, charge = %request.charge, amount = request.amount, "refund written");
@@ -82,7 +83,12 @@ async fn refund_once(
         request.charge,
     );
     let captured = captured.fetch_one(pool).await?;
-    Err(if captured { problems::exceeds_charge() } else { problems::no_such_charge() }.into())
+    Err(if captured {
+        let detail = "the refunds would exceed the charge";
+        refusal(StatusCode::UNPROCESSABLE_ENTITY, "refund-exceeds-charge", detail)
+    } else {
+        refusal(StatusCode::NOT_FOUND, "no-such-charge", "no captured charge has this id")
+    })
 }
 
 /// Writes the refund, its key and the charge's new sum: all or nothing. `None` when there is no such charge, when too
@@ -97,7 +103,7 @@ async fn write(
     id: Uuid,
     key: Option<&IdempotencyKey>,
     request: &RefundRequest,
-) -> Result<Option<OffsetDateTime>, ProviderProblem> {
+) -> Result<Option<OffsetDateTime>, Refusal> {
     let written = sqlx::query_scalar!(
         "with taken as (
              update charges set refunded = refunded + $3
@@ -130,7 +136,7 @@ async fn first_answer(
     pool: &Pool,
     key: &IdempotencyKey,
     requested: &RefundRequest,
-) -> Result<Option<Response>, ProviderProblem> {
+) -> Result<Option<Response>, Refusal> {
     let first = sqlx::query!(
         r#"select refunds.id as "id?", refunds.charge_id as "charge?", amount as "amount?",
                   created_at as "created_at?"
@@ -143,10 +149,10 @@ async fn first_answer(
     let Some(first) = first else { return Ok(None) };
     // A key without a refund is a charge's key.
     let (Some(id), Some(created_at)) = (first.id, first.created_at) else {
-        return Err(problems::key_reused().into());
+        return Err(refusal::key_reused());
     };
     if (first.charge, first.amount) != (Some(requested.charge), Some(requested.amount)) {
-        return Err(problems::key_reused().into());
+        return Err(refusal::key_reused());
     }
     tracing::info!(%id, "idempotency key known; first answer repeated");
     Ok(Some(mark_replayed(Refund::answer(id, requested, created_at))))

@@ -5,6 +5,5 @@
 mod bad_requests;
 mod charges;
 mod faults;
-mod process;
 mod refunds;
 mod support;
