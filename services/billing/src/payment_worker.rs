@@ -10,27 +10,24 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use database::{Pool, PoolKind};
+use database::{Pool, PoolKind, observe};
 use events::spans::{Kind, Span};
 use messaging::{RoundLimiter, crash_points::crash_point};
 use outbox::Wake;
 use tokio::{
     task::{JoinError, JoinSet},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     PaymentProvider, ProviderCalls, ProviderResponse, Settings,
-    due_payments::{self, CalledPayment, DuePayment, STATEMENT_DEADLINE},
+    due_payments::{self, CalledPayment, DuePayment},
     provider_answers,
 };
 
 /// The longest sleep when nothing wakes the worker: for payments that another instance has left behind.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-
-/// How often pending payments are counted.
-const COUNT_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The worker's connections: for its rounds, for the count, and one in place of a statement that was given up.
 const CONNECTIONS: u32 = 3;
@@ -115,24 +112,22 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     }
 
     /// Counts pending payments into `payments_pending` and the age of the oldest into `payments_oldest_pending_seconds`,
-    /// until `stop`. When the database does not answer they become NaN: unknown is never shown as zero.
+    /// until `stop`.
     pub async fn observe(self, stop: CancellationToken) {
-        let observing = async {
-            loop {
-                let counted = sqlx::query!(
-                    r#"select count(*)::float8 as "pending!",
-                              coalesce(extract(epoch from clock_timestamp() - min(asked_at)), 0)::float8 as "age!"
-                       from payments where state in ('asked', 'refunding')"#
-                )
-                .fetch_one(&self.pool);
-                let counted = timeout(STATEMENT_DEADLINE, counted).await.ok().and_then(Result::ok);
-                let (pending, age) = counted.map_or((f64::NAN, f64::NAN), |row| (row.pending, row.age));
-                metrics::gauge!("payments_pending").set(pending);
-                metrics::gauge!("payments_oldest_pending_seconds").set(age);
-                sleep(COUNT_INTERVAL).await;
-            }
+        let count = || async {
+            let counted = sqlx::query!(
+                r#"select count(*)::float8 as "pending!",
+                          coalesce(extract(epoch from clock_timestamp() - min(asked_at)), 0)::float8 as "age!"
+                   from payments where state in ('asked', 'refunding')"#
+            );
+            let counted = counted.fetch_one(&self.pool).await?;
+            Ok([counted.pending, counted.age])
         };
-        stop.run_until_cancelled(observing).await;
+        let show = |[pending, age]: [f64; 2]| {
+            metrics::gauge!("payments_pending").set(pending);
+            metrics::gauge!("payments_oldest_pending_seconds").set(age);
+        };
+        observe(count, show, stop).await;
     }
 }
 

@@ -92,3 +92,24 @@ impl DatabaseHealth {
         stop.run_until_cancelled(watching).await;
     }
 }
+
+/// How often figures are counted, and how long that may take: what `/metrics` shows is at most five seconds old, or NaN.
+const COUNT_INTERVAL: Duration = Duration::from_secs(3);
+const COUNT_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Counts figures for `/metrics` and gives them to `show`, which sets gauges, again and again until `stop`. When the database
+/// does not answer they are NaN: unknown is never shown as zero.
+pub async fn observe<const FIGURES: usize, Count: Future<Output = Result<[f64; FIGURES], sqlx::Error>>>(
+    count: impl Fn() -> Count,
+    show: impl Fn([f64; FIGURES]),
+    stop: CancellationToken,
+) {
+    let observing = async {
+        loop {
+            let counted = timeout(COUNT_DEADLINE, count()).await.ok().and_then(Result::ok);
+            show(counted.unwrap_or([f64::NAN; FIGURES]));
+            sleep(COUNT_INTERVAL).await;
+        }
+    };
+    stop.run_until_cancelled(observing).await;
+}

@@ -3,7 +3,7 @@
 //! - [`Pool`]: lends connections, and closes each whose borrower has not come to its end.
 //! - [`prepare()`]: waits for the server at start, checks it, and migrates the schema.
 //! - [`Fault`]: whose fault a failed statement is; [`is_unavailable`], [`is_locked`].
-//! - [`DatabaseHealth`]: whether the database answers, for `/readyz`.
+//! - [`DatabaseHealth`]: whether the database answers, for `/readyz`. [`observe`]: figures from it, for `/metrics`.
 //! - [`Retention`]: erases old rows in small windows, and not while a [`ClockWatch`] finds the clock suspect.
 
 mod clock_watch;
@@ -16,7 +16,7 @@ mod session_settings;
 
 pub use clock_watch::ClockWatch;
 pub use errors::{Fault, is_locked, is_unavailable};
-pub use health::DatabaseHealth;
+pub use health::{DatabaseHealth, observe};
 pub use pool::{Pool, Session};
 pub use prepare::{DatabaseUrl, InvalidDatabase, prepare};
 pub use retention::{Erase, Retention, Round, Window};

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
-use database::Pool;
+use database::{Pool, observe};
 use events::Event;
 use messaging::{DeadLetter, DeadLetterStore, Failure};
 use serde::Deserialize;
 use serde_json::Value;
 use sqlx::{Executor, Postgres};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -14,10 +14,6 @@ use crate::{Error, Inbox};
 
 /// How long saving one dead letter may take, including its body.
 const SAVE_DEADLINE: Duration = Duration::from_secs(15);
-
-/// How often they are counted, and how long that may take: what `/metrics` shows is at most five seconds old, or NaN.
-const COUNT_INTERVAL: Duration = Duration::from_secs(3);
-const COUNT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Counting ends there, so that its cost is bounded: a writer that was rolled out before this reader leaves a million.
 const MAX_COUNTED: i64 = 100_001;
@@ -53,25 +49,22 @@ impl DeadLetterTable {
     }
 
     /// Counts what is unresolved into the gauge `inbox_dead_letters`, and how many of these wait behind another into
-    /// `inbox_dead_letters_behind`, until `stop`. Both end at 100,001. When the database does not answer they
-    /// become NaN: unknown is never shown as zero.
+    /// `inbox_dead_letters_behind`, until `stop`. Both end at 100,001.
     pub async fn observe(self, stop: CancellationToken) {
-        let observing = async {
-            loop {
-                let unresolved = sqlx::query!(
-                    r#"select count(*)::float8 as "count!", count(*) filter (where reason = 'behind')::float8 as "behind!"
-                       from (select reason from dead_letters where resolved_at is null limit $1) as unresolved"#,
-                    MAX_COUNTED,
-                )
-                .fetch_one(&self.pool);
-                let counted = timeout(COUNT_DEADLINE, unresolved).await.ok().and_then(Result::ok);
-                let (count, behind) = counted.map_or((f64::NAN, f64::NAN), |row| (row.count, row.behind));
-                metrics::gauge!("inbox_dead_letters").set(count);
-                metrics::gauge!("inbox_dead_letters_behind").set(behind);
-                sleep(COUNT_INTERVAL).await;
-            }
+        let count = || async {
+            let unresolved = sqlx::query!(
+                r#"select count(*)::float8 as "count!", count(*) filter (where reason = 'behind')::float8 as "behind!"
+                   from (select reason from dead_letters where resolved_at is null limit $1) as unresolved"#,
+                MAX_COUNTED,
+            );
+            let counted = unresolved.fetch_one(&self.pool).await?;
+            Ok([counted.count, counted.behind])
         };
-        stop.run_until_cancelled(observing).await;
+        let show = |[count, behind]: [f64; 2]| {
+            metrics::gauge!("inbox_dead_letters").set(count);
+            metrics::gauge!("inbox_dead_letters_behind").set(behind);
+        };
+        observe(count, show, stop).await;
     }
 
     /// What a replay of this event would find, if its handler does not fail. Changes nothing.

@@ -1,29 +1,16 @@
 //! Optional. Without it: `/metrics` does not show what is pending.
 
-use std::time::Duration;
-
-use database::Pool;
-use tokio::time::{sleep, timeout};
+use database::{Pool, observe};
 use tokio_util::sync::CancellationToken;
 
-/// How often the backlog is counted. With the deadline below, what `/metrics` shows is at most five seconds old, or NaN.
-const COUNT_INTERVAL: Duration = Duration::from_secs(3);
-const COUNT_DEADLINE: Duration = Duration::from_secs(2);
-
-/// Counts the backlog into the gauges `outbox_pending`, `outbox_oldest_pending_age_seconds` and `outbox_parked`, until
-/// `stop`. When the database does not answer they become NaN: unknown is never shown as zero.
+/// Counts the backlog into the gauges `outbox_pending`, `outbox_oldest_pending_age_seconds` and `outbox_parked`, until `stop`.
 pub async fn observe_backlog(pool: Pool, stop: CancellationToken) {
-    let observing = async {
-        loop {
-            let counted = timeout(COUNT_DEADLINE, count(&pool)).await.ok().and_then(Result::ok);
-            let [pending, oldest_age, parked] = counted.unwrap_or([f64::NAN; 3]);
-            metrics::gauge!("outbox_pending").set(pending);
-            metrics::gauge!("outbox_oldest_pending_age_seconds").set(oldest_age);
-            metrics::gauge!("outbox_parked").set(parked);
-            sleep(COUNT_INTERVAL).await;
-        }
+    let show = |[pending, oldest_age, parked]: [f64; 3]| {
+        metrics::gauge!("outbox_pending").set(pending);
+        metrics::gauge!("outbox_oldest_pending_age_seconds").set(oldest_age);
+        metrics::gauge!("outbox_parked").set(parked);
     };
-    stop.run_until_cancelled(observing).await;
+    observe(|| count(&pool), show, stop).await;
 }
 
 async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
