@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use messaging::{LANES, Refusal};
+use events::LANES;
+use messaging::Refusal;
 use outbox::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS};
 use uuid::Uuid;
 

@@ -1,6 +1,7 @@
 use std::time::{Duration, SystemTime};
 
-use messaging::{LANES, Outgoing, Refusal};
+use events::LANES;
+use messaging::{Outgoing, Refusal};
 use outbox::{
     Error, MAX_NACKED_ATTEMPTS, RETRY_SECONDS,
     store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},

@@ -2,8 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use events::{Data, Envelope, Line, Money, OrderCreated};
-use messaging::lane;
+use events::{Data, Envelope, Line, Money, OrderCreated, lane};
 use tokio::time::sleep;
 use uuid::Uuid;
 

@@ -9,7 +9,6 @@
 //! one line are written in one statement, like the product's.
 
 use events::{Line, NewEvent, OrderCreated};
-use messaging::lane;
 use sqlx::PgPool;
 
 use crate::state::{VariantState, created_event, insert_order};
@@ -62,7 +61,7 @@ async fn write_in_one_statement(
     .bind(event.schema_version)
     .bind(&event.payload)
     .bind(&event.headers)
-    .bind(lane(order.order_id))
+    .bind(event.lane)
     .execute(pool)
     .await?;
     Ok(())

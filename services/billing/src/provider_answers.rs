@@ -4,7 +4,6 @@ use std::error::Error;
 
 use database::{Pool, is_locked, is_unavailable};
 use events::{Data, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded};
-use messaging::lane;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -152,7 +151,7 @@ async fn write_final(pool: &Pool, answers: &[Answer]) -> Result<Written, sqlx::E
         &events().map(|event| event.schema_version).collect::<Vec<_>>(),
         &column(|event| &event.payload),
         &events().map(|event| event.headers.clone()).collect::<Vec<_>>(),
-        &answers.iter().map(|answer| lane(answer.called.payment.id)).collect::<Vec<_>>(),
+        &events().map(|event| event.lane).collect::<Vec<_>>(),
     );
     let written = timeout(STATEMENT_DEADLINE, query.fetch_one(pool)).await;
     let written = written.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;

@@ -6,7 +6,7 @@ use axum::{
 };
 use database::Pool;
 use events::{Cause, NewEvent, OrderCancelled, TraceContext};
-use messaging::{crash_points::crash_point, lane};
+use messaging::crash_points::crash_point;
 use serde::Serialize;
 use service::problem::Problem;
 use time::OffsetDateTime;
@@ -119,7 +119,7 @@ pub(crate) async fn write(
         event.schema_version,
         event.payload,
         event.headers,
-        lane(id),
+        event.lane,
         cause.name(),
         &from,
     )

@@ -8,7 +8,7 @@ use axum::{
 };
 use database::is_locked;
 use events::{NewEvent, OrderCreated, TraceContext};
-use messaging::{crash_points::crash_point, lane};
+use messaging::crash_points::crash_point;
 use service::problem::{Problem, read_json};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -133,7 +133,7 @@ async fn write(
         event.schema_version,
         event.payload,
         event.headers,
-        lane(id),
+        event.lane,
         key.map(IdempotencyKey::as_str),
     )
     .fetch_optional(&state.pool)

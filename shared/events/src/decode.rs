@@ -5,7 +5,7 @@ use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
 
 use crate::{
-    Body, Data, Envelope, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated, PaymentCaptured,
+    Data, Envelope, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated, PaymentCaptured,
     PaymentDeclined, PaymentRefunded, StockRejected, StockReleased, StockReserved, TraceContext,
     envelope::schema_name,
 };
@@ -29,6 +29,20 @@ pub struct Event {
     /// When this process decoded it: applying it begins here.
     pub received: SystemTime,
     pub body: Body,
+}
+
+/// A decoded body. A body in an older version is converted to the newest while it is read, so that handlers see only one.
+#[derive(Debug, Clone)]
+pub enum Body {
+    OrderCreated(OrderCreated),
+    OrderConfirmed(OrderConfirmed),
+    OrderCancelled(OrderCancelled),
+    StockReserved(StockReserved),
+    StockRejected(StockRejected),
+    StockReleased(StockReleased),
+    PaymentCaptured(PaymentCaptured),
+    PaymentDeclined(PaymentDeclined),
+    PaymentRefunded(PaymentRefunded),
 }
 
 /// Why a message can never be applied. A retry would not help: the message becomes a dead letter with this reason.

@@ -1,15 +1,15 @@
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Data, TraceContext};
+use crate::TraceContext;
 
 /// An event as it is sent: CloudEvents 1.0 attributes in JSON ("structured mode").
 ///
 /// <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Envelope<Data> {
+pub struct Envelope<D> {
     /// Always `1.0`.
     #[schemars(extend("const" = "1.0"))]
     pub specversion: String,
@@ -38,12 +38,35 @@ pub struct Envelope<Data> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     /// The event's body.
-    pub data: Data,
+    pub data: D,
 }
 
 /// The `dataschema` of one version of one event.
 pub(crate) fn schema_name(event_type: &str, version: i16) -> String {
     format!("urn:shop:{event_type}:{version}")
+}
+
+/// The body of one event in one version: its name, its version and its consistency rules.
+pub trait Data: Serialize + DeserializeOwned + JsonSchema {
+    /// The event's name: the envelope's `type`.
+    const TYPE: &'static str;
+    /// The version of this body's schema.
+    const VERSION: i16 = 1;
+    /// The service that publishes it: the envelope's `source`.
+    const SOURCE: &'static str;
+    /// What its `subject` identifies.
+    const AGGREGATE: &'static str;
+
+    /// Checks what a JSON Schema cannot express: a body can be well-formed and still contradict itself.
+    ///
+    /// # Errors
+    /// A sentence that names the contradiction.
+    fn check(&self, subject: Uuid) -> Result<(), String>;
+}
+
+/// Checks that the id in the body is the envelope's `subject`.
+pub(crate) fn check_subject(name: &str, id: Uuid, subject: Uuid) -> Result<(), String> {
+    if id == subject { Ok(()) } else { Err(format!("{name} {id} is not the subject {subject}")) }
 }
 
 /// An event that is about to be written: the columns of an outbox row.
@@ -59,6 +82,8 @@ pub struct NewEvent {
     pub aggregate_id: Uuid,
     /// The aggregate's version after this event.
     pub aggregate_version: i32,
+    /// The [`lane`] of the aggregate.
+    pub lane: i16,
     pub event_type: &'static str,
     /// The version of the body's schema.
     pub schema_version: i16,
@@ -69,8 +94,7 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
-    /// Renders a body whose type defines its name, its version and who publishes it. `version` is the aggregate's after this
-    /// event.
+    /// Renders a body into an envelope and its outbox row. `version` is the aggregate's after this event.
     ///
     /// # Errors
     /// When `data` cannot be serialised as JSON. That is impossible for the bodies of this crate.
@@ -80,48 +104,49 @@ impl NewEvent {
         trace: &TraceContext,
         data: &D,
     ) -> Result<Self, serde_json::Error> {
-        Self::new(D::SOURCE, (D::AGGREGATE, aggregate_id, version), (D::TYPE, D::VERSION), trace, data)
-    }
-
-    /// Renders `data` into an envelope and its outbox row.
-    ///
-    /// # Errors
-    /// When `data` cannot be serialised as JSON.
-    pub fn new(
-        source: &str,
-        aggregate: (&'static str, Uuid, i32),
-        kind: (&'static str, i16),
-        trace: &TraceContext,
-        data: &impl Serialize,
-    ) -> Result<Self, serde_json::Error> {
-        let (aggregate_type, aggregate_id, aggregate_version) = aggregate;
-        let (event_type, schema_version) = kind;
         let event_id = Uuid::now_v7();
         let traceparent = trace.to_string();
         let envelope = Envelope {
             specversion: "1.0".into(),
             id: event_id,
-            source: source.into(),
-            event_type: event_type.into(),
+            source: D::SOURCE.into(),
+            event_type: D::TYPE.into(),
             subject: aggregate_id,
             time: OffsetDateTime::now_utc(),
             datacontenttype: "application/json".into(),
-            dataschema: schema_name(event_type, schema_version),
-            sequence: aggregate_version,
+            dataschema: schema_name(D::TYPE, D::VERSION),
+            sequence: version,
             traceparent: Some(traceparent.clone()),
             data,
         };
         Ok(Self {
             event_id,
-            aggregate_type,
+            aggregate_type: D::AGGREGATE,
             aggregate_id,
-            aggregate_version,
-            event_type,
-            schema_version,
+            aggregate_version: version,
+            lane: lane(aggregate_id),
+            event_type: D::TYPE,
+            schema_version: D::VERSION,
             payload: serde_json::to_string(&envelope)?,
             headers: serde_json::json!({ "traceparent": traceparent }),
         })
     }
+}
+
+/// The number of lanes. It must not change: an event keeps the lane that it was written with, so with another number an
+/// aggregate's pending events would be in two lanes, and two relays could publish them in the wrong order.
+pub const LANES: i16 = 16;
+
+/// The lane of an aggregate: FNV-1a over the bytes of its id.
+///
+/// Computed here and stored with the event, because PostgreSQL's hash functions may change between versions. A hash,
+/// because the low bits of an id that a client made need not be random.
+pub fn lane(aggregate_id: Uuid) -> i16 {
+    let hash = aggregate_id.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    // The high half is mixed best. 0..16 fits an i16.
+    i16::try_from((hash >> 32) % LANES.unsigned_abs() as u64).unwrap_or(0)
 }
 
 /// The routing key under which an event type is published: `OrderCreated` becomes `order.created`.
@@ -144,5 +169,26 @@ mod tests {
     fn routing_key_is_the_event_type_in_dotted_lower_case() {
         assert_eq!(routing_key("OrderCreated"), "order.created");
         assert_eq!(routing_key("StockReleased"), "stock.released");
+    }
+
+    #[test]
+    fn time_ordered_ids_spread_evenly_over_the_lanes() {
+        let mut counts = [0_u32; LANES as usize];
+        for _ in 0..16_000 {
+            counts[usize::try_from(lane(Uuid::now_v7())).unwrap()] += 1;
+        }
+        for (lane, count) in counts.iter().enumerate() {
+            assert!(
+                (700..1300).contains(count),
+                "lane {lane} got {count} of 16,000, about 1,000 were expected"
+            );
+        }
+    }
+
+    #[test]
+    fn lane_of_an_id_never_changes() {
+        // Pending events in existing outboxes were written with these lanes.
+        assert_eq!(lane(Uuid::from_u128(0)), 9);
+        assert_eq!(lane(Uuid::from_u128(0x0190_5a3e_7b1c_7000_8000_0000_0000_0001)), 0);
     }
 }

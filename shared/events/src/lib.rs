@@ -5,23 +5,21 @@
 //! - [`OrderCreated`], [`OrderConfirmed`], [`OrderCancelled`] (written by orders), [`StockReserved`], [`StockRejected`],
 //!   [`StockReleased`] (inventory), [`PaymentCaptured`], [`PaymentDeclined`], [`PaymentRefunded`] (billing): the bodies.
 //!   [`Data`] is what all bodies have in common.
-//! - [`NewEvent`]: an event that is about to be written into an outbox. [`decode()`]: from a message to an [`Event`].
+//! - [`NewEvent`]: an event that is about to be written into an outbox, with the [`lane`] of its aggregate. [`decode()`]: from a
+//!   message to an [`Event`].
 //! - [`TraceContext`]: ties the HTTP request, the outbox row, the message and the effects together. [`spans`]: when each of
 //!   them was, for distributed tracing.
 
-mod body;
 mod decode;
 mod envelope;
 mod order;
 mod payment;
 pub mod spans;
 mod stock;
-mod trace_context;
 
-pub use body::{Body, Data};
-pub use decode::{Event, Rejection, decode};
-pub use envelope::{Envelope, NewEvent, routing_key};
+pub use decode::{Body, Event, Rejection, decode};
+pub use envelope::{Data, Envelope, LANES, NewEvent, lane, routing_key};
 pub use order::{Cause, Line, Money, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated};
 pub use payment::{PaymentCaptured, PaymentDeclined, PaymentRefunded};
+pub use spans::TraceContext;
 pub use stock::{StockRejected, StockReleased, StockReserved};
-pub use trace_context::TraceContext;

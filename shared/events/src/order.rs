@@ -2,7 +2,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::body::{Data, check_subject};
+use crate::envelope::{Data, check_subject};
 
 /// `OrderCreated`, version 1: an order was accepted. A complete snapshot, so that a reader needs no further request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

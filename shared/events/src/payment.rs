@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::{
     Money,
-    body::{Data, check_subject},
+    envelope::{Data, check_subject},
 };
 
 /// `PaymentCaptured`, version 1: the customer was charged.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::body::{Data, check_subject};
+use crate::envelope::{Data, check_subject};
 
 /// `StockReserved`, version 1: the stock for all lines of an order was reserved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

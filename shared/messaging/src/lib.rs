@@ -3,7 +3,6 @@
 //! - [`Publisher`], [`Handler`], [`DeadLetterStore`]: what `rabbitmq`, each service and `inbox` implement.
 //! - [`settle`]: what a consumer does with its deliveries. *Commit, then acknowledge.*
 //! - [`confirms`]: what a batch of publisher confirms means. Returned messages are matched by their id.
-//! - [`lane()`]: the lane of an aggregate, a fixed share of all aggregates.
 //! - [`Backoff`]: exponential back-off with full jitter.
 //! - [`RoundLimiter`]: fewer and larger rounds of work under load. Optional.
 //! - [`replay`]: what an operator selects. [`crash_points`]: named places where a crash is interesting.
@@ -11,14 +10,12 @@
 mod backoff;
 pub mod confirms;
 pub mod crash_points;
-mod lane;
 mod ports;
 pub mod replay;
 mod round_limiter;
 pub mod settle;
 
 pub use backoff::Backoff;
-pub use lane::{LANES, lane};
 pub use ports::{
     Applied, BrokerUnavailable, DeadLetter, DeadLetterStore, Failure, Handler, Incoming, Outgoing,
     PublishOutcome, Publisher, Refusal, SharedHandler,

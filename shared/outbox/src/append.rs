@@ -1,5 +1,4 @@
 use events::NewEvent;
-use messaging::lane;
 use sqlx::PgConnection;
 
 /// Inserts events in the caller's transaction: they become visible to the relay when and only when that commits.
@@ -38,7 +37,7 @@ pub async fn append(transaction: &mut PgConnection, events: &[NewEvent]) -> Resu
         &events.iter().map(|event| event.schema_version).collect::<Vec<_>>(),
         &column(|event| &event.payload),
         &events.iter().map(|event| event.headers.clone()).collect::<Vec<_>>(),
-        &events.iter().map(|event| lane(event.aggregate_id)).collect::<Vec<_>>(),
+        &events.iter().map(|event| event.lane).collect::<Vec<_>>(),
     )
     .execute(transaction)
     .await?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use messaging::LANES;
+use events::LANES;
 
 /// The lanes that a step of the relay holds, in the gauge `outbox_lane_held`, until it is dropped. A relay that waits for the
 /// broker or for the database holds its lanes all the time, so the gauge shows which events nothing else can publish

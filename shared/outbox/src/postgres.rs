@@ -6,7 +6,8 @@
 use std::time::{Duration, SystemTime};
 
 use database::{Pool, Session};
-use messaging::{LANES, Outgoing, Refusal};
+use events::LANES;
+use messaging::{Outgoing, Refusal};
 use sqlx::{AssertSqlSafe, PgConnection, Row as _, postgres::PgRow, raw_sql};
 use tokio::time::timeout;
 

@@ -11,7 +11,7 @@
 
 use std::{array, collections::HashSet, time::Duration};
 
-use messaging::LANES;
+use events::LANES;
 use tokio::time::Instant;
 
 use crate::{Error, store::ClaimedEvent};

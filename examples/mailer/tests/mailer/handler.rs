@@ -1,9 +1,6 @@
 //! What the mailer does with each kind of event.
 
-use events::{
-    Body, Cause, Data as _, Event, Line, Money, NewEvent, OrderCancelled, OrderConfirmed, OrderCreated,
-    TraceContext,
-};
+use events::{Body, Cause, Event, Line, Money, NewEvent, OrderCancelled, OrderCreated, TraceContext};
 use mailer::{MailHandler, QUEUE};
 use messaging::{Applied, Handler as _, Incoming};
 use testbed::eventually;
@@ -89,9 +86,8 @@ async fn event_of_an_unknown_version_is_set_aside_and_the_next_one_is_applied() 
     let (database, vhost) = (MailerDatabase::create().await?, testbed::vhost().await?);
     let mailer = Mailer::start(&database, &vhost.url()).await?;
     let (newer, next) = (Uuid::now_v7(), Uuid::now_v7());
-    let kind = (OrderConfirmed::TYPE, 99);
-    let body = OrderConfirmed { order_id: newer };
-    let unknown = NewEvent::new("/orders", ("order", newer, 2), kind, &TraceContext::root(), &body)?;
+    let mut unknown = confirmed(newer);
+    unknown.payload = unknown.payload.replace("urn:shop:OrderConfirmed:1", "urn:shop:OrderConfirmed:99");
     publish(&mut publisher(&vhost.url()).await?, &[unknown.clone(), confirmed(next)]).await?;
     database.wait_for_mails(&[(next, "confirmed".into())]).await?;
     let letters = eventually("the dead letter to be in the table", DEADLINE, async || {

@@ -10,8 +10,9 @@ mod contract;
 
 use std::{collections::BTreeSet, fs, path::PathBuf, sync::Once};
 
-use events::decode;
+use events::{Rejection, decode};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use crate::contract::Contract;
 
@@ -135,10 +136,14 @@ fn first_published_examples_decode_also_with_added_fields() {
         extended["added"] = json!("later");
         extended["data"]["added"] = json!({ "deeper": [1] });
         assert!(schema.is_valid(&extended));
-        for event in [example, extended] {
+        for event in [&example, &extended] {
             let decoded = decode(event.to_string().as_bytes(), event["id"].as_str(), None).unwrap();
             assert_eq!(decoded.event_type, contract.event_type);
         }
+        let mut contradiction = example;
+        contradiction["subject"] = json!(Uuid::new_v4());
+        let rejected = decode(contradiction.to_string().as_bytes(), contradiction["id"].as_str(), None);
+        assert!(matches!(rejected, Err(Rejection::Inconsistent(_))), "its body names another subject");
     }
 }
 

@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-use messaging::{PublishOutcome, Refusal, lane};
+use events::lane;
+use messaging::{PublishOutcome, Refusal};
 use outbox::{
     Error, MAX_NACKED_ATTEMPTS, PostgresStore, PostgresTransaction, RETRY_SECONDS, Relay, RelayOptions, Step,
     Wake,

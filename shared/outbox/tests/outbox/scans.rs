@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use database::{Pool, PoolKind};
-use messaging::{PublishOutcome, Refusal, lane};
+use events::lane;
+use messaging::{PublishOutcome, Refusal};
 use outbox::{Relay, RelayOptions, Step, observe_backlog};
 use sqlx::{Connection as _, PgConnection};
 use tokio_util::sync::CancellationToken;

@@ -9,10 +9,9 @@ use std::{
 };
 
 use database::{Pool, PoolKind};
-use events::{NewEvent, TraceContext};
-use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, lane};
+use events::{NewEvent, OrderConfirmed, TraceContext, lane};
+use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher};
 use outbox::{Relay, RelayOptions};
-use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{TestDatabase, eventually};
 use tokio::sync::Notify;
@@ -126,8 +125,8 @@ impl Outbox {
 }
 
 pub(crate) fn event(aggregate: Uuid, version: i32) -> NewEvent {
-    let kind = ("OrderCreated", 1);
-    NewEvent::new("/orders", ("order", aggregate, version), kind, &TraceContext::root(), &json!({})).unwrap()
+    let body = OrderConfirmed { order_id: aggregate };
+    NewEvent::of(aggregate, version, &TraceContext::root(), &body).unwrap()
 }
 
 /// The id of a new aggregate in this lane.

@@ -4,7 +4,7 @@ use std::{
 };
 
 use database::Pool;
-use events::{NewEvent, TraceContext};
+use events::{NewEvent, OrderConfirmed, TraceContext};
 use messaging::{
     BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal,
     replay::{ReplayPolicy, Selection},
@@ -13,7 +13,6 @@ use outbox::{
     RETRY_SECONDS, Relay, RelayOptions, Step,
     parked_events::{Discarded, ReplayOutcome, Replayed, discard, list, replay, show},
 };
-use serde_json::json;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -57,8 +56,8 @@ impl Outbox {
     }
 
     async fn append(&self, aggregate: Uuid, version: i32) -> anyhow::Result<Uuid> {
-        let (aggregate, kind) = (("order", aggregate, version), ("OrderCreated", 1));
-        let event = NewEvent::new("/orders", aggregate, kind, &TraceContext::root(), &json!({}))?;
+        let body = OrderConfirmed { order_id: aggregate };
+        let event = NewEvent::of(aggregate, version, &TraceContext::root(), &body)?;
         let mut transaction = self.0.pool.begin().await?;
         outbox::append(&mut transaction, std::slice::from_ref(&event)).await?;
         transaction.commit().await?;
