@@ -4,10 +4,7 @@
 
 use database::{Pool, Session};
 use messaging::{Outgoing, Refusal};
-use outbox::{
-    Error,
-    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
-};
+use outbox::{Claim, ClaimedEvent, Error, OutboxTransaction, Store};
 use sqlx::{Row, postgres::PgRow};
 use time::OffsetDateTime;
 
@@ -42,7 +39,7 @@ impl Store for RowLockStore {
     type Transaction<'store> = RowLockTransaction;
 
     /// Locks no lane, but the events.
-    async fn claim(&mut self, limits: Limits) -> Result<Claim<RowLockTransaction>, Error> {
+    async fn claim(&mut self, _: u8, batch: u16) -> Result<Claim<RowLockTransaction>, Error> {
         const FAILURE: &str = "failed to read the outbox";
         let once_published = self.once_published;
         let mut transaction = self.pool.begin().await.map_err(failed(FAILURE))?;
@@ -52,7 +49,7 @@ impl Store for RowLockStore {
              from outbox where published_at is null and parked_at is null and available_at <= clock_timestamp()
              order by seq limit $1 for update skip locked",
         )
-        .bind(i32::from(limits.batch))
+        .bind(i32::from(batch))
         .fetch_all(&mut *transaction)
         .await
         .map_err(failed(FAILURE))?;

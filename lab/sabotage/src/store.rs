@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use database::Pool;
 use messaging::Refusal;
 use outbox::{
-    Error, PostgresStore, PostgresTransaction, RelayOptions,
-    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
+    Claim, ClaimedEvent, Error, OutboxTransaction, PostgresStore, PostgresTransaction, RelayOptions, Store,
 };
 
 use crate::{
@@ -41,12 +40,14 @@ static CURSOR: AtomicI64 = AtomicI64::new(0);
 impl Store for LabStore {
     type Transaction<'store> = LabTransaction<'store>;
 
-    async fn claim(&mut self, limits: Limits) -> Result<Claim<LabTransaction<'_>>, Error> {
+    async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<LabTransaction<'_>>, Error> {
         let (store, sabotage) = match self {
             Self::Postgres(store, sabotage) => (store, *sabotage),
-            Self::RowLocks(store) => return Ok(wrap(store.claim(limits).await?, LabTransaction::RowLocks)),
+            Self::RowLocks(store) => {
+                return Ok(wrap(store.claim(lanes, batch).await?, LabTransaction::RowLocks));
+            }
         };
-        let claimed = store.claim(limits).await?;
+        let claimed = store.claim(lanes, batch).await?;
         let mut claimed = wrap(claimed, |transaction| LabTransaction::Postgres(transaction, sabotage));
         if let Claim::Events { events, .. } = &mut claimed
             && sabotage == Some(Sabotage::CursorOverSeq)

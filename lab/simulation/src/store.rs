@@ -2,10 +2,7 @@ use std::time::{Duration, SystemTime};
 
 use events::LANES;
 use messaging::{Outgoing, Refusal};
-use outbox::{
-    Error, MAX_NACKED_ATTEMPTS, RETRY_SECONDS,
-    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
-};
+use outbox::{Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, RETRY_SECONDS, Store};
 
 use crate::{
     fault::Fault,
@@ -52,7 +49,7 @@ fn failed(what: &'static str) -> impl FnOnce(InjectedFault) -> Error {
 impl Store for MemoryStore {
     type Transaction<'store> = MemoryTransaction<'store>;
 
-    async fn claim(&mut self, limits: Limits) -> Result<Claim<MemoryTransaction<'_>>, Error> {
+    async fn claim(&mut self, max_lanes: u8, batch: u16) -> Result<Claim<MemoryTransaction<'_>>, Error> {
         let process = self.process.clone();
         let claim = process.fault_point("claim lanes", &[Fault::DatabaseError]).await;
         claim.map_err(failed("failed to claim lanes"))?;
@@ -73,7 +70,7 @@ impl Store for MemoryStore {
             if !locks_rows {
                 lanes.retain(|lane| state.outbox.is_free(*lane));
             }
-            lanes.truncate(limits.lanes.into());
+            lanes.truncate(max_lanes.into());
             if lanes.is_empty() {
                 return Ok(if claimable > 0 { Claim::Busy } else { Claim::Idle });
             }
@@ -95,7 +92,7 @@ impl Store for MemoryStore {
         // From here on, dropping the transaction releases the locks.
         let mut transaction = MemoryTransaction { store: self, session, ended: false };
         process.scheduling_point("after locking lanes").await;
-        let per_lane = (usize::from(limits.batch) / lanes.len()).max(1);
+        let per_lane = (usize::from(batch) / lanes.len()).max(1);
         let events = transaction.claimable(&lanes, per_lane).await?;
         if events.is_empty() {
             transaction.end();

@@ -6,10 +6,7 @@
 use std::time::{Duration, SystemTime};
 
 use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal};
-use outbox::{
-    Error, Relay, RelayOptions, Step,
-    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
-};
+use outbox::{Claim, ClaimedEvent, Error, OutboxTransaction, Relay, RelayOptions, Step, Store};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
@@ -30,7 +27,7 @@ struct Session<'store> {
 impl Store for FewEvents {
     type Transaction<'store> = Session<'store>;
 
-    async fn claim(&mut self, _: Limits) -> Result<Claim<Session<'_>>, Error> {
+    async fn claim(&mut self, _: u8, _: u16) -> Result<Claim<Session<'_>>, Error> {
         if self.0.is_empty() {
             return Ok(Claim::Idle);
         }

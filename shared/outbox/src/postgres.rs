@@ -1,4 +1,4 @@
-//! The outbox in PostgreSQL: a lane is a row, and a relay holds a lane by its row lock.
+//! The outbox as a relay sees it, and in PostgreSQL: a lane is a row, and a relay holds a lane by its row lock.
 //!
 //! A step is two messages to the server: `begin` with the claim, whose text is the function `outbox_claim` in
 //! `migrations/outbox/1003_outbox_claim.sql`, and the marks with `commit`.
@@ -10,20 +10,89 @@ use events::LANES;
 use messaging::{Outgoing, Refusal};
 use sqlx::{AssertSqlSafe, PgConnection, Row as _, postgres::PgRow, raw_sql};
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::{
-    Error, failed,
+    Error,
     scan_watermark::{Scan, ScanWatermark},
-    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
 };
+
+/// An event that a relay may publish while its [`OutboxTransaction`] is open.
+#[derive(Debug, Clone)]
+pub struct ClaimedEvent {
+    /// The order of publishing within an aggregate.
+    pub seq: i64,
+    pub lane: i16,
+    /// The unit of ordering.
+    pub aggregate_id: Uuid,
+    /// When it was written, by the database's clock.
+    pub created_at: SystemTime,
+    /// Whether the broker has refused it before.
+    pub refused_before: bool,
+    pub message: Outgoing,
+}
+
+/// What a claim found.
+#[derive(Debug)]
+pub enum Claim<T> {
+    /// Nothing is claimable.
+    Idle,
+    /// Other relays hold what is claimable, or have just published it.
+    Busy,
+    /// Claimable events in the order of `seq`. Their lanes are locked while the transaction lives.
+    Events {
+        events: Vec<ClaimedEvent>,
+        /// Whether there may be others: in lanes that are not locked here, or behind these.
+        more: bool,
+        transaction: T,
+    },
+}
+
+/// An outbox, as a relay sees it.
+pub trait Store: Send {
+    type Transaction<'store>: OutboxTransaction + 'store
+    where
+        Self: 'store;
+
+    /// Locks lanes that have claimable events, at most so many of the 16, and reads these events, at most `batch`, shared
+    /// evenly by the locked lanes. Does not wait for lanes that others hold. An event is not claimable while an older one
+    /// of its aggregate backs off or is parked.
+    fn claim(
+        &mut self,
+        lanes: u8,
+        batch: u16,
+    ) -> impl Future<Output = Result<Claim<Self::Transaction<'_>>, Error>> + Send;
+}
+
+/// An open transaction that holds lanes. Its marks become true together at [`commit`](Self::commit). If it is dropped or
+/// its owner dies, none does, and the lanes are free either way.
+pub trait OutboxTransaction: Send {
+    /// Writes an event as it is: whether marks can be written.
+    fn try_write(&mut self, event: &ClaimedEvent) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Records which events the broker has refused, and why: when to try each again, or that it is parked.
+    fn mark_refused(
+        &mut self,
+        refused: &[(ClaimedEvent, Refusal)],
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Marks the events that the broker has confirmed, and commits.
+    fn commit(self, confirmed: &[ClaimedEvent]) -> impl Future<Output = Result<(), Error>> + Send;
+}
 
 /// How long one message to the server may take, seen from here. The server's own limit is shorter; this one ends the wait for
 /// a server that has gone silent.
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
 
-async fn within_deadline<T>(statement: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let silent = |late| Error::new("the database does not answer", late);
-    timeout(STATEMENT_DEADLINE, statement).await.map_err(silent)?
+/// Waits for a message to the server. `what` says what failed, if it fails: `failed to <verb> <object>`.
+async fn within_deadline<T>(
+    what: &'static str,
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Error> {
+    match timeout(STATEMENT_DEADLINE, statement).await {
+        Ok(answer) => answer.map_err(|error| Error::new(what, error)),
+        Err(_) => Err(Error::new(what, "the database does not answer")),
+    }
 }
 
 /// The outbox in the pool's schema.
@@ -59,56 +128,44 @@ pub struct PostgresTransaction<'store> {
 impl Store for PostgresStore {
     type Transaction<'store> = PostgresTransaction<'store>;
 
-    async fn claim(&mut self, limits: Limits) -> Result<Claim<PostgresTransaction<'_>>, Error> {
-        let connecting = async { self.pool.acquire().await.map_err(failed("failed to connect")) };
-        let mut session = within_deadline(connecting).await?;
+    async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<PostgresTransaction<'_>>, Error> {
+        let mut session = within_deadline("failed to connect", self.pool.acquire()).await?;
         let mut scan = self.watermark.start_scan();
         // As text: a prepared statement would need a message of its own for `begin`. Only numbers are in it.
-        let sql = format!(
-            "begin; select * from outbox_claim({}, {}, {}, '{}')",
-            self.first_lane,
-            limits.lanes,
-            limits.batch,
-            array(scan.from())
-        );
+        let (first_lane, scan_from) = (self.first_lane, array(scan.from));
+        let sql = format!("begin; select * from outbox_claim({first_lane}, {lanes}, {batch}, '{scan_from}')");
         // Lanes take turns.
-        self.first_lane = (self.first_lane + i16::from(limits.lanes)) % LANES;
+        self.first_lane = (first_lane + i16::from(lanes)) % LANES;
         let claiming = async {
             let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
-            let events: Result<Vec<_>, _> = rows.iter().filter_map(|row| claimed(row).transpose()).collect();
-            let more =
-                rows.iter().map(|row| row.try_get::<bool, _>("more")).collect::<Result<Vec<_>, _>>()?;
-            Ok((events?, more))
+            let more = rows.iter().map(|row| row.try_get("more")).collect::<Result<Vec<bool>, _>>()?;
+            let events =
+                rows.iter().filter_map(|row| claimed(row).transpose()).collect::<Result<Vec<_>, _>>()?;
+            Ok((events, more.contains(&true)))
         };
-        let claiming = async { claiming.await.map_err(failed("failed to claim events")) };
-        let read = |(events, more): &(Vec<ClaimedEvent>, Vec<bool>)| match more.contains(&true) {
-            true => events.iter().map(|event| event.lane).collect(),
-            false => vec![],
-        };
-        let (events, more) = scan.time(within_deadline(claiming), read).await?;
+        let claimed = within_deadline("failed to claim events", claiming).await;
+        let (events, more) = claimed.inspect_err(|_| scan.ended(&[], false))?;
+        scan.ended(&events, more);
         if events.is_empty() {
-            let ending = async { session.rollback().await.map_err(failed("failed to end a scan")) };
-            within_deadline(ending).await?;
-            return Ok(if more.is_empty() { Claim::Idle } else { Claim::Busy });
+            within_deadline("failed to end a scan", session.rollback()).await?;
+            return Ok(if more { Claim::Busy } else { Claim::Idle });
         }
-        scan.claimed(&events);
-        let transaction = PostgresTransaction { session, scan };
-        Ok(Claim::Events { events, more: more.contains(&true), transaction })
+        Ok(Claim::Events { events, more, transaction: PostgresTransaction { session, scan } })
     }
 }
 
 impl OutboxTransaction for PostgresTransaction<'_> {
     async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
-        within_deadline(try_write(&mut self.session, event.seq)).await
+        try_write(&mut self.session, event.seq).await
     }
 
     async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
         self.scan.refused();
-        within_deadline(mark_refused(&mut self.session, refused)).await
+        mark_refused(&mut self.session, refused).await
     }
 
     async fn commit(self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
-        within_deadline(mark_published_and_commit(self.session, confirmed)).await?;
+        mark_published_and_commit(self.session, confirmed).await?;
         self.scan.committed(confirmed.iter().map(|event| event.seq));
         Ok(())
     }
@@ -165,9 +222,9 @@ pub async fn mark_published_and_commit(
         let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
         rows.iter()
             .map(|row| Ok((row.try_get("event_type")?, row.try_get("waited")?)))
-            .collect::<Result<Vec<(String, f64)>, sqlx::Error>>()
+            .collect::<Result<Vec<(String, f64)>, _>>()
     };
-    let marked = marking.await.map_err(failed("failed to mark events as published"))?;
+    let marked = within_deadline("failed to mark events as published", marking).await?;
     session.finish();
     for (event_type, waited) in marked {
         metrics::counter!("outbox_published_total", "event_type" => event_type).increment(1);
@@ -177,18 +234,16 @@ pub async fn mark_published_and_commit(
 }
 
 /// An array of numbers as PostgreSQL reads it.
-pub(crate) fn array(numbers: impl IntoIterator<Item = i64>) -> String {
+fn array(numbers: impl IntoIterator<Item = i64>) -> String {
     let numbers: Vec<_> = numbers.into_iter().map(|number| number.to_string()).collect();
     format!("{{{}}}", numbers.join(","))
 }
 
 /// Writes an event as it is, to the columns that a mark writes.
 pub async fn try_write(transaction: &mut PgConnection, seq: i64) -> Result<(), Error> {
-    sqlx::query!("update outbox set published_at = published_at where seq = $1", seq)
-        .execute(transaction)
-        .await
-        .map_err(failed("failed to write to the outbox after failed marks"))?;
-    Ok(())
+    let writing = sqlx::query!("update outbox set published_at = published_at where seq = $1", seq);
+    let writing = writing.execute(transaction);
+    within_deadline("failed to write to the outbox after failed marks", writing).await.map(drop)
 }
 
 /// Records which events the broker refused: when to try each again, or, at the end of the schedule, that it is parked. An
@@ -204,7 +259,7 @@ pub async fn mark_refused(
     let seqs: Vec<_> = refused.iter().map(|(event, _)| event.seq).collect();
     let reasons: Vec<_> = refused.iter().map(|(_, refusal)| refusal.to_string()).collect();
     let may_be_final: Vec<_> = refused.iter().map(|(_, refusal)| refusal.may_be_final()).collect();
-    let rows = sqlx::query!(
+    let marking = sqlx::query!(
         r#"update outbox
            set attempts = case when may_be_final then attempts + 1
                                else greatest(attempts, least(attempts + 1, $5::smallint)) end,
@@ -220,10 +275,8 @@ pub async fn mark_refused(
         &may_be_final,
         &RETRY_SECONDS[..],
         i16::from(MAX_NACKED_ATTEMPTS),
-    )
-    .fetch_all(transaction)
-    .await
-    .map_err(failed("failed to record refused events"))?;
+    );
+    let rows = within_deadline("failed to record refused events", marking.fetch_all(transaction)).await?;
     for (event, refusal) in refused {
         let event_type = event.message.event_type.clone();
         let reason = refusal.reason();

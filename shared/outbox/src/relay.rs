@@ -37,11 +37,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::{
-    Error, PostgresStore, Wake,
-    held_lanes::HeldLanes,
-    store::{Claim, ClaimedEvent, Limits, OutboxTransaction, Store},
-};
+use crate::{Claim, ClaimedEvent, Error, OutboxTransaction, PostgresStore, Store, Wake, gauges::HeldLanes};
 
 /// How much a relay claims, and how long it sleeps.
 #[derive(Debug, Clone)]
@@ -131,12 +127,12 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         if self.publisher.ready().await.is_err() {
             return Ok(Step::BrokerUnavailable);
         }
-        let limits = Limits { lanes: self.options.lanes, batch: self.options.batch };
-        let (claimed, more, mut transaction) = match self.store.claim(limits).await? {
-            Claim::Events { events, more, transaction } => (events, more, transaction),
-            Claim::Busy => return Ok(Step::Busy),
-            Claim::Idle => return Ok(Step::Idle),
-        };
+        let (claimed, more, mut transaction) =
+            match self.store.claim(self.options.lanes, self.options.batch).await? {
+                Claim::Events { events, more, transaction } => (events, more, transaction),
+                Claim::Busy => return Ok(Step::Busy),
+                Claim::Idle => return Ok(Step::Idle),
+            };
         let _held = HeldLanes::new(claimed.iter().map(|event| event.lane));
         let (began, claimed_at) = (Instant::now(), SystemTime::now());
         crash_point("relay-claimed");
@@ -149,8 +145,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         }
         // Until the commit has succeeded.
         self.marks_failed = true;
-        let Answers { confirmed, unknown } =
-            publish(&mut self.publisher, &mut transaction, claimed, began).await?;
+        let (confirmed, unknown) = publish(&mut self.publisher, &mut transaction, claimed, began).await?;
         crash_point("relay-confirmed");
         transaction.commit(&confirmed).await?;
         self.marks_failed = false;
@@ -175,36 +170,28 @@ impl<P: Publisher, S: Store> Relay<P, S> {
             let step = self.step().await;
             let took = began.elapsed();
             log_change(&mut database_answers, &step);
-            // While others hold what is claimable this relay looks again by itself; else one relay of the process polls.
-            let mut busy = None;
-            match step {
+            let step = match step {
                 Ok(Step::BrokerUnavailable | Step::NoneConfirmed) | Err(_) => {
                     // Wake-ups do not end this wait: each new order would otherwise be one more attempt to connect.
                     stop.run_until_cancelled(sleep(retry.next_wait())).await;
                     continue;
                 }
-                Ok(Step::Busy) => {
-                    retry.reset();
-                    busy = Some(busy_pause);
-                    busy_pause = (busy_pause * 2).min(LONGEST_BUSY_PAUSE);
-                }
-                Ok(Step::Published(_) | Step::Refused) => {
-                    retry.reset();
-                    busy_pause = FIRST_BUSY_PAUSE;
-                    continue;
-                }
-                // An event that was committed meanwhile has left a wake-up: nothing is lost by not looking again. One that
-                // only a full scan finds may have used up its wake-up already.
-                Ok(Step::PublishedAll(_) | Step::Idle) => {
-                    retry.reset();
-                    busy_pause = FIRST_BUSY_PAUSE;
-                }
+                Ok(step) => step,
+            };
+            retry.reset();
+            // While others hold what is claimable this relay looks again by itself; else one relay of the process polls.
+            let (is_busy, pause) = (step == Step::Busy, busy_pause);
+            busy_pause = if is_busy { (pause * 2).min(LONGEST_BUSY_PAUSE) } else { FIRST_BUSY_PAUSE };
+            if matches!(step, Step::Published(_) | Step::Refused) {
+                continue;
             }
+            // An event that was committed since the scan has left a wake-up: nothing is lost by not looking again. One that
+            // only a full scan finds may have used up its wake-up already.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
                 () = wake.woken(took, self.options.poll.min(self.options.full_scan)) => {}
-                () = sleep(busy.unwrap_or_default()), if busy.is_some() => {}
+                () = sleep(pause), if is_busy => {}
             }
         }
     }
@@ -223,14 +210,8 @@ fn log_change(database_answers: &mut bool, step: &Result<Step, Error>) {
     *database_answers = step.is_ok();
 }
 
-/// What the broker said about the events of a step.
-struct Answers {
-    confirmed: Vec<ClaimedEvent>,
-    /// Whether the broker may still take an event that it has not confirmed: it is slow, or a queue is full.
-    unknown: bool,
-}
-
-/// Publishes claimed events, and records those that were refused.
+/// Publishes claimed events, and records those that were refused. Returns the confirmed ones, and whether the broker may still
+/// take one that it has not confirmed: it is slow, or a queue is full.
 ///
 /// An aggregate's second event is not sent before its first is confirmed: pipelined behind each other, the second could
 /// be accepted and the first refused, which would break their order for good. So each wave holds one event per
@@ -240,7 +221,7 @@ async fn publish(
     transaction: &mut impl OutboxTransaction,
     mut claimed: Vec<ClaimedEvent>,
     began: Instant,
-) -> Result<Answers, Error> {
+) -> Result<(Vec<ClaimedEvent>, bool), Error> {
     let mut confirmed = Vec::with_capacity(claimed.len());
     let mut unknown = false;
     let mut held_back = HashSet::new();
@@ -270,7 +251,7 @@ async fn publish(
         }
         claimed = rest;
     }
-    Ok(Answers { confirmed, unknown })
+    Ok((confirmed, unknown))
 }
 
 /// Records for each event how long it was in the outbox before a relay claimed it. The publisher records the rest.

@@ -28,31 +28,31 @@ impl Erase for ErasePublished {
     async fn erase_window(&self, after: i64) -> Result<Option<Window<i64>>, sqlx::Error> {
         sqlx::query_as!(
             Window,
-            r#"with turn as (
+            r#"with locked as (
                    select clock_timestamp() - $2::float8 * interval '1 second' as cutoff
                    from outbox_retention for update skip locked
-               ), bite as materialized (
+               ), candidates as materialized (
                    select seq, created_at, published_at from outbox
-                   where seq > $1 and exists (select from turn) order by seq limit 1000
-               ), gone as (
-                   delete from outbox using turn
-                   where outbox.seq > $1 and outbox.seq <= (select max(seq) from bite)
-                     and outbox.published_at < turn.cutoff
+                   where seq > $1 and exists (select from locked) order by seq limit 1000
+               ), deleted as (
+                   delete from outbox using locked
+                   where outbox.seq > $1 and outbox.seq <= (select max(seq) from candidates)
+                     and outbox.published_at < locked.cutoff
                    returning 1
-               ), counted as (
-                   select count(*) as erased from gone
-               ), written as (
+               ), total as (
+                   select count(*) as erased from deleted
+               ), recorded as (
                    update outbox_retention
-                   set erased_before = greatest(erased_before, turn.cutoff), erased = outbox_retention.erased + counted.erased
-                   from turn, counted where counted.erased > 0
+                   set erased_before = greatest(erased_before, locked.cutoff), erased = outbox_retention.erased + total.erased
+                   from locked, total where total.erased > 0
                )
-               select (select max(seq) from bite) as last,
-                      counted.erased as "erased!",
-                      exists (select from bite where published_at >= turn.cutoff) as "some_are_young!",
+               select (select max(seq) from candidates) as last,
+                      total.erased as "erased!",
+                      exists (select from candidates where published_at >= locked.cutoff) as "some_are_young!",
                       -- An event is published after it is created: past an event that is itself too young, all are.
-                      (select count(*) = 1000 from bite)
-                          and (select created_at from bite order by seq desc limit 1) < turn.cutoff as "more!"
-               from turn, counted"#,
+                      (select count(*) = 1000 from candidates)
+                          and (select created_at from candidates order by seq desc limit 1) < locked.cutoff as "more!"
+               from locked, total"#,
             after,
             self.keep.as_secs_f64(),
         )

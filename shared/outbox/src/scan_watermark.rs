@@ -14,7 +14,7 @@ use std::{array, collections::HashSet, time::Duration};
 use events::LANES;
 use tokio::time::Instant;
 
-use crate::{Error, store::ClaimedEvent};
+use crate::ClaimedEvent;
 
 const LANE_COUNT: usize = LANES as usize;
 
@@ -44,10 +44,13 @@ pub(crate) struct ScanWatermark {
 #[derive(Debug)]
 pub(crate) struct Scan<'watermark> {
     watermark: &'watermark mut ScanWatermark,
-    from: [i64; LANE_COUNT],
+    began: Instant,
+    /// The `seq` after which each lane is read.
+    pub(crate) from: [i64; LANE_COUNT],
     /// The lanes that this scan reads from their beginning.
     is_full: [bool; LANE_COUNT],
-    claimed: Vec<(i16, i64)>,
+    /// The lane and the `seq` of each event that it has found.
+    claimed: Vec<(usize, i64)>,
 }
 
 impl ScanWatermark {
@@ -61,37 +64,30 @@ impl ScanWatermark {
     }
 
     pub(crate) fn start_scan(&mut self) -> Scan<'_> {
-        let now = Instant::now();
-        let is_full = self.next_full_scan.map(|at| at <= now);
+        let began = Instant::now();
+        let is_full = self.next_full_scan.map(|at| at <= began);
         let from = array::from_fn(|lane| if is_full[lane] { 0 } else { self.scan_from[lane] });
-        Scan { watermark: self, from, is_full, claimed: vec![] }
+        Scan { watermark: self, began, from, is_full, claimed: vec![] }
     }
 }
 
 impl Scan<'_> {
-    /// The `seq` after which each lane is read.
-    pub(crate) fn from(&self) -> [i64; LANE_COUNT] {
-        self.from
+    /// Records what the statement of this scan has found, and how long it took. With `more`, only the lanes of these events
+    /// were read, otherwise all. A statement that failed counts as one that read all: repeated at once, it would fail for the
+    /// same reason.
+    pub(crate) fn ended(&mut self, events: &[ClaimedEvent], more: bool) {
+        let lane = |event: &ClaimedEvent| usize::try_from(event.lane).ok().filter(|lane| *lane < LANE_COUNT);
+        self.claimed = events.iter().filter_map(|event| Some((lane(event)?, event.seq))).collect();
+        let lanes: Vec<_> = self.claimed.iter().filter(|_| more).map(|(lane, _)| *lane).collect();
+        self.lanes_read(&lanes);
     }
 
-    /// Runs the statement of this scan and records how long it took. `read` names the lanes that it has read; none means
-    /// all. A statement that failed counts as one that read all: repeated at once, it would fail for the same reason.
-    pub(crate) async fn time<T>(
-        &mut self,
-        statement: impl Future<Output = Result<T, Error>>,
-        read: impl FnOnce(&T) -> Vec<i16>,
-    ) -> Result<T, Error> {
-        let began = Instant::now();
-        let result = statement.await;
-        self.statement_took(&result.as_ref().map_or(vec![], read), began.elapsed());
-        result
-    }
-
-    fn statement_took(&mut self, lanes: &[i16], took: Duration) {
+    /// Sets when these lanes are scanned in full again; without any, all.
+    fn lanes_read(&mut self, lanes: &[usize]) {
         let (now, interval) = (Instant::now(), self.watermark.full_scan_interval);
-        let pause = (took * PAUSE_FACTOR).min(interval * MAX_PAUSE_FACTOR);
+        let pause = (self.began.elapsed() * PAUSE_FACTOR).min(interval * MAX_PAUSE_FACTOR);
         for lane in (0..LANE_COUNT).filter(|lane| self.is_full[*lane]) {
-            let was_read = lanes.is_empty() || lanes.iter().any(|read| usize::try_from(*read) == Ok(lane));
+            let was_read = lanes.is_empty() || lanes.contains(&lane);
             // A lane that was locked out of this scan is due for a full one soon, but not in every step if each takes long.
             self.watermark.next_full_scan[lane] = now + if was_read { interval.max(pause) } else { pause };
             if was_read {
@@ -99,10 +95,6 @@ impl Scan<'_> {
                 self.watermark.lowest_unpublished[lane] = i64::MAX;
             }
         }
-    }
-
-    pub(crate) fn claimed(&mut self, events: &[ClaimedEvent]) {
-        self.claimed.extend(events.iter().map(|event| (event.lane, event.seq)));
     }
 
     /// A refused event becomes claimable again below events that are published meanwhile: scan in full next time.
@@ -118,7 +110,6 @@ impl Scan<'_> {
         let Self { watermark, claimed, .. } = self;
         let published: HashSet<_> = published.into_iter().collect();
         for (lane, seq) in claimed {
-            let Some(lane) = usize::try_from(lane).ok().filter(|lane| *lane < LANE_COUNT) else { continue };
             if published.contains(&seq) {
                 watermark.scan_from[lane] = seq.saturating_sub(LATE_COMMIT_MARGIN);
             } else {
@@ -143,33 +134,31 @@ mod tests {
     fn watermark() -> ScanWatermark {
         let mut watermark = ScanWatermark::new(INTERVAL);
         let mut scan = watermark.start_scan();
-        scan.statement_took(&[], Duration::from_millis(1));
+        scan.lanes_read(&[]);
         scan.claimed.extend([(0, 9000), (1, 9000)]);
         scan.committed([9000]);
         assert_eq!(watermark.start_scan().from[..2], [4000, 4000]);
         watermark
     }
 
-    fn scan(watermark: &mut ScanWatermark, lanes: &[i16], took: Duration) {
-        watermark.start_scan().statement_took(lanes, took);
+    /// Makes a scan that takes so long, and reads these lanes. Returns where it began in the first two.
+    async fn scan(watermark: &mut ScanWatermark, lanes: &[usize], took: Duration) -> [i64; 2] {
+        let mut scan = watermark.start_scan();
+        advance(took).await;
+        scan.lanes_read(lanes);
+        [scan.from[0], scan.from[1]]
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_scan_that_takes_long_is_made_less_often() {
-        let mut watermark = watermark();
+        let (mut watermark, second) = (watermark(), Duration::from_secs(1));
         advance(INTERVAL).await;
-        let mut full = watermark.start_scan();
-        assert_eq!(full.from[0], 0, "a quick one is due again after three seconds");
-        full.statement_took(&[0, 1], Duration::from_secs(1));
-        advance(Duration::from_secs(19)).await;
-        let mut partial = watermark.start_scan();
-        assert_eq!(partial.from[0], 4000, "one that took a second is not");
-        partial.statement_took(&[], Duration::from_secs(100));
-        advance(Duration::from_secs(1)).await;
-        let mut full = watermark.start_scan();
-        assert_eq!(full.from[0], 0, "but it is after twenty, and what other scans took does not matter");
-
-        full.statement_took(&[], Duration::from_secs(100));
+        let from = scan(&mut watermark, &[0, 1], second).await;
+        assert_eq!(from, [0, 0], "a quick one is due again after three seconds");
+        advance(second * 19).await;
+        assert_eq!(scan(&mut watermark, &[], second).await[0], 4000, "one that took a second is not");
+        let from = scan(&mut watermark, &[], second * 100).await;
+        assert_eq!(from[0], 0, "but it is after twenty, and what other scans took does not matter");
         advance(INTERVAL * MAX_PAUSE_FACTOR).await;
         assert_eq!(watermark.start_scan().from[0], 0, "nor is any pause longer than a minute");
     }
@@ -178,7 +167,7 @@ mod tests {
     async fn a_lane_that_a_full_scan_did_not_read_is_scanned_in_full_soon() {
         let mut watermark = watermark();
         advance(INTERVAL).await;
-        scan(&mut watermark, &[0], Duration::from_millis(1));
+        scan(&mut watermark, &[0], Duration::from_millis(1)).await;
         assert_eq!(watermark.start_scan().from[..2], [4000, 4000]);
         advance(Duration::from_millis(20)).await;
         assert_eq!(watermark.start_scan().from[..2], [4000, 0], "soon");

@@ -2,7 +2,7 @@ use axum::Router;
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
 use messaging::{DeadLetterStore, SharedHandler, replay::ReplayPolicy};
-use outbox::{Relay, RelayOptions, Wake, store::Store};
+use outbox::{Relay, RelayOptions, Store, Wake};
 use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Consumer, DeadLetterCollector, Endpoint};
 
 use crate::{

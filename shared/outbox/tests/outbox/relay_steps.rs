@@ -11,9 +11,8 @@ use std::{
 use events::lane;
 use messaging::{PublishOutcome, Refusal};
 use outbox::{
-    Error, MAX_NACKED_ATTEMPTS, PostgresStore, PostgresTransaction, RETRY_SECONDS, Relay, RelayOptions, Step,
-    Wake,
-    store::{Claim, Limits, OutboxTransaction as _, Store},
+    Claim, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction as _, PostgresStore, PostgresTransaction,
+    RETRY_SECONDS, Relay, RelayOptions, Step, Store, Wake,
 };
 use sqlx::{Connection as _, PgConnection};
 use testbed::eventually;
@@ -319,7 +318,7 @@ struct BusyStore(usize, CancellationToken);
 impl Store for BusyStore {
     type Transaction<'store> = PostgresTransaction<'store>;
 
-    async fn claim(&mut self, _: Limits) -> Result<Claim<PostgresTransaction<'_>>, Error> {
+    async fn claim(&mut self, _: u8, _: u16) -> Result<Claim<PostgresTransaction<'_>>, Error> {
         self.0 += 1;
         if self.0 == 100 {
             self.1.cancel();
@@ -503,9 +502,8 @@ async fn claim_returns_nothing_that_was_published_or_refused_between_its_scan_an
         let outbox = Outbox::new().await?;
         let order = Uuid::now_v7();
         let first = outbox.append(order, 1).await?;
-        let limits = Limits { lanes: 16, batch: 500 };
         let mut one = PostgresStore::new(outbox.relay_pool(), NEVER);
-        let Claim::Events { events, mut transaction, .. } = one.claim(limits).await? else {
+        let Claim::Events { events, mut transaction, .. } = one.claim(16, 500).await? else {
             anyhow::bail!("nothing was claimed")
         };
         outbox.append(order, 2).await?;
@@ -515,7 +513,7 @@ async fn claim_returns_nothing_that_was_published_or_refused_between_its_scan_an
         sqlx::raw_sql("select pg_advisory_lock(1)").execute(&mut gate).await?;
         let pool = outbox.relay_pool();
         let other = tokio::spawn(async move {
-            match PostgresStore::new(pool, NEVER).claim(limits).await? {
+            match PostgresStore::new(pool, NEVER).claim(16, 500).await? {
                 Claim::Events { events, .. } => Ok(events),
                 Claim::Busy | Claim::Idle => Ok::<_, outbox::Error>(vec![]),
             }

@@ -10,10 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use database::{Pool, PoolKind};
-use outbox::{
-    Error, PostgresStore, PostgresTransaction, Relay, RelayOptions, Wake,
-    store::{Claim, Limits, Store},
-};
+use outbox::{Claim, Error, PostgresStore, PostgresTransaction, Relay, RelayOptions, Store, Wake};
 use testbed::{Forwarder, eventually};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
@@ -39,8 +36,8 @@ struct CountingStore {
 impl Store for CountingStore {
     type Transaction<'store> = PostgresTransaction<'store>;
 
-    async fn claim(&mut self, limits: Limits) -> Result<Claim<PostgresTransaction<'_>>, Error> {
-        let claimed = self.store.claim(limits).await?;
+    async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<PostgresTransaction<'_>>, Error> {
+        let claimed = self.store.claim(lanes, batch).await?;
         if matches!(claimed, Claim::Idle) {
             self.idle_scans.fetch_add(1, Ordering::Relaxed);
         }

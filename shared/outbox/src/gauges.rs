@@ -1,4 +1,6 @@
-//! Optional. Without it: `/metrics` does not show what is pending.
+//! Optional. Without it: `/metrics` shows neither what is pending nor which lanes are held.
+
+use std::collections::HashSet;
 
 use database::{Pool, observe};
 use tokio_util::sync::CancellationToken;
@@ -36,4 +38,50 @@ async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
     .fetch_one(pool)
     .await?;
     Ok([row.pending, row.oldest_age, row.parked])
+}
+
+/// The lanes that a step of the relay holds, in the gauge `outbox_lane_held`, until it is dropped. A relay that waits for the
+/// broker or for the database holds its lanes all the time: nothing else can publish their events meanwhile.
+pub(crate) struct HeldLanes(HashSet<i16>);
+
+impl HeldLanes {
+    pub(crate) fn new(lanes: impl IntoIterator<Item = i16>) -> Self {
+        let held = Self(lanes.into_iter().collect());
+        held.show(1.0);
+        held
+    }
+
+    fn show(&self, value: f64) {
+        for lane in &self.0 {
+            metrics::gauge!("outbox_lane_held", "lane" => lane.to_string()).set(value);
+        }
+    }
+}
+
+impl Drop for HeldLanes {
+    fn drop(&mut self) {
+        self.show(0.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn lanes_are_held_until_the_value_is_dropped() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let page = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            let held = HeldLanes::new([3, 15]);
+            let shown = page.render();
+            assert!(shown.contains("outbox_lane_held{lane=\"3\"} 1"), "{shown}");
+            assert!(shown.contains("outbox_lane_held{lane=\"15\"} 1"), "{shown}");
+            drop(held);
+            let shown = page.render();
+            assert!(shown.contains("outbox_lane_held{lane=\"3\"} 0") && !shown.contains("} 1"), "{shown}");
+        });
+    }
 }
