@@ -146,7 +146,8 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         events: &[Event],
     ) -> Result<Pace, Interruption> {
         let mut pace = Pace::Normal;
-        let mut rest = Rest::new(deliveries, events);
+        let mut rest =
+            Rest { deliveries, events, largest: events.len(), alone: 0, tries: 0, behind: HashSet::new() };
         while let (Some(delivery), Some(event)) = (rest.deliveries.first(), rest.events.first()) {
             if rest.behind.remove(&event.id) {
                 let detail = "an older event of its aggregate is a dead letter";
@@ -158,28 +159,37 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
             let (group, last) = rest.next_group();
             crash_point("group-received");
             let applying = || self.handler.apply(group);
-            let Err(failure) = self.retry("apply a group", group.len(), applying).await? else {
-                self.channel.acknowledge(last, true).await?;
-                crash_point("group-acknowledged");
-                rest.advance(group.len());
-                continue;
-            };
-            match rest.after_failure(&failure, group.len()) {
-                Next::Divided => {}
-                Next::Halved => {
+            match self.retry("apply a group", group.len(), applying).await? {
+                Ok(_) => {
+                    self.channel.acknowledge(last, true).await?;
+                    crash_point("group-acknowledged");
+                    rest.advance(group.len());
+                }
+                Err(Failure::Behind(events)) => rest.behind.extend(events),
+                Err(failure @ Failure::TooSlow(_)) if group.len() > 1 => {
                     let (queue, events) = (self.queue, group.len());
                     tracing::warn!(queue, %failure, events, "a group took too long; halving it");
+                    rest.largest = events / 2;
                     pace = Pace::TooSlow;
                 }
-                Next::Again(wait) => {
+                // One event makes the others fail: try each alone.
+                Err(_) if group.len() > 1 => rest.alone = group.len(),
+                Err(failure @ Failure::Permanent(_)) => {
+                    self.set_aside(delivery, "permanent", &failure.to_string()).await?;
+                    rest.advance(1);
+                }
+                Err(failure) if rest.tries + 1 == UNEXPECTED_TRIES => {
+                    self.set_aside(delivery, "unexpected", &failure.to_string()).await?;
+                    rest.advance(1);
+                }
+                Err(failure) => {
+                    rest.tries += 1;
                     let Event { id, event_type, aggregate_id, .. } = event;
                     let attempt = rest.tries + 1;
                     tracing::warn!(event_id = %id, event_type, %aggregate_id, attempt, %failure, "trying an event again");
-                    sleep(wait).await;
-                }
-                Next::SetAside(reason) => {
-                    self.set_aside(delivery, reason, &failure.to_string()).await?;
-                    rest.advance(1);
+                    // 100, 200, 400, 800 ms. The message is kept meanwhile: returned to the queue, later events of its
+                    // aggregate would overtake it.
+                    sleep(Duration::from_millis(50) * 2_u32.pow(rest.tries)).await;
                 }
             }
         }
@@ -334,23 +344,7 @@ struct Rest<'a, D> {
     behind: HashSet<Uuid>,
 }
 
-/// What follows a failure to apply events.
-enum Next {
-    /// The next group is another one.
-    Divided,
-    /// The next group is half as large.
-    Halved,
-    /// The event is tried again after a wait.
-    Again(Duration),
-    /// The event is set aside for this reason.
-    SetAside(&'static str),
-}
-
 impl<'a, D> Rest<'a, D> {
-    fn new(deliveries: &'a [D], events: &'a [Event]) -> Self {
-        Self { deliveries, events, largest: events.len(), alone: 0, tries: 0, behind: HashSet::new() }
-    }
-
     /// The next events to apply in one transaction, at least one, and the delivery of the last of them.
     fn next_group(&self) -> (&'a [Event], &'a D) {
         let free =
@@ -363,30 +357,5 @@ impl<'a, D> Rest<'a, D> {
     fn advance(&mut self, settled: usize) {
         (self.deliveries, self.events) = (&self.deliveries[settled..], &self.events[settled..]);
         (self.alone, self.tries) = (self.alone.saturating_sub(settled), 0);
-    }
-
-    /// Decides what follows a failure of the next `size` events.
-    fn after_failure(&mut self, failure: &Failure, size: usize) -> Next {
-        match failure {
-            Failure::Behind(events) => self.behind.extend(events),
-            Failure::TooSlow(_) if size > 1 => {
-                self.largest = size / 2;
-                return Next::Halved;
-            }
-            // One event makes the others fail: try each alone.
-            _ if size > 1 => self.alone = size,
-            Failure::Permanent(_) => return Next::SetAside("permanent"),
-            _ => {
-                self.tries += 1;
-                if self.tries == UNEXPECTED_TRIES {
-                    return Next::SetAside("unexpected");
-                }
-                self.alone = self.alone.max(1);
-                // 100, 200, 400, 800 ms. The message is kept meanwhile: returned to the queue, later events of its
-                // aggregate would overtake it.
-                return Next::Again(Duration::from_millis(50) * 2_u32.pow(self.tries));
-            }
-        }
-        Next::Divided
     }
 }
