@@ -6,7 +6,6 @@
 //! - [`DatabaseHealth`]: whether the database answers, for `/readyz`. [`observe`]: figures from it, for `/metrics`.
 //! - [`Retention`]: erases old rows in small windows, and not while a [`ClockWatch`] finds the clock suspect.
 
-mod clock_watch;
 mod errors;
 mod health;
 mod pool;
@@ -14,10 +13,9 @@ mod prepare;
 mod retention;
 mod session_settings;
 
-pub use clock_watch::ClockWatch;
 pub use errors::{Fault, is_locked, is_unavailable};
 pub use health::{DatabaseHealth, observe};
 pub use pool::{Pool, Session};
 pub use prepare::{DatabaseUrl, InvalidDatabase, prepare};
-pub use retention::{Erase, Retention, Round, Window};
+pub use retention::{ClockWatch, Erase, Retention, Round, Window};
 pub use session_settings::PoolKind;

@@ -193,7 +193,7 @@ impl Manager for Connector {
 }
 
 /// Whether the server refuses writes: it is a standby, or was set to read-only.
-pub(crate) async fn is_read_only(connection: &mut PgConnection) -> Result<bool, Error> {
+async fn is_read_only(connection: &mut PgConnection) -> Result<bool, Error> {
     let setting: String = sqlx::query_scalar("show transaction_read_only").fetch_one(connection).await?;
     Ok(setting == "on")
 }
@@ -259,14 +259,8 @@ impl DerefMut for Session {
     }
 }
 
-/// Whether an error may be the session's own: it is lost, its server is read-only, or it has a plan for a schema that has changed.
-/// Any other answer ends the statement, and the session is as good as before.
-fn is_of_session(error: &Error) -> bool {
-    matches!(Fault::of(error), Fault::Server | Fault::Deployment)
-}
-
 /// Single statements that commit by themselves, each on a connection that is lent for it.
-impl<'p> Executor<'p> for &Pool {
+impl<'p> Executor<'p> for &'p Pool {
     type Database = Postgres;
 
     fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, Error>>
@@ -274,11 +268,13 @@ impl<'p> Executor<'p> for &Pool {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let pool = self.clone();
         let rows = async move {
-            let mut session = pool.acquire().await?;
+            let mut session = self.acquire().await?;
             let rows: Result<Vec<_>, Error> = session.fetch_many(query).try_collect().await;
-            if rows.as_ref().err().is_none_or(|error| !is_of_session(error)) {
+            // A fault of the server or of the deployment may be this session's: it is lost, its server is read-only, or it has a
+            // plan for a schema that has changed. After any other error it is as good as before.
+            let fault = rows.as_ref().err().map(Fault::of);
+            if !matches!(fault, Some(Fault::Server | Fault::Deployment)) {
                 session.finish();
             }
             Ok::<_, Error>(stream::iter(rows?.into_iter().map(Ok)))
@@ -304,8 +300,7 @@ impl<'p> Executor<'p> for &Pool {
     where
         'p: 'e,
     {
-        let pool = self.clone();
-        Box::pin(async move { pool.acquire().await?.prepare_with(sql, parameters).await })
+        Box::pin(async move { self.acquire().await?.prepare_with(sql, parameters).await })
     }
 
     /// As above.
@@ -313,7 +308,6 @@ impl<'p> Executor<'p> for &Pool {
     where
         'p: 'e,
     {
-        let pool = self.clone();
-        Box::pin(async move { pool.acquire().await?.describe(sql).await })
+        Box::pin(async move { self.acquire().await?.describe(sql).await })
     }
 }

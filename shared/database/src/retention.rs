@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{ClockWatch, Pool, clock_watch::database_time};
+use crate::Pool;
 
 /// How often a round begins.
 const ROUND_INTERVAL: Duration = Duration::from_secs(60);
@@ -158,5 +158,80 @@ impl<E: Erase> Retention<E> {
             }
         };
         stop.run_until_cancelled(rounds).await;
+    }
+}
+
+/// How far the database's clock may move against this process's monotonic one between two looks.
+const MAX_DEVIATION: Duration = Duration::from_secs(300);
+
+/// After this long a clock that was set is taken to be right: an operator has corrected it.
+const ACCEPTED_AFTER: Duration = Duration::from_secs(3600);
+
+/// How long the database may take to tell the time.
+const TIME_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Notices that the database's clock was set, by this process's monotonic clock, which cannot be set. Optional. Without it: a
+/// database clock that jumps a month ahead for a minute has everything erased as old.
+///
+/// What is erased or given up because it is old is gone for good; a clock that is wrong for a minute must not decide it.
+/// The first look has nothing to compare with.
+#[derive(Debug, Default)]
+pub struct ClockWatch {
+    /// The time of the database, and of this process, at the last look that was steady.
+    last: Option<(Duration, Instant)>,
+    /// Since when the clock has been another one.
+    set_since: Option<Instant>,
+}
+
+impl ClockWatch {
+    /// Whether the database's clock has gone as fast as this process's since the last look. `now` is the database's time
+    /// since any fixed moment.
+    pub fn is_steady(&mut self, now: Duration) -> bool {
+        let deviation = self.last.map_or(Duration::ZERO, |(then, looked_at)| {
+            now.abs_diff(then.saturating_add(looked_at.elapsed()))
+        });
+        if deviation <= MAX_DEVIATION {
+            self.set_since = None;
+        } else if self.set_since.get_or_insert_with(Instant::now).elapsed() < ACCEPTED_AFTER {
+            return false;
+        }
+        self.last = Some((now, Instant::now()));
+        true
+    }
+}
+
+/// The time of the database, since 1970.
+async fn database_time(pool: &Pool) -> Result<Duration, sqlx::Error> {
+    let asking = sqlx::query_scalar!(r#"select extract(epoch from clock_timestamp())::float8 as "now!""#)
+        .fetch_one(pool);
+    let seconds = timeout(TIME_DEADLINE, asking).await.map_err(|_| sqlx::Error::PoolTimedOut)??;
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_was_set_is_suspect_until_it_is_set_back_or_an_hour_has_passed() {
+        const MONTH: i64 = 31 * 24 * 60;
+        let (mut watch, mut last) = (ClockWatch::default(), 0);
+        // In minutes: when it is looked at, and how far the database's clock is ahead then.
+        for (minute, ahead, is_steady) in [
+            (0, 0, true),
+            (1, MONTH, false),
+            (2, 0, true),
+            (3, -60, false),
+            (62, -60, false),
+            (63, -60, true),
+            (64, -60, true),
+            // However long no look was taken.
+            (64 + MONTH, -60, true),
+        ] {
+            tokio::time::advance(Duration::from_mins(u64::try_from(minute - last).unwrap())).await;
+            last = minute;
+            let now = Duration::from_mins(u64::try_from(30_000_000 + minute + ahead).unwrap());
+            assert_eq!(watch.is_steady(now), is_steady, "after {minute} minutes, {ahead} ahead");
+        }
     }
 }
