@@ -45,12 +45,12 @@ const ABANDONED_DEADLINE: Duration = Duration::from_secs(10);
 /// Connections that are lent to one operation at a time. Cheap to clone; it connects when it is first used.
 ///
 /// A future can be dropped at each of its awaits: a client hangs up, a time-out fires, a process stops. Its connection is then
-/// in an unknown state: inside a transaction, or waiting for an answer that never comes. So a connection is lent again only
-/// if its borrower says that the operation has ended ([`Session::finish`]), and is closed otherwise.
+/// inside a transaction, or waits for an answer that never comes. So a connection is lent again only if its borrower says that
+/// the operation has ended ([`Session::finish`]), and is closed otherwise.
 ///
-/// sqlx's pool keeps both kinds. It counts a transaction only once the answer to `BEGIN` has arrived, so the next borrower's
-/// write may succeed, be acknowledged, and be rolled back later; and it asks each returned connection whether it still
-/// answers, without a deadline: behind a network that drops packets, connections were lost to the pool for a quarter of an hour.
+/// sqlx's pool keeps both kinds. It counts a transaction only once `BEGIN` was answered, so the next borrower's write may
+/// succeed, be acknowledged, and be rolled back later; and it asks each returned connection whether it still answers, without
+/// a deadline: behind a network that drops packets, connections were lost to the pool for a quarter of an hour.
 #[derive(Debug, Clone)]
 pub struct Pool(managed::Pool<Connector>);
 

@@ -46,13 +46,11 @@ impl From<sqlx::Error> for Obstacle {
     }
 }
 
-/// Waits until the database is available, and brings the service's schema up to date. `Ok(false)` if `stop` came first.
+/// Waits until the database is available, and brings the service's schema up to date. `Ok(false)` if `stop` came first. It fails
+/// when the database refuses the login, is too old, or has a schema of another history.
 ///
 /// Several instances may do this at once: one migrates, the others wait for it. A newer schema is accepted, with a warning:
 /// in a roll-out and after a roll-back, old processes run on it, so each migration has to fit the release before it.
-///
-/// # Errors
-/// [`InvalidDatabase`] when the database refuses the login, is too old, or has a schema of another history.
 pub async fn prepare(
     url: &DatabaseUrl,
     migrations: &[&Migrator],

@@ -48,9 +48,8 @@ pub trait Erase: Send + Sync {
     ) -> impl Future<Output = Result<Option<Window<Self::Key>>, sqlx::Error>> + Send;
 
     /// Where to continue the walk over the whole table; `None` if the last one was completed less than a day ago. The other
-    /// rounds begin where young rows do and end where all are too young, so that rows which stay are not read every minute.
-    /// This one finds what has become old elsewhere: keys need not have the order of age, as ids from another source. Its
-    /// progress is in a table, because a service may be restarted every day.
+    /// rounds read from the first young row to where all are too young. This one finds what has become old elsewhere: keys
+    /// need not have the order of age, as ids from another source. A table has its progress, for services that restart daily.
     fn full_walk(&self) -> impl Future<Output = Result<Option<Self::Key>, sqlx::Error>> + Send {
         std::future::ready(Ok(None))
     }
@@ -91,10 +90,7 @@ impl<E: Erase> Retention<E> {
     /// walks over the whole table instead, a part in each round.
     ///
     /// It erases nothing while the database's clock is suspect: a clock that is a month ahead for a minute would make
-    /// everything old.
-    ///
-    /// # Errors
-    /// When the database fails. Rows that were erased by then stay erased.
+    /// everything old. When the database fails, rows that were erased by then stay erased.
     pub async fn round(&mut self) -> Result<Round, sqlx::Error> {
         let full_walk = within_deadline(self.erase.full_walk()).await?;
         let mut round = Round::default();

@@ -78,12 +78,8 @@ impl Rejection {
     }
 }
 
-/// Decodes a message's body into an event. A message is input from outside: every part of it is checked.
-///
-/// `message_id` and `traceparent` are the message's property and header, outside the body.
-///
-/// # Errors
-/// A [`Rejection`] says why the message can never be applied.
+/// Decodes a message's body into an event. A message is input from outside: every part of it is checked. `message_id` and
+/// `traceparent` are the message's property and header, outside the body.
 pub fn decode(body: &[u8], message_id: Option<&str>, traceparent: Option<&str>) -> Result<Event, Rejection> {
     let envelope: Envelope<&RawValue> =
         serde_json::from_slice(body).map_err(|error| Rejection::Malformed(error.to_string()))?;

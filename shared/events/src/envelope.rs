@@ -57,10 +57,8 @@ pub trait Data: Serialize + DeserializeOwned + JsonSchema {
     /// What its `subject` identifies.
     const AGGREGATE: &'static str;
 
-    /// Checks what a JSON Schema cannot express: a body can be well-formed and still contradict itself.
-    ///
-    /// # Errors
-    /// A sentence that names the contradiction.
+    /// Checks what a JSON Schema cannot express: a body can be well-formed and still contradict itself. The error names the
+    /// contradiction.
     fn check(&self, subject: Uuid) -> Result<(), String>;
 }
 
@@ -94,10 +92,8 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
-    /// Renders a body into an envelope and its outbox row. `version` is the aggregate's after this event.
-    ///
-    /// # Errors
-    /// When `data` cannot be serialised as JSON. That is impossible for the bodies of this crate.
+    /// Renders a body into an envelope and its outbox row. `version` is the aggregate's after this event. It never fails for the
+    /// bodies of this crate: all of them can be serialised as JSON.
     pub fn of<D: Data>(
         aggregate_id: Uuid,
         version: i32,

@@ -4,8 +4,6 @@
 //! into the outbox row with the event, so that whatever the event causes has this span as its parent. Nothing is captured
 //! when the event is published: the relay runs later, in another request's time.
 //!
-//! [`record`] does nothing until [`export_to`] was called, which a process does once, if it has somewhere to send them.
-//!
 //! Attributes are named as in OpenTelemetry's conventions for HTTP and messaging
 //! (<https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>).
 
@@ -80,8 +78,7 @@ impl Span {
 
 /// W3C Trace Context (`traceparent`): ties the HTTP request, the outbox row, the message and the effects together.
 ///
-/// It names one span: something that one process does, such as answering a request or applying a message. An event carries
-/// the context of the span that wrote it.
+/// It names one span, such as answering a request or applying a message. An event carries the context of the span that wrote it.
 ///
 /// <https://www.w3.org/TR/trace-context/#traceparent-header>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

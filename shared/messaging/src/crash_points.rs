@@ -1,8 +1,8 @@
 //! Crash points: named places where a crash is interesting.
 //!
-//! [`crash_point`] marks such a place with one line, and so tells a reader where an order of steps matters. It is in
-//! every build and costs one relaxed load. Only the lab's programs call [`arm`], which decides what happens there: the
-//! process kills, freezes or stops itself. A test looks into the product's binaries and finds no such call.
+//! [`crash_point`] tells a reader where an order of steps matters. It is in every build and costs one relaxed load. Only the
+//! lab's programs call [`arm`], which decides what happens there: the process kills, freezes or stops itself. A test looks
+//! into the product's binaries and finds no such call.
 
 use std::sync::{
     OnceLock,

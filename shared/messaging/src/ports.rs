@@ -22,8 +22,8 @@ pub enum PublishOutcome {
     Confirmed,
     /// The broker refused the message. Counts as an attempt.
     Refused(Refusal),
-    /// The connection or the deadline ended before an answer came, so the broker may or may not have it. The event is
-    /// published again with the same id, and consumers drop the second copy. Does not count as an attempt.
+    /// No answer came before the deadline or the end of the connection: the broker may have it. The event is published
+    /// again with the same id, and consumers drop the second copy. Does not count as an attempt.
     Unknown,
 }
 
@@ -39,8 +39,8 @@ pub enum Refusal {
     /// The broker answers, but has not confirmed it before the deadline: a queue is stuck. It may be in other queues.
     #[error("not confirmed in time by a broker that answers")]
     Unconfirmed,
-    /// Its body or a header is larger than the publisher's limit. The broker would close the channel or the connection, and
-    /// the whole batch would be unconfirmed.
+    /// Its body or a header is larger than the publisher's limit. The broker would close the channel, and the whole batch
+    /// would be unconfirmed.
     #[error("larger than the limit")]
     TooLarge,
     /// The broker closes the channel over it: the topic is not permitted, or the broker has a lower limit of size.
@@ -50,7 +50,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Whether the event itself may be to blame, so that no retry may ever succeed. A negative acknowledgement, or none, is
-    /// about a queue, and it passes, however long that takes.
+    /// about a queue, and it passes.
     pub fn may_be_final(self) -> bool {
         !matches!(self, Self::Nacked | Self::Unconfirmed)
     }
@@ -74,15 +74,12 @@ pub struct BrokerUnavailable(pub String);
 
 /// Publishes messages with publisher confirms.
 pub trait Publisher: Send {
-    /// Checks that the broker is reachable, and connects if necessary. The relay calls it before it claims anything, so
-    /// that an outage costs neither locks nor attempts. Returns within a few seconds.
-    ///
-    /// # Errors
-    /// [`BrokerUnavailable`]: try again later.
+    /// Checks that the broker is reachable, and connects if necessary, within a few seconds. The relay calls it before it
+    /// claims anything, so that an outage costs neither locks nor attempts.
     fn ready(&mut self) -> impl Future<Output = Result<(), BrokerUnavailable>> + Send;
 
-    /// Publishes all messages in order and waits for their confirms, up to the confirm deadline. Returns one outcome for
-    /// each message, in the same order.
+    /// Publishes all messages in order and waits for their confirms, up to the confirm deadline. Returns the outcome of
+    /// each.
     fn publish(&mut self, batch: &[&Outgoing]) -> impl Future<Output = Vec<PublishOutcome>> + Send;
 }
 
@@ -99,10 +96,6 @@ pub struct Incoming<'a> {
 }
 
 impl Incoming<'_> {
-    /// Decodes the message into an event.
-    ///
-    /// # Errors
-    /// [`events::Rejection`]: the message can never be applied.
     pub fn decode(&self) -> Result<Event, events::Rejection> {
         events::decode(self.body, self.message_id, self.traceparent)
     }
@@ -120,8 +113,7 @@ pub struct Applied {
 /// Why a handler could not apply a group. It decides what the consumer does with the messages.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The cause is not the event, and it will pass: the database is unavailable. The consumer waits and uses up no
-    /// delivery attempt.
+    /// The cause is not the event, and it will pass: the database is unavailable. The consumer waits.
     #[error("temporary: {0}")]
     Temporary(#[source] Box<dyn Error + Send + Sync>),
     /// It took too long. Fewer events at once may be fast enough: the consumer halves the group.
@@ -133,8 +125,8 @@ pub enum Failure {
     /// The cause is not known. The consumer tries a few more times, then sets the event aside.
     #[error("unexpected: {0}")]
     Unexpected(#[source] Box<dyn Error + Send + Sync>),
-    /// For each of these events, an older one of its aggregate is a dead letter. The consumer sets them aside too, in their
-    /// order, and applies the others.
+    /// An older event of the aggregate of each of these is a dead letter. The consumer sets them aside too, in their order,
+    /// and applies the others.
     #[error("behind a dead letter of the same aggregate: {0:?}")]
     Behind(HashSet<Uuid>),
 }
@@ -142,15 +134,11 @@ pub enum Failure {
 /// Applies events to a service's tables.
 pub trait Handler: Send + Sync + 'static {
     /// Applies a whole group in one transaction, or nothing. The consumer acknowledges after this has returned `Ok`, never
-    /// before: the commit comes first.
-    ///
-    /// # Errors
-    /// [`Failure`] says what the consumer should do with the group.
+    /// before.
     fn apply(&self, group: &[Event]) -> impl Future<Output = Result<Applied, Failure>> + Send;
 }
 
-/// A handler of any type. What calls a handler is then compiled once: an asynchronous function is compiled again in each
-/// program that runs it with a type of its own, with all that it awaits.
+/// A handler of any type. What calls a handler is then compiled once, and not again in each program with its own type.
 #[derive(Clone)]
 pub struct SharedHandler(Arc<Apply>);
 
@@ -179,7 +167,7 @@ pub struct DeadLetter {
     /// The queue whose consumer could not apply it.
     pub queue: &'static str,
     /// Identifies a dead letter that the broker made, so that a second delivery of it is recognised. `None` if our consumer
-    /// has set it aside, or if it was published by hand.
+    /// has set it aside.
     pub arrival: Option<String>,
     /// The AMQP property, if it is set.
     pub message_id: Option<String>,
@@ -198,29 +186,17 @@ pub struct DeadLetter {
 /// Keeps dead letters for an operator, and counts attempts at events that may crash their consumer.
 pub trait DeadLetterStore: Send + Sync + 'static {
     /// Saves a dead letter durably. The message is acknowledged after this has returned `Ok`, never before. Saving the
-    /// same dead letter again does nothing and returns `Ok`.
-    ///
-    /// # Errors
-    /// [`Failure::Temporary`]: try again. Anything else: this dead letter cannot be saved.
+    /// same dead letter again does nothing. Any failure but a temporary one means that it cannot be saved.
     fn save(&self, letter: &DeadLetter) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Saves an event of [`Failure::Behind`]. `false`: it is not saved, because the older dead letter has been resolved
-    /// meanwhile, and the event can be applied.
-    ///
-    /// # Errors
-    /// As [`save`](Self::save); also temporary while too many events wait already.
+    /// meanwhile, and the event can be applied. A temporary failure may mean that too many events wait already.
     fn save_behind(&self, letter: &DeadLetter) -> impl Future<Output = Result<bool, Failure>> + Send;
 
-    /// Records durably that an attempt at an event begins, and returns how many have begun and not ended, this one
-    /// included. If the event crashes its consumer, the number grows with each crash.
-    ///
-    /// # Errors
-    /// [`Failure::Temporary`]: try again. Anything else: attempts at this event cannot be counted.
+    /// Records durably that an attempt at an event begins, and returns how many have begun and not ended, with this one. If
+    /// the event crashes its consumer, the number grows with each crash.
     fn begin_attempt(&self, queue: &str, event: Uuid) -> impl Future<Output = Result<u32, Failure>> + Send;
 
     /// Forgets all attempts at an event, since its consumer has survived one.
-    ///
-    /// # Errors
-    /// The attempts still count, until a later one ends.
     fn end_attempts(&self, queue: &str, event: Uuid) -> impl Future<Output = Result<(), Failure>> + Send;
 }

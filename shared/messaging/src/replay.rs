@@ -6,42 +6,28 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use time::{OffsetDateTime, UtcOffset};
 
 /// Which items a replay means: some by id, those of a period, or all.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, bound = "Id: DeserializeOwned")]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default, bound = "Id: DeserializeOwned + Default")]
 pub struct Selection<Id> {
-    #[serde(default)]
     pub ids: Option<Vec<Id>>,
     /// From this moment on, by the database's clock.
-    #[serde(default, with = "time::serde::rfc3339::option")]
+    #[serde(with = "time::serde::rfc3339::option")]
     pub from: Option<OffsetDateTime>,
     /// Before this moment.
-    #[serde(default, with = "time::serde::rfc3339::option")]
+    #[serde(with = "time::serde::rfc3339::option")]
     pub to: Option<OffsetDateTime>,
     /// Selects everything that waits. Explicit, because an empty body is more likely a mistake.
-    #[serde(default)]
     pub all: bool,
     /// Where the last page ended. Without ids only.
-    #[serde(default)]
     pub after: i64,
     /// Replay also what the [`ReplayPolicy`] refuses.
-    #[serde(default)]
     pub force: bool,
     /// Only say what a replay would do.
-    #[serde(default)]
     pub dry_run: bool,
 }
 
-impl<Id> Default for Selection<Id> {
-    fn default() -> Self {
-        Self { ids: None, from: None, to: None, all: false, after: 0, force: false, dry_run: false }
-    }
-}
-
 impl<Id> Selection<Id> {
-    /// Checks that exactly one way of selecting is used, with at most `max_ids` ids.
-    ///
-    /// # Errors
-    /// A sentence that says what is valid.
+    /// Checks that exactly one way of selecting is used, with at most `max_ids` ids. The error says what is valid.
     pub fn check(&self, max_ids: i64) -> Result<(), String> {
         let period = self.from.is_some() || self.to.is_some();
         let ways = usize::from(self.ids.is_some()) + usize::from(period) + usize::from(self.all);
@@ -74,8 +60,7 @@ impl<Id> Selection<Id> {
 /// Under which conditions an event may be published or applied again.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplayPolicy {
-    /// Older events are refused. Shorter than the time for which consumers keep `processed_events`: a copy of an event
-    /// whose record was erased would be applied a second time.
+    /// Older events are refused: their record in `processed_events` may be erased, and a copy would be applied again.
     pub max_age: Duration,
     /// Replay older ones too, and discarded ones. The operator is responsible for the result.
     pub force: bool,

@@ -8,9 +8,8 @@ use tokio::time::{Instant, sleep};
 /// Keeps a worker from spending more than half of its time in rounds of work, so that under load each round does more.
 ///
 /// A round costs nearly the same for one event as for ten: a transaction, a flush to disk, an answer to the broker. So a
-/// worker pauses for as long as its last round took. The limit follows the machine: the longer rounds take, the fewer begin,
-/// and the larger they are. When calm nothing is delayed, because the pauses are over before there is something to do, or
-/// were saved up.
+/// worker pauses for as long as its last round took: the longer rounds take, the fewer begin, and the larger they are. When
+/// calm nothing is delayed, because the pauses are over before there is something to do.
 #[derive(Debug)]
 pub struct RoundLimiter {
     /// When the pauses of all rounds so far are over.

@@ -1,10 +1,9 @@
 //! What a consumer does with the deliveries that it has received. The rule that everything here serves: *commit, then
 //! acknowledge*.
 //!
-//! [`Settling::settle`] applies as many events as possible in one transaction. It makes smaller groups of those that take too
-//! long, tries each alone of those that fail otherwise, and sets aside what can never be applied, as a dead letter. Deliveries
-//! are settled in the order in which they were received: an event must not be set aside before the older events of its
-//! aggregate are applied, nor applied before they are set aside.
+//! [`Settling::settle`] applies as many events as possible in one transaction. It halves a group that takes too long, tries each
+//! event of another failed one alone, and sets aside what can never be applied, as a dead letter. It settles deliveries in
+//! their order: an event must be neither applied nor set aside before the older events of its aggregate are.
 
 use std::{
     collections::HashSet, future::Future, mem::take, panic::AssertUnwindSafe, slice, sync::Arc,
@@ -22,7 +21,7 @@ use crate::{
     crash_points::crash_point,
 };
 
-/// An event that was delivered this often without an answer may be what crashes its consumer. It is applied alone, and each
+/// An event that was delivered this often without an answer may be what crashes its consumer: it is applied alone, and each
 /// attempt is recorded before it begins.
 const SUSPICIOUS_DELIVERIES: u32 = 2;
 
@@ -38,8 +37,7 @@ const BEHIND: &str = "behind";
 /// How long a handler may take for one group.
 const HANDLER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long a consumer keeps its messages while the handler's database is unavailable to this process. Long enough for a
-/// restart of the database.
+/// How long a consumer keeps its messages while the handler's database is unavailable: long enough for a restart of that.
 const HOLD_DURATION: Duration = Duration::from_secs(15);
 
 /// How often it is checked whether the handler's database is available.
@@ -109,10 +107,8 @@ pub struct Settling<'a, C, H, L> {
 }
 
 impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
-    /// Settles deliveries in their order: applies and acknowledges them, or sets them aside.
-    ///
-    /// # Errors
-    /// What was not settled is not acknowledged.
+    /// Settles deliveries in their order: applies and acknowledges them, or sets them aside. After an error, what was not
+    /// settled is not acknowledged.
     pub async fn settle(&mut self, deliveries: &[C::Delivery]) -> Result<Pace, Interruption> {
         let mut pace = Pace::Normal;
         // Of the last deliveries. They are applied together, up to one that must not be among them.
@@ -214,8 +210,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                 self.apply_in_order(slice::from_ref(delivery), slice::from_ref(event)).await.map(drop)
             }
         };
-        // Also after an error: this process has survived the attempt. Without its database it could only hold the messages
-        // for longer.
+        // Also after an error: this process has survived the attempt. Without its database it would only wait here.
         if (settled.is_ok() || (self.available)().is_ok())
             && let Err(failure) = self.letters.end_attempts(self.queue, *id).await
         {
@@ -265,9 +260,9 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         Ok(true)
     }
 
-    /// Makes attempts until one does not fail temporarily. The messages are kept meanwhile: returned to the queue, they
-    /// would look as if they had crashed their consumer. But not for ever: only one instance receives messages, and another
-    /// one may reach the database that this one does not reach. The inner error is never temporary.
+    /// Makes attempts until one does not fail temporarily: the inner error is never temporary. The messages are kept meanwhile:
+    /// returned to the queue, they would look as if they had crashed their consumer. But not for ever: only one instance
+    /// receives messages, and another one may reach the database.
     async fn retry<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         what: &str,

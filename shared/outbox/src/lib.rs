@@ -57,9 +57,7 @@ impl Error {
 /// A service whose whole change is one statement inserts the row in that statement instead (see `place_order` in the
 /// order service): one round trip, and no `BEGIN` that a cancelled request could leave open.
 ///
-/// # Errors
-/// When the database refuses, for example because an aggregate already has an event with this version. The whole
-/// transaction fails with it, which is intended.
+/// A second event with the same version of an aggregate fails, and the whole transaction with it.
 pub async fn append(transaction: &mut PgConnection, events: &[NewEvent]) -> Result<(), sqlx::Error> {
     if events.is_empty() {
         return Ok(());

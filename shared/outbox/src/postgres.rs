@@ -80,8 +80,7 @@ pub trait OutboxTransaction: Send {
     fn commit(self, confirmed: &[ClaimedEvent]) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// How long one message to the server may take, seen from here. The server's own limit is shorter; this one ends the wait for
-/// a server that has gone silent.
+/// How long one message may take, seen from here. The server's own limit is shorter; this one ends the wait for a silent server.
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
 
 /// Waits for a message to the server. `what` says what failed, if it fails: `failed to <verb> <object>`.
@@ -105,20 +104,16 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// `full_scan` is how often each lane is read from its beginning, and not only after its watermark: the longest that
-    /// an event which was committed very late has to wait.
+    /// `full_scan` is how often each lane is read from its beginning, and not only after its watermark.
     pub fn new(pool: Pool, full_scan: Duration) -> Self {
         Self { pool, watermark: ScanWatermark::new(full_scan), first_lane: fastrand::i16(0..LANES) }
     }
 }
 
-/// An open transaction that has some lanes locked.
+/// An open transaction that has some lanes locked: no other relay can publish their events.
 ///
-/// While it is open no other relay can publish events of these lanes. If this process or its connection dies, PostgreSQL
-/// rolls back and the lanes are free at once. A process that is frozen instead is cut off by
-/// `idle_in_transaction_session_timeout`, and its late marks fail with its session.
-///
-/// If it is dropped before its commit, its connection is closed: the lanes are free then too.
+/// If it is dropped before its commit, or its process or connection dies, PostgreSQL rolls back and the lanes are free. A
+/// frozen process is cut off by `idle_in_transaction_session_timeout`, and its late marks fail with its session.
 #[derive(Debug)]
 pub struct PostgresTransaction<'store> {
     session: Session,
@@ -192,8 +187,8 @@ fn claimed(row: &PgRow) -> Result<Option<ClaimedEvent>, sqlx::Error> {
 }
 
 /// The limits of the waits after the first, second, … failed attempt of one event, in seconds. Each wait is drawn evenly
-/// from zero to its limit (full jitter). The length is the maximum number of attempts, so the last wait never happens:
-/// the schedule takes ten minutes on average, and nineteen at most.
+/// from zero to its limit (full jitter). The length is the most attempts, so the last wait never happens: the schedule takes
+/// ten minutes on average, and nineteen at most.
 pub const RETRY_SECONDS: [f64; 13] =
     [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 300.0, 300.0, 300.0];
 
@@ -202,10 +197,7 @@ pub const RETRY_SECONDS: [f64; 13] =
 pub const MAX_NACKED_ATTEMPTS: u8 = 7;
 
 /// Marks events that the broker has confirmed, and commits, in one message to the server. If the marks fail, PostgreSQL skips
-/// the commit.
-///
-/// `published_at is null` matters when an operator changed the row meanwhile: their mark stands. A relay that was
-/// frozen and lost its session needs no such guard: its transaction has died with the session and marks nothing.
+/// the commit. `published_at is null`: the mark of an operator who changed the row meanwhile stands.
 pub async fn mark_published_and_commit(
     mut session: Session,
     confirmed: &[ClaimedEvent],
@@ -249,9 +241,8 @@ pub async fn try_write(transaction: &mut PgConnection, seq: i64) -> Result<(), E
 /// Records which events the broker refused: when to try each again, or, at the end of the schedule, that it is parked. An
 /// event that only queues refuse is never parked: it needs no more than room in the queue, and no operator.
 ///
-/// One statement for all of them. A full queue refuses hundreds at once, and the lanes are locked until the last is recorded:
-/// one by one, over a link to the database that takes 0.7 s there and back, that was five minutes in which no other event
-/// was published.
+/// One statement for all: a full queue refuses hundreds at once. One by one, over a link to the database that takes 0.7 s there
+/// and back, the lanes were locked for five minutes.
 pub async fn mark_refused(
     transaction: &mut PgConnection,
     refused: &[(ClaimedEvent, Refusal)],

@@ -42,11 +42,11 @@ use crate::{Claim, ClaimedEvent, Error, OutboxTransaction, PostgresStore, Store,
 /// How much a relay claims, and how long it sleeps.
 #[derive(Debug, Clone)]
 pub struct RelayOptions {
-    /// The most events that one step publishes, 1 to 10,000. Confirms are pipelined within a step: from 100 on a quorum
-    /// queue gives most of its throughput, and past 1,000 only memory and the duplicates after a crash grow.
+    /// The most events that one step publishes, 1 to 10,000. From 100 on a quorum queue gives most of its throughput, and past
+    /// 1,000 only memory and the duplicates after a crash grow.
     pub batch: u16,
-    /// The longest sleep when nothing wakes a relay of this process: they take turns. This is the safety net: if every
-    /// wake-up is lost, events are published this much later, and nothing else changes.
+    /// The longest sleep when nothing wakes a relay of this process: they take turns. If every wake-up is lost, events are
+    /// published this much later, and nothing else changes.
     pub poll: Duration,
     /// The most lanes that one step locks, 1 to 16. Fewer leave more for other relays.
     pub lanes: u8,
@@ -85,10 +85,9 @@ pub enum Step {
 const FIRST_BUSY_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// The age of a step after which it begins no further wave. The transaction idles while a wave is published; a wave takes
-/// up to the confirm deadline (17 s at most), and PostgreSQL ends an idle transaction after 30 s. Without this limit a
-/// broker that takes seconds for each wave would have every long batch cut off before its marks, and the same events
-/// published again for ever. With it, what was confirmed is marked, and the rest is claimed anew.
+/// The age of a step after which it begins no further wave. The transaction idles while a wave is published, for up to the
+/// confirm deadline (17 s at most), and PostgreSQL ends an idle transaction after 30 s. Without this limit a broker that takes
+/// seconds for each wave would have every long batch cut off before its marks, and published again for ever.
 const LAST_WAVE_AGE: Duration = Duration::from_secs(4);
 
 /// Back-off while the broker or the database is unavailable: short enough to use a recovered broker within seconds, long
@@ -119,10 +118,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
     }
 
     /// One short transaction: claim events and lock their lanes, publish them, mark what was confirmed, commit. The head of
-    /// this file says why in this order.
-    ///
-    /// # Errors
-    /// When the database fails. Nothing is lost: events that were published but not marked are published again.
+    /// this file says why in this order. After an error, events that were published but not marked are published again.
     pub async fn step(&mut self) -> Result<Step, Error> {
         if self.publisher.ready().await.is_err() {
             return Ok(Step::BrokerUnavailable);
@@ -213,9 +209,8 @@ fn log_change(database_answers: &mut bool, step: &Result<Step, Error>) {
 /// Publishes claimed events, and records those that were refused. Returns the confirmed ones, and whether the broker may still
 /// take one that it has not confirmed: it is slow, or a queue is full.
 ///
-/// An aggregate's second event is not sent before its first is confirmed: pipelined behind each other, the second could
-/// be accepted and the first refused, which would break their order for good. So each wave holds one event per
-/// aggregate. Nearly always there is only one wave.
+/// An aggregate's second event is not sent before its first is confirmed: the second could be accepted and the first refused,
+/// which would break their order for good. So each wave holds one event per aggregate. Nearly always one wave is enough.
 async fn publish(
     publisher: &mut impl Publisher,
     transaction: &mut impl OutboxTransaction,

@@ -3,8 +3,7 @@
 //! From which `seq` on a relay scans each lane. `docs/scan-watermark.md` explains why this exists and what it may not do.
 //!
 //! In short: the index entry of a published row stays until vacuum removes it, and vacuum waits for the oldest
-//! transaction of the server. While a report runs for an hour, a million dead entries gather at the head of the index,
-//! and without a watermark every scan walks over all of them.
+//! transaction of the server. While a report runs for an hour, a million dead entries gather at the head of the index.
 //!
 //! The watermark is a hint in the memory of one relay. Each lane is scanned in full every few seconds, so a wrong
 //! watermark delays an event by that long and loses none.
@@ -19,8 +18,7 @@ use crate::ClaimedEvent;
 const LANE_COUNT: usize = LANES as usize;
 
 /// How far below the last published event a scan begins. Sequence numbers are drawn before the commit, so an event may
-/// become visible after higher numbers were published. One that is late by fewer numbers is found at once; one that is
-/// later still waits for the lane's next full scan.
+/// become visible after higher numbers were published. One that is later still waits for the lane's next full scan.
 const LATE_COMMIT_MARGIN: i64 = 5000;
 
 /// The pause after a full scan, as a multiple of what it took: with a million dead entries to walk over, full scans then

@@ -53,9 +53,9 @@ impl Wake {
 
 /// Wakes the relays when another writer calls `outbox_wake()`, which sends `NOTIFY`, until `stop`.
 ///
-/// An instance sends none after its own commits: each has relays, so all others would scan for nothing. And inside the order's
-/// transaction a `NOTIFY` takes a server-wide lock that is held until after that commit's flush to disk: throughput falls to
-/// less than half, even when no connection listens (docs/variants.md).
+/// An instance sends none after its own commits: each has relays, so all others would scan for nothing. And a `NOTIFY` inside
+/// the order's transaction holds a server-wide lock until after its flush to disk: throughput falls to less than half
+/// (docs/variants.md).
 ///
 /// PostgreSQL does not repeat a notification, and the listener does not report what it missed while its connection was
 /// down. So every interruption wakes the relays too.

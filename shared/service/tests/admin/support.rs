@@ -33,6 +33,6 @@ fn pool(database: &TestDatabase, connections: u32) -> anyhow::Result<Pool> {
     Ok(Pool::new(&url, "test", connections, PoolKind::Transactions))
 }
 
-pub(crate) fn by_id<Id: Clone>(ids: &[Id]) -> Selection<Id> {
+pub(crate) fn by_id<Id: Clone + Default>(ids: &[Id]) -> Selection<Id> {
     Selection { ids: Some(ids.to_vec()), ..Selection::default() }
 }
