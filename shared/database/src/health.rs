@@ -45,7 +45,7 @@ impl Default for DatabaseHealth {
 
 impl DatabaseHealth {
     /// A probe for `/readyz`: `Err` says why the database cannot be used.
-    pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+    pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + use<> {
         let Self(state) = self.clone();
         move || state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use database::{DatabaseHealth, DatabaseUrl, Pool, PoolKind};
 use sqlx::{Connection as _, Executor, PgConnection, PgPool, Postgres};
 use testbed::TestDatabase;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 const KINDS: [PoolKind; 3] = [PoolKind::Statements, PoolKind::Transactions, PoolKind::AsyncCommit];
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -32,6 +32,15 @@ async fn set_default(database: &TestDatabase, change: &str) -> anyhow::Result<()
 
 async fn show(sessions: impl Executor<'_, Database = Postgres>, setting: &str) -> anyhow::Result<String> {
     Ok(sqlx::query_scalar("select current_setting($1)").bind(setting).fetch_one(sessions).await?)
+}
+
+/// A probe of a database's health, which is watched until the second value is dropped.
+fn watched(url: DatabaseUrl) -> (impl Fn() -> Result<(), String>, DropGuard) {
+    let (health, stop) = (DatabaseHealth::default(), CancellationToken::new());
+    health.set_prepared();
+    let probe = health.probe();
+    tokio::spawn(health.watch(url, stop.clone()));
+    (probe, stop.drop_guard())
 }
 
 #[tokio::test]
@@ -61,10 +70,7 @@ async fn health_reports_a_read_only_server_and_the_pool_leaves_it_afterwards() -
         let database = testbed::database().await?;
         set_default(&database, "set default_transaction_read_only = on").await?;
         let pool = pool(&database, kind)?;
-        let (health, stop) = (DatabaseHealth::default(), CancellationToken::new());
-        health.set_prepared();
-        let watching = tokio::spawn(health.clone().watch(url_of(&database)?, stop.clone()));
-        let probe = health.probe();
+        let (probe, _stop) = watched(url_of(&database)?);
         testbed::eventually("health to say read-only", DEADLINE, async || {
             Ok(probe().is_err_and(|reason| reason == "it is read-only").then_some(()))
         })
@@ -82,8 +88,6 @@ async fn health_reports_a_read_only_server_and_the_pool_leaves_it_afterwards() -
         .with_context(|| format!("{kind:?}"))?;
         testbed::eventually("health to be good", DEADLINE, async || Ok(probe().is_ok().then_some(())))
             .await?;
-        stop.cancel();
-        watching.await?;
     }
     Ok(())
 }
@@ -140,10 +144,7 @@ async fn health_reports_commits_that_wait_for_an_absent_standby() -> anyhow::Res
     sqlx::raw_sql("create table things (name text)").execute(&admin).await?;
     let url: DatabaseUrl = server.admin_url("postgres").parse().map_err(anyhow::Error::msg)?;
     let pool = Pool::new(&url, "test", 3, PoolKind::Statements);
-    let (health, stop) = (DatabaseHealth::default(), CancellationToken::new());
-    health.set_prepared();
-    let watching = tokio::spawn(health.clone().watch(url.clone(), stop.clone()));
-    let probe = health.probe();
+    let (probe, _stop) = watched(url);
     for sql in ["alter system set synchronous_standby_names = 'absent'", "select pg_reload_conf()"] {
         sqlx::query(sql).execute(&admin).await?;
     }
@@ -162,7 +163,5 @@ async fn health_reports_commits_that_wait_for_an_absent_standby() -> anyhow::Res
         .await?;
     assert!(!writing.is_finished(), "a write failed");
     writing.abort();
-    stop.cancel();
-    watching.await?;
     Ok(())
 }

@@ -116,13 +116,7 @@ async fn refused_event_delays_only_its_own_aggregate() -> anyhow::Result<()> {
     let first = outbox.append(bad, 1).await?;
     let second = outbox.append(bad, 2).await?;
     let other = outbox.append(good, 1).await?;
-    let broker = ScriptedBroker::new(move |message| {
-        if message.id == first {
-            PublishOutcome::Refused(Refusal::Unroutable)
-        } else {
-            PublishOutcome::Confirmed
-        }
-    });
+    let broker = ScriptedBroker::that_refuses(first, Refusal::Unroutable);
     let mut relay = outbox.relay(&broker);
     assert_eq!(relay.step().await?, Step::Published(1));
     assert_eq!(outbox.state(first).await?, ONE_ATTEMPT);
@@ -151,7 +145,7 @@ async fn event_that_was_refused_before_is_sent_after_the_others_are_confirmed() 
     let mut relay = outbox.relay(&broker);
     assert_eq!(relay.step().await?, Step::Refused);
     let other = outbox.append(Uuid::now_v7(), 1).await?;
-    sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+    outbox.end_back_off().await?;
     assert_eq!(relay.step().await?, Step::PublishedAll(3));
     assert_eq!(broker.seen(), [bad, other, bad, behind]);
     Ok(())
@@ -163,18 +157,11 @@ async fn event_is_parked_after_its_last_attempt_and_others_go_on() -> anyhow::Re
     let bad = Uuid::now_v7();
     let first = outbox.append(bad, 1).await?;
     let second = outbox.append(bad, 2).await?;
-    let broker = ScriptedBroker::new(move |message| {
-        if message.id == first {
-            PublishOutcome::Refused(Refusal::Unroutable)
-        } else {
-            PublishOutcome::Confirmed
-        }
-    });
+    let broker = ScriptedBroker::that_refuses(first, Refusal::Unroutable);
     let mut relay = outbox.relay(&broker);
     let mut attempts = 0;
     while !outbox.state(first).await?.parked {
-        // Ends the back-off, so that the test does not wait for it.
-        sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+        outbox.end_back_off().await?;
         assert_eq!(relay.step().await?, Step::Refused);
         attempts += 1;
         assert!(attempts <= RETRY_SECONDS.len(), "the event is never parked");
@@ -236,7 +223,7 @@ async fn event_that_a_full_queue_refuses_is_never_parked_and_keeps_attempts() ->
     });
     let mut relay = outbox.relay(&broker);
     for number in 1..=3 * RETRY_SECONDS.len() {
-        sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+        outbox.end_back_off().await?;
         assert_eq!(relay.step().await?, Step::NoneConfirmed);
         let (attempts, wait): (i16, f64) = sqlx::query_as(
             "select attempts, extract(epoch from available_at - clock_timestamp())::float8 from outbox",
@@ -248,7 +235,7 @@ async fn event_that_a_full_queue_refuses_is_never_parked_and_keeps_attempts() ->
         assert!(!outbox.state(id).await?.parked, "attempt {number}");
     }
     full.store(false, Ordering::SeqCst);
-    sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+    outbox.end_back_off().await?;
     assert_eq!(relay.step().await?, Step::PublishedAll(1));
     Ok(())
 }

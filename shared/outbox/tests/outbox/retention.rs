@@ -6,7 +6,7 @@ use database::{Erase, Pool, PoolKind, Retention, Round, Window};
 use testbed::eventually;
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, EventState, Outbox};
+use crate::support::{DEADLINE, EventState, Outbox, pool};
 
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -146,7 +146,7 @@ async fn settable_clock(outbox: &Outbox) -> anyhow::Result<Pool> {
     .execute(&outbox.pool)
     .await?;
     let url = format!("{}?options=-csearch_path%3Dorders,pg_catalog", outbox.url());
-    Ok(Pool::new(&url.parse().map_err(anyhow::Error::msg)?, "test", 2, PoolKind::Transactions))
+    Ok(pool(&url, 2, PoolKind::Transactions))
 }
 
 /// A database whose clock is a month ahead for a minute must not lose what it has to keep.

@@ -6,12 +6,14 @@ use std::time::Duration;
 use database::{Pool, PoolKind};
 use events::lane;
 use messaging::{PublishOutcome, Refusal};
-use outbox::{Relay, RelayOptions, Step, observe_backlog};
+use outbox::{Step, observe_backlog};
 use sqlx::{Connection as _, PgConnection};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::{NEVER, Outbox, ScriptedBroker, advance_clock, aggregate_in_lane, event};
+use crate::support::{
+    NEVER, Outbox, ScriptedBroker, advance_clock, aggregate_in_lane, event, pool, relay_over,
+};
 
 impl Outbox {
     /// Draws sequence numbers and uses none, as transactions that are rolled back do.
@@ -24,8 +26,7 @@ impl Outbox {
 
     /// A pool with one session. PostgreSQL counts pages per session, and publishes the counts later.
     async fn one_session(&self) -> anyhow::Result<Pool> {
-        let url = self.url().parse().map_err(anyhow::Error::msg)?;
-        let pool = Pool::new(&url, "test", 1, PoolKind::Transactions);
+        let pool = pool(&self.url(), 1, PoolKind::Transactions);
         // A busy machine may need longer for a test's own statements.
         sqlx::query("set statement_timeout = 0").execute(&pool).await?;
         Ok(pool)
@@ -48,12 +49,6 @@ async fn hold_back_vacuum(outbox: &Outbox) -> anyhow::Result<PgConnection> {
     Ok(transaction)
 }
 
-/// A relay over this pool that claims all lanes in one step.
-fn relay_over(pool: &Pool, broker: &ScriptedBroker, full_scan: Duration) -> Relay<ScriptedBroker> {
-    let options = RelayOptions { lanes: 16, full_scan, ..RelayOptions::default() };
-    Relay::new(pool.clone(), broker.clone(), options)
-}
-
 /// What PostgreSQL has counted for the outbox: pages that were read, and sequential scans of the whole table.
 async fn pages_and_table_scans(pool: &Pool) -> anyhow::Result<(i64, i64)> {
     // In the session that did the work: it would publish its counts only when it is idle.
@@ -69,8 +64,8 @@ async fn pages_and_table_scans(pool: &Pool) -> anyhow::Result<(i64, i64)> {
 async fn step_with_a_large_history_reads_few_pages_and_never_the_whole_table() -> anyhow::Result<()> {
     let outbox = outbox_without_autovacuum().await?;
     outbox.insert_published(150_000, "1 day").await?;
-    sqlx::query("vacuum analyze outbox").execute(&outbox.pool).await?;
     let pool = outbox.one_session().await?;
+    sqlx::query("vacuum analyze outbox").execute(&pool).await?;
     let broker = ScriptedBroker::that_confirms();
     let mut relay = relay_over(&pool, &broker, Duration::ZERO);
     for _ in 0..10 {
@@ -100,12 +95,15 @@ async fn step_with_a_large_history_reads_few_pages_and_never_the_whole_table() -
 async fn only_full_scans_read_dead_entries_while_vacuum_is_held_back() -> anyhow::Result<()> {
     let outbox = outbox_without_autovacuum().await?;
     let long_transaction = hold_back_vacuum(&outbox).await?;
-    outbox.insert_published(100_000, "1 day").await?;
-    sqlx::query("update outbox set published_at = null").execute(&outbox.pool).await?;
-    sqlx::query("update outbox set published_at = now()").execute(&outbox.pool).await?;
-    sqlx::query("vacuum analyze outbox").execute(&outbox.pool).await?;
-
     let pool = outbox.one_session().await?;
+    outbox.insert_published(100_000, "1 day").await?;
+    for sql in [
+        "update outbox set published_at = null",
+        "update outbox set published_at = now()",
+        "vacuum analyze outbox",
+    ] {
+        sqlx::query(sql).execute(&pool).await?;
+    }
     let broker = ScriptedBroker::that_confirms();
     // One event in each lane, so that each lane gets a watermark.
     for lane in 0..16 {
@@ -212,7 +210,7 @@ async fn event_that_backs_off_by_a_clock_that_was_ahead_is_due_at_once() -> anyh
     let outbox = Outbox::new().await?;
     let order = Uuid::now_v7();
     let first = outbox.append(order, 1).await?;
-    let broker = ScriptedBroker::new(|_| PublishOutcome::Refused(Refusal::Nacked));
+    let broker = ScriptedBroker::that_refuses(first, Refusal::Nacked);
     let mut refused = outbox.relay_with_full_scan(&broker, Duration::ZERO);
     assert_eq!(refused.step().await?, Step::NoneConfirmed);
     sqlx::query("update outbox set available_at = available_at + interval '50 minutes'")
@@ -231,9 +229,7 @@ async fn event_waits_for_an_older_one_that_only_a_full_scan_finds() -> anyhow::R
     let outbox = Outbox::new().await?;
     let order = Uuid::now_v7();
     let first = outbox.append(order, 1).await?;
-    let broker = ScriptedBroker::new(move |message| {
-        if message.id == first { PublishOutcome::Refused(Refusal::Nacked) } else { PublishOutcome::Confirmed }
-    });
+    let broker = ScriptedBroker::that_refuses(first, Refusal::Nacked);
     let mut refused = outbox.relay_with_full_scan(&broker, Duration::ZERO);
     assert_eq!(refused.step().await?, Step::NoneConfirmed);
 
@@ -251,7 +247,7 @@ async fn event_waits_for_an_older_one_that_only_a_full_scan_finds() -> anyhow::R
 
     // The back-off ends, and the order has a second event. This relay scans the second one, and not the first.
     let second = outbox.append(order, 2).await?;
-    sqlx::query("update outbox set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+    outbox.end_back_off().await?;
     assert_eq!(relay.step().await?, Step::Idle, "the second event was published before the first");
     let mut full = outbox.relay_with_full_scan(&broker, Duration::ZERO);
     assert_eq!(full.step().await?, Step::PublishedAll(2));

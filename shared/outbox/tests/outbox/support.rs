@@ -10,7 +10,7 @@ use std::{
 
 use database::{Pool, PoolKind};
 use events::{NewEvent, OrderConfirmed, TraceContext, lane};
-use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher};
+use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal};
 use outbox::{Relay, RelayOptions};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{TestDatabase, eventually};
@@ -43,12 +43,7 @@ impl EventState {
 impl Outbox {
     pub(crate) async fn new() -> anyhow::Result<Self> {
         let database = testbed::database().await?;
-        let pool = Pool::new(
-            &database.url("orders").parse().map_err(anyhow::Error::msg)?,
-            "test",
-            10,
-            PoolKind::Transactions,
-        );
+        let pool = pool(&database.url("orders"), 10, PoolKind::Transactions);
         outbox::MIGRATIONS.run(&mut *pool.acquire().await?).await?;
         Ok(Self { pool, database })
     }
@@ -77,7 +72,7 @@ impl Outbox {
 
     /// The pool of a service's relay.
     pub(crate) fn relay_pool(&self) -> Pool {
-        Pool::new(&self.url().parse().unwrap(), "relay", 2, PoolKind::AsyncCommit)
+        pool(&self.url(), 2, PoolKind::AsyncCommit)
     }
 
     /// A relay that claims all lanes in one step, so that the result does not depend on where its search begins.
@@ -90,8 +85,7 @@ impl Outbox {
         broker: &ScriptedBroker,
         full_scan: Duration,
     ) -> Relay<ScriptedBroker> {
-        let options = RelayOptions { lanes: 16, full_scan, ..RelayOptions::default() };
-        Relay::new(self.pool.clone(), broker.clone(), options)
+        relay_over(&self.pool, broker, full_scan)
     }
 
     /// Inserts events that were published `age` ago, an interval in PostgreSQL's notation.
@@ -101,7 +95,16 @@ impl Outbox {
                    select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', number % 16,
                           now() - $2::text::interval, now() - $2::text::interval
                    from generate_series(1, $1) as number";
-        sqlx::query(sql).bind(events).bind(age).execute(&self.pool).await?;
+        let mut transaction = self.pool.begin().await?;
+        // A busy machine may need longer for many.
+        sqlx::query("set local statement_timeout = 0").execute(&mut *transaction).await?;
+        sqlx::query(sql).bind(events).bind(age).execute(&mut *transaction).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// Ends the back-off of all events, so that a test does not wait for it.
+    pub(crate) async fn end_back_off(&self) -> anyhow::Result<()> {
+        sqlx::query("update outbox set available_at = clock_timestamp()").execute(&self.pool).await?;
         Ok(())
     }
 
@@ -122,6 +125,16 @@ impl Outbox {
         })
         .await
     }
+}
+
+pub(crate) fn pool(url: &str, connections: u32, kind: PoolKind) -> Pool {
+    Pool::new(&url.parse().unwrap(), "test", connections, kind)
+}
+
+/// A relay over this pool that claims all lanes in one step.
+pub(crate) fn relay_over(pool: &Pool, broker: &ScriptedBroker, full_scan: Duration) -> Relay<ScriptedBroker> {
+    let options = RelayOptions { lanes: 16, full_scan, ..RelayOptions::default() };
+    Relay::new(pool.clone(), broker.clone(), options)
 }
 
 pub(crate) fn event(aggregate: Uuid, version: i32) -> NewEvent {
@@ -185,6 +198,14 @@ impl ScriptedBroker {
 
     pub(crate) fn that_confirms() -> Self {
         Self::new(|_| PublishOutcome::Confirmed)
+    }
+
+    /// Refuses one event, and confirms all others.
+    pub(crate) fn that_refuses(event: Uuid, refusal: Refusal) -> Self {
+        Self::new(move |message| match message.id == event {
+            true => PublishOutcome::Refused(refusal),
+            false => PublishOutcome::Confirmed,
+        })
     }
 
     pub(crate) fn set_unavailable(&self, unavailable: bool) {

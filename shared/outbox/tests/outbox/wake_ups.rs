@@ -15,7 +15,7 @@ use testbed::{Forwarder, eventually};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, NEVER, Outbox, ScriptedBroker};
+use crate::support::{DEADLINE, NEVER, Outbox, ScriptedBroker, advance_clock, pool};
 
 /// How many events a test appends, one after another. Subscribing wakes the relay too, once or twice. With this many
 /// events most are published only if the wake-up under test arrives.
@@ -25,7 +25,7 @@ const ROUNDS: usize = 20;
 const LONGER_THAN_SILENCE: Duration = Duration::from_secs(31);
 
 /// As many as a relay's pool had connections.
-const SILENCES: i64 = 7;
+const SILENCES: usize = 7;
 
 /// A store that counts how often a scan has found nothing.
 struct CountingStore {
@@ -92,27 +92,32 @@ impl RunningRelay {
     }
 }
 
+/// A relay that is idle until it is woken.
+async fn idle_relay() -> anyhow::Result<(Outbox, Wake, RunningRelay)> {
+    let (outbox, wake) = (Outbox::new().await?, Wake::new());
+    let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
+    Ok((outbox, wake, relay))
+}
+
 /// Starts a listener that wakes the relay, and waits until it has subscribed and the wake-up for that is used up.
 async fn listen(pool: &Pool, outbox: &Outbox, relay: &RunningRelay, wake: Wake) -> anyhow::Result<DropGuard> {
     let idle_scans = relay.idle_scans.load(Ordering::Relaxed);
     let stop = CancellationToken::new();
     tokio::spawn(outbox::listen(pool.clone(), wake, stop.clone()));
-    eventually("the subscription", DEADLINE, async || outbox.listening_session().await).await?;
+    eventually("the subscription", DEADLINE, async || {
+        Ok(outbox.listening_sessions().await?.first().map(drop))
+    })
+    .await?;
     relay.has_been_idle(idle_scans + 1).await?;
     Ok(stop.drop_guard())
 }
 
 impl Outbox {
-    /// The process id of the session that has executed `LISTEN`.
-    async fn listening_session(&self) -> anyhow::Result<Option<i32>> {
+    /// The process ids of the sessions that have executed `LISTEN`.
+    async fn listening_sessions(&self) -> anyhow::Result<Vec<i32>> {
         let sql =
             "select pid from pg_stat_activity where query ilike 'listen%' and datname = current_database()";
-        Ok(sqlx::query_scalar(sql).fetch_optional(&self.pool).await?)
-    }
-
-    async fn listening_sessions(&self) -> anyhow::Result<i64> {
-        let sql = "select count(*) from pg_stat_activity where query ilike 'listen%' and datname = current_database()";
-        Ok(sqlx::query_scalar(sql).fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar(sql).fetch_all(&self.pool).await?)
     }
 
     /// Calls the SQL function with which other writers wake the relays.
@@ -124,9 +129,7 @@ impl Outbox {
 
 #[tokio::test]
 async fn commit_in_this_process_wakes_the_relay() -> anyhow::Result<()> {
-    let outbox = Outbox::new().await?;
-    let wake = Wake::new();
-    let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
+    let (outbox, wake, relay) = idle_relay().await?;
     relay
         .publishes_after(&outbox, async || {
             wake.after_commit();
@@ -144,20 +147,16 @@ async fn poll_finds_events_when_all_wake_ups_are_lost() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn outbox_wake_in_sql_wakes_the_relay() -> anyhow::Result<()> {
-    let outbox = Outbox::new().await?;
-    let wake = Wake::new();
-    let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
+    let (outbox, wake, relay) = idle_relay().await?;
     let _listener = listen(&outbox.pool, &outbox, &relay, wake).await?;
     relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await
 }
 
 #[tokio::test]
 async fn listener_that_lost_its_connection_wakes_the_relay_and_subscribes_again() -> anyhow::Result<()> {
-    let outbox = Outbox::new().await?;
-    let wake = Wake::new();
-    let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
+    let (outbox, wake, relay) = idle_relay().await?;
     let _listener = listen(&outbox.pool, &outbox, &relay, wake).await?;
-    let session = outbox.listening_session().await?;
+    let session = outbox.listening_sessions().await?.first().copied();
     outbox.limit_connections(0).await?;
     sqlx::query("select pg_terminate_backend($1)").bind(session).execute(&outbox.pool).await?;
 
@@ -172,22 +171,18 @@ async fn listener_that_lost_its_connection_wakes_the_relay_and_subscribes_again(
 /// PostgreSQL does not tell a listener that its notifications no longer arrive, and the connection looks idle.
 #[tokio::test]
 async fn listener_whose_connections_fall_silent_subscribes_again_each_time() -> anyhow::Result<()> {
-    let outbox = Outbox::new().await?;
-    let wake = Wake::new();
-    let relay = RunningRelay::start(&outbox, NEVER, &wake).await?;
+    let (outbox, wake, relay) = idle_relay().await?;
     let (network, url) = Forwarder::to_database(&outbox.url()).await?;
-    let pool = Pool::new(&url.parse().map_err(anyhow::Error::msg)?, "test", 1, PoolKind::AsyncCommit);
+    let pool = pool(&url, 1, PoolKind::AsyncCommit);
     let _listener = listen(&pool, &outbox, &relay, wake).await?;
     for round in 1..=SILENCES {
         // The server may have subscribed a listener that has not read the answer yet. The clock would pass it by.
         relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await?;
         network.silence_open_connections();
-        tokio::time::pause();
-        tokio::time::advance(LONGER_THAN_SILENCE).await;
-        tokio::time::resume();
+        advance_clock(LONGER_THAN_SILENCE).await;
         // The server does not know that the earlier ones are silent.
         eventually("another subscription", DEADLINE, async || {
-            Ok((outbox.listening_sessions().await? > round).then_some(()))
+            Ok((outbox.listening_sessions().await?.len() > round).then_some(()))
         })
         .await?;
     }
