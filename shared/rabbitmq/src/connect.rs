@@ -103,7 +103,7 @@ impl Endpoint {
         topology::declare(channel, self.own_queue, &self.known_queues).await
     }
 
-    /// Connects once, at start. An unavailable broker is no error here: the tasks wait for it later.
+    /// Connects once, at start. An unavailable broker is no error: the tasks wait for it.
     ///
     /// # Errors
     /// [`Fault::Setting`]: waiting will not help.

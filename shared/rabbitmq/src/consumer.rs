@@ -22,8 +22,8 @@ use crate::{
     topology,
 };
 
-/// How many unacknowledged messages the broker may deliver to a consumer. A round trip per message costs nine tenths of the
-/// throughput; an unlimited number would be buffered here without bound.
+/// How many unacknowledged messages the broker may deliver. A round trip per message costs nine tenths of the throughput; an
+/// unlimited number would be buffered here.
 const PREFETCH: u16 = 500;
 
 /// The most messages that are applied in one transaction.
@@ -36,18 +36,18 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// A group takes no further message when its bodies are this large together: each is held as bytes and as an event.
 const MAX_GROUP_BYTES: usize = 8 * 1024 * 1024;
 
-/// A connection that lasted for less than this is followed by a longer pause than the one before. Each connection counts as one
-/// more delivery of all that it held. If the network breaks every one of them within milliseconds, a consumer that connects
-/// again at once uses up the delivery limit within seconds, and the broker sets good messages aside.
+/// A connection that lasted for less than this is followed by a longer pause than the one before. Each lost connection counts as
+/// a delivery of all that it held: if the network breaks each within milliseconds, a consumer that connects again at once
+/// uses up the delivery limit of good messages within seconds.
 const LASTING: Duration = Duration::from_secs(10);
 
 /// Consumes one queue until it is stopped, and reconnects after every failure.
 ///
-/// One instance is active, the others are its standbys. All have the same prefetch, from the first moment on, because the
-/// order depends on it. When a consumer is lost, RabbitMQ gives what it held to the next one, and what that one does not take
-/// stays *before* what it returns if it is lost as well: a standby that took one message out of ten and died leaves 2, 3,
-/// …, 10, 1. A crash of the broker loses the active consumer and all standbys at once. With equal prefetches the next one
-/// always takes all that was returned. (Found by the soak with kills of the broker: four orders in 24,000.)
+/// One instance is active, the others are its standbys. All have the same prefetch, because the order depends on it. When a
+/// consumer is lost, RabbitMQ gives what it held to the next one, and what that one does not take stays *before* what it
+/// returns if it is lost as well: a standby that took one message of ten and died leaves 2, 3, …, 10, 1. A crash of the
+/// broker loses all of them at once. With equal prefetches the next one always takes all that was returned. (Found by the
+/// soak with kills of the broker: four orders in 24,000.)
 pub struct Consumer {
     endpoint: Endpoint,
     queue: &'static str,
@@ -94,13 +94,12 @@ impl Consumer {
         }
     }
 
-    /// Connects, subscribes, and consumes until the stop, or until anything fails. Unacknowledged messages are delivered again.
+    /// Connects, subscribes, and consumes until the stop or a failure.
     ///
     /// Closes the connection without `basic.cancel` before it. With one, the broker makes the next consumer the active one
-    /// while messages prefetched here are still unacknowledged: that consumer receives later messages first, and these after
-    /// them. When a connection closes, both happen in one step. (Found by the soak: one order in 24,000.) It is closed after a
-    /// failure too: a broker that was frozen may carry out the request to subscribe when it continues. On a connection that
-    /// stays open it would then have an active consumer that no one reads.
+    /// while messages prefetched here are unacknowledged: it receives later messages first, and these after them. When a
+    /// connection closes, both happen in one step. (Found by the soak: one order in 24,000.) It is closed after a failure too:
+    /// a broker that was frozen may carry out the request to subscribe later, for a consumer that no one reads.
     async fn session(
         &self,
         handler: &impl Handler,
@@ -112,19 +111,10 @@ impl Consumer {
         let ended = match subscribe(&channel, self.queue, self.prefetch).await {
             Ok(deliveries) => {
                 self.status.working();
-                let (connected, queue) = (Instant::now(), self.queue);
-                let mut session = Session {
-                    consumer: self,
-                    channel: AmqpDeliveryChannel {
-                        connection: &connection,
-                        channel,
-                        queue,
-                        is_cancelled: false,
-                    },
-                    deliveries,
-                    checked: connected,
-                    is_active: false,
-                };
+                let (consumer, connection, connected) = (self, &connection, Instant::now());
+                let (checked, is_active, is_cancelled) = (connected, false, false);
+                let mut session =
+                    Session { consumer, connection, channel, deliveries, checked, is_active, is_cancelled };
                 let ended = session.consume(handler, letters, stop).await;
                 if connected.elapsed() > LASTING {
                     backoff.reset();
@@ -138,8 +128,8 @@ impl Consumer {
     }
 }
 
-/// Shows how much waits in the queue while a group is applied, which may take minutes: the last number would look like a queue
-/// that does not grow. Whether the consumer has caught up is not decided here: it holds messages meanwhile.
+/// Shows how much waits in the queue while a group is applied, which may take minutes. Whether the consumer has caught up is
+/// not decided here: it holds messages meanwhile.
 async fn show_waiting(channel: Channel, queue: &'static str) -> Infallible {
     loop {
         sleep(CHECK_INTERVAL).await;
@@ -154,12 +144,15 @@ fn show(queue: &'static str, messages: Option<u32>) {
 /// One connection of a consumer.
 struct Session<'run> {
     consumer: &'run Consumer,
-    channel: AmqpDeliveryChannel<'run>,
+    connection: &'run Connection,
+    channel: Channel,
     deliveries: lapin::Consumer,
     /// When the queue was last checked.
     checked: Instant,
     /// Whether anything was delivered on this connection. The active consumer of a queue stays it until it is lost.
     is_active: bool,
+    /// Whether the broker has ended the subscription. What was received before can still be acknowledged.
+    is_cancelled: bool,
 }
 
 impl Session<'_> {
@@ -175,9 +168,8 @@ impl Session<'_> {
         while let Some(group) = self.receive(limit, stop).await? {
             let began = Instant::now();
             status.set_working(true);
-            let shown = show_waiting(self.channel.channel.clone(), queue);
-            let channel = &mut self.channel;
-            let mut settling = Settling { channel, handler, letters, available, queue, stop };
+            let shown = show_waiting(self.channel.clone(), queue);
+            let mut settling = Settling { channel: &mut *self, handler, letters, available, queue, stop };
             let settled = tokio::select! {
                 settled = settling.settle(&group) => settled,
                 never = shown => match never {},
@@ -188,7 +180,7 @@ impl Session<'_> {
                 Pace::TooSlow => (group.len() / 2).max(1),
                 Pace::Normal => (limit * 2).min(LARGEST_GROUP),
             };
-            if self.channel.is_cancelled {
+            if self.is_cancelled {
                 return Err(Error::Cancelled);
             }
             limiter.wait(began.elapsed()).await;
@@ -196,10 +188,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Waits for a delivery, and takes all others that have arrived, up to `limit`. `None`: the stop came.
-    ///
-    /// Nothing is waited for once there is one: under load groups are large and cheap per message; when calm, each message is
-    /// applied at once.
+    /// Waits for a delivery, and takes all others that have arrived, up to `limit`: under load groups are large and cheap per
+    /// message; when calm, each message is applied at once. `None`: the stop came.
     async fn receive(
         &mut self,
         limit: usize,
@@ -227,7 +217,7 @@ impl Session<'_> {
                 }
                 // lapin announces the end of a subscription once: a later read would wait forever, on a healthy connection.
                 Some(None) => {
-                    self.channel.is_cancelled = true;
+                    self.is_cancelled = true;
                     break;
                 }
                 None => break,
@@ -239,30 +229,21 @@ impl Session<'_> {
     /// Checks that the queue exists and how much waits in it, and restores an external consumer's bindings.
     async fn check_queue(&mut self) -> Result<(), Error> {
         let Consumer { endpoint, queue, status, .. } = self.consumer;
-        let messages = message_count(&self.channel.channel, queue).await?;
+        let messages = message_count(&self.channel, queue).await?;
         show(queue, messages);
         // What another client holds does not wait, and does not reach this one.
         status.set_waiting(messages.filter(|_| self.is_active));
         let active = if self.is_active { 1.0 } else { 0.0 };
         metrics::gauge!("broker_consumer_active", "queue" => *queue).set(active);
         if let Some(own) = endpoint.own_queue.filter(|own| own.name == *queue) {
-            topology::bind_queue(&self.channel.channel, own).await?;
+            topology::bind_queue(&self.channel, own).await?;
         }
         self.checked = Instant::now();
         Ok(())
     }
 }
 
-/// A consuming channel.
-struct AmqpDeliveryChannel<'run> {
-    connection: &'run Connection,
-    channel: Channel,
-    queue: &'static str,
-    /// Whether the broker has ended the subscription. What was received before can still be acknowledged.
-    is_cancelled: bool,
-}
-
-impl DeliveryChannel for AmqpDeliveryChannel<'_> {
+impl DeliveryChannel for Session<'_> {
     type Delivery = Delivery;
 
     fn incoming<'a>(&self, delivery: &'a Delivery) -> Incoming<'a> {
@@ -279,7 +260,7 @@ impl DeliveryChannel for AmqpDeliveryChannel<'_> {
     }
 
     fn dead_letter(&self, delivery: &Delivery, reason: &str, detail: &str) -> DeadLetter {
-        dead_letters::from_consumer(self.queue, delivery, reason, detail)
+        dead_letters::from_consumer(self.consumer.queue, delivery, reason, detail)
     }
 
     async fn acknowledge(&mut self, delivery: &Delivery, multiple: bool) -> Result<(), BrokerUnavailable> {

@@ -40,11 +40,11 @@ const MAX_DETAIL: usize = 500;
 /// How deep headers may be nested. Thousands of levels would overflow the stack of whatever writes or reads them as JSON.
 const MAX_DEPTH: usize = 16;
 
-/// Moves dead letters from their queue into a store, where an operator finds them: save, then acknowledge. The broker put
-/// them there: messages at the delivery limit, and those that their consumer could not save itself.
+/// Moves what the broker has dead-lettered (messages at the delivery limit, and those that their consumer could not save)
+/// into a store, where an operator finds it: save, then acknowledge.
 ///
 /// A crash in between redelivers the dead letter, and the store recognises it. While the store is unavailable, the queue
-/// is the buffer. On a connection of its own, so that the consumer does not depend on it.
+/// is the buffer. Its own connection keeps the consumer independent of it.
 pub struct DeadLetterCollector {
     endpoint: Endpoint,
     queue: &'static str,
@@ -135,8 +135,7 @@ impl DeadLetterCollector {
     ) -> Result<bool, Error> {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         loop {
-            // A stop does not wait for a hanging database: whether the dead letter was saved is unknown then, and the store
-            // recognises it when it is delivered again.
+            // A stop does not wait for a hanging database: if the dead letter was saved, the store recognises it later.
             match stop.run_until_cancelled(store.save(letter)).await {
                 Some(Ok(())) => return Ok(true),
                 Some(Err(Failure::Temporary(cause) | Failure::TooSlow(cause))) => {

@@ -28,8 +28,8 @@ use crate::{
     topology::{EVENTS, FOR_EXTERNAL_CONSUMERS},
 };
 
-/// The largest body that is sent. RabbitMQ closes the channel over a message that is too large for it (16 MiB by default
-/// since 4.0), and the confirms of the whole batch are lost with it; then the same batch would come again.
+/// The largest body that is sent. RabbitMQ closes the channel over one that is too large for it (16 MiB by default since 4.0),
+/// and the confirms of the whole batch are lost with it.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// The longest routing key and type of AMQP. lapin panics over a longer one.
@@ -39,22 +39,20 @@ const MAX_NAME_BYTES: usize = 255;
 /// a larger frame RabbitMQ closes the connection.
 const MAX_TRACEPARENT_BYTES: usize = 1024;
 
-/// How often the topology is declared again. When one of several queues loses its binding, the broker still
-/// routes the message to the others and reports nothing: this bounds for how long.
+/// How often the topology is declared again. When one of several queues loses its binding, the broker routes messages to the
+/// others and reports nothing: this bounds for how long.
 const DECLARE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often the topology is declared again because messages are returned: a binding is missing, or no queue wants them.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a channel is replaced while messages are negatively acknowledged. RabbitMQ 3.10 goes on refusing on a channel
-/// after the queue has room again, until the channel is closed.
+/// How often a channel is replaced while messages are negatively acknowledged: RabbitMQ 3.10 goes on refusing on it after the
+/// queue has room again.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long health shows that a queue refuses messages, after the last refusal: longer than the longest wait before the next
 /// attempt of a refused event.
 const REFUSAL_SHOWN: Duration = Duration::from_secs(65);
-
-/// What health says meanwhile.
 const REFUSED: &str = "a queue refuses messages, or does not confirm them";
 
 /// How often the wait for confirms checks for an alarm: the broker announces it in answer to the first publish, and sends
@@ -311,8 +309,8 @@ async fn await_confirms(
             }
         };
         answers.push(match answer {
-            Ok(Ok(Confirmation::Ack(message))) => Confirm::Ack { returned: id_of(message) },
-            Ok(Ok(Confirmation::Nack(message))) => Confirm::Nack { returned: id_of(message) },
+            Ok(Ok(Confirmation::Ack(message))) => Confirm::Ack { returned: returned_id(message) },
+            Ok(Ok(Confirmation::Nack(message))) => Confirm::Nack { returned: returned_id(message) },
             Ok(Err(error)) => {
                 refusal.get_or_insert(error.into());
                 Confirm::Silence
@@ -323,8 +321,8 @@ async fn await_confirms(
     (confirms::decide(batch, &answers), refusal)
 }
 
-/// Whether a message has a part that cannot be sent. One row in the outbox, of whatever writer, must not end the process or
-/// the connection: it would be claimed again by the next.
+/// Whether a message has a part that cannot be sent. It must not end the process or the connection: the next would claim it
+/// again.
 fn is_too_large(message: &Outgoing, routing_key: &str) -> bool {
     message.body.len() > MAX_BODY_BYTES
         || routing_key.len().max(message.event_type.len()) > MAX_NAME_BYTES
@@ -332,9 +330,8 @@ fn is_too_large(message: &Outgoing, routing_key: &str) -> bool {
 }
 
 /// The id of a message that was returned with a confirm.
-fn id_of(returned: Option<BasicReturnMessage>) -> Option<Uuid> {
-    let returned = returned?;
-    Uuid::parse_str(returned.delivery.properties.message_id().as_ref()?.as_str()).ok()
+fn returned_id(message: Option<BasicReturnMessage>) -> Option<Uuid> {
+    message?.delivery.properties.message_id().as_ref()?.as_str().parse().ok()
 }
 
 fn properties(message: &Outgoing, app: &str) -> BasicProperties {
