@@ -6,7 +6,7 @@
 //! `source` of the examples. Each routing key is a channel to which one service sends. Each queue is a channel from
 //! which one service receives. RabbitMQ's bindings connect the two.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{fs, path::Path};
 
 use events::routing_key;
 use rabbitmq::topology::{EVENTS, FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
@@ -68,28 +68,25 @@ pub(crate) fn generate() -> Value {
 /// All versions of all events, by name and version.
 pub(crate) fn messages() -> Vec<Message> {
     let contracts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../events/contracts");
-    let read = |path: &Path| serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let read = |file: String| serde_json::from_slice(&fs::read(contracts.join(file)).unwrap()).unwrap();
     let mut messages: Vec<Message> = vec![];
     for file in fs::read_dir(&contracts).unwrap() {
-        let file = file.unwrap().path();
-        let Some(name) = file.file_name().unwrap().to_str().unwrap().strip_suffix(".schema.json") else {
-            continue;
-        };
+        let file = file.unwrap().file_name().into_string().unwrap();
+        let Some(name) = file.strip_suffix(".schema.json") else { continue };
         let (event_type, version) = name.split_once('.').unwrap();
         messages.push(Message {
             event_type: event_type.to_owned(),
             version: version.parse().unwrap(),
-            schema: read(&file),
-            is_written: false,
+            schema: read(format!("{name}.schema.json")),
+            is_written: true,
             name: name.to_owned(),
             routing_key: routing_key(event_type),
-            example: read(&contracts.join(format!("{name}.example.json"))),
+            example: read(format!("{name}.example.json")),
         });
     }
     messages.sort_by(|one, other| (&one.event_type, one.version).cmp(&(&other.event_type, other.version)));
-    for number in 0..messages.len() {
-        let next = messages.get(number + 1);
-        messages[number].is_written = next.is_none_or(|next| next.event_type != messages[number].event_type);
+    for next in 1..messages.len() {
+        messages[next - 1].is_written = messages[next].event_type != messages[next - 1].event_type;
     }
     messages
 }
@@ -102,12 +99,10 @@ impl Message {
 
     fn schema(&self) -> Value {
         let mut schema = self.schema.clone();
-        if let Value::Object(schema) = &mut schema {
-            // AsyncAPI defines the dialect of its schemas. These schemas mean the same in both.
-            schema.remove("$schema");
-            if !self.is_written {
-                schema.insert("deprecated".into(), true.into());
-            }
+        // AsyncAPI defines the dialect of its schemas. These schemas mean the same in both.
+        schema.as_object_mut().unwrap().remove("$schema");
+        if !self.is_written {
+            schema["deprecated"] = true.into();
         }
         schema
     }
@@ -132,11 +127,10 @@ impl Message {
             "bindings": { "amqp": { "messageType": event_type, "bindingVersion": BINDING_VERSION } },
         });
         if self.is_written {
-            message["summary"] = json!(format!("Written by {}.", self.writer()));
+            message["summary"] = format!("Written by {}.", self.writer()).into();
         } else {
-            message["summary"] = json!(
-                "No longer written: replaced by a newer version. Still read, because old events may be replayed."
-            );
+            let old = "No longer written: replaced by a newer version. Still read, because old events may be replayed.";
+            message["summary"] = old.into();
             // AsyncAPI defines `deprecated` for schemas only.
             message["x-deprecated"] = true.into();
         }
@@ -154,30 +148,22 @@ fn references<'messages>(messages: impl Iterator<Item = &'messages Message>) -> 
     messages.map(|message| (message.name.clone(), reference(message))).collect::<Map<_, _>>().into()
 }
 
-/// Each routing key, and the queues that are bound with it.
-fn queues_by_key() -> BTreeMap<&'static str, Vec<&'static str>> {
-    let mut queues: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for Queue { name: queue, keys } in SHOP_QUEUES {
-        for key in keys {
-            queues.entry(*key).or_default().push(queue);
-        }
-    }
-    queues
-}
-
-/// The service that consumes a queue: `orders` for `orders.events`.
-fn reader(queue: &str) -> &str {
-    queue.split('.').next().unwrap_or(queue)
+/// The messages that a queue with these keys receives.
+fn received<'messages>(
+    messages: &'messages [Message],
+    keys: &[&str],
+) -> impl Iterator<Item = &'messages Message> {
+    messages.iter().filter(|message| keys.contains(&message.routing_key.as_str()))
 }
 
 fn channels(messages: &[Message]) -> Map<String, Value> {
-    let queues = queues_by_key();
     let mut channels = Map::new();
     for Message { routing_key: key, .. } in messages {
-        let bound: &[_] = queues.get(key.as_str()).map_or(&[], Vec::as_slice);
-        let description = match bound {
+        let queues = SHOP_QUEUES.iter().filter(|queue| queue.keys.contains(&key.as_str()));
+        let bound: Vec<_> = queues.map(|queue| queue.name).collect();
+        let description = match bound[..] {
             [] => "No service consumes it, and it is not mandatory.".to_owned(),
-            bound => format!("Bound queues: {}.", bound.join(", ")),
+            _ => format!("Bound queues: {}.", bound.join(", ")),
         };
         let channel = json!({
             "address": key,
@@ -200,7 +186,7 @@ fn channels(messages: &[Message]) -> Map<String, Value> {
                  be applied go to {queue}.dead.",
                 keys.join(", "),
             ),
-            "messages": references(messages.iter().filter(|message| keys.contains(&message.routing_key.as_str()))),
+            "messages": references(received(messages, keys)),
             "bindings": { "amqp": {
                 "is": "queue",
                 "queue": { "name": queue, "durable": true, "exclusive": false, "autoDelete": false, "vhost": "shop" },
@@ -230,14 +216,13 @@ fn operations(messages: &[Message]) -> Map<String, Value> {
         operations.insert(format!("{writer}.send.{}", message.event_type), operation);
     }
     for Queue { name: queue, keys } in SHOP_QUEUES {
-        let reader = reader(queue);
-        let received = messages.iter().filter(|message| keys.contains(&message.routing_key.as_str()));
+        let reader = queue.trim_end_matches(".events");
         let operation = json!({
             "action": "receive",
             "channel": { "$ref": format!("#/channels/{queue}") },
             "title": format!("{reader} receives"),
             "description": "The service acknowledges a message after it has committed the effect.",
-            "messages": received.map(|message| message.in_channel(queue)).collect::<Vec<_>>(),
+            "messages": received(messages, keys).map(|message| message.in_channel(queue)).collect::<Vec<_>>(),
             "bindings": { "amqp": { "ack": true, "bindingVersion": BINDING_VERSION } },
             "x-service": reader,
         });

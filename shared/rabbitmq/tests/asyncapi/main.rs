@@ -1,6 +1,6 @@
 //! `docs/asyncapi.json`, which the order service serves, is generated from the contracts and the topology.
 //!
-//! After a change, `UPDATE_CONTRACTS=1 cargo test -p broker --test asyncapi` writes it again.
+//! After a change, `UPDATE_CONTRACTS=1 cargo test -p rabbitmq --test asyncapi` writes it again.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition ends a test")]
 
@@ -11,10 +11,6 @@ use std::{collections::BTreeSet, fs, path::Path};
 use events::routing_key;
 use rabbitmq::topology::{FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
 use serde_json::Value;
-
-fn document() -> Value {
-    document::generate()
-}
 
 fn keys(object: &Value) -> BTreeSet<&str> {
     object.as_object().unwrap().keys().map(String::as_str).collect()
@@ -36,19 +32,19 @@ fn resolve<'document>(document: &'document Value, reference: &Value) -> &'docume
 #[test]
 fn committed_document_equals_the_generated_one() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/asyncapi.json");
-    let generated = format!("{}\n", serde_json::to_string_pretty(&document()).unwrap());
+    let generated = format!("{}\n", serde_json::to_string_pretty(&document::generate()).unwrap());
     if std::env::var_os("UPDATE_CONTRACTS").is_some() {
         fs::write(&path, &generated).unwrap();
     }
     assert!(
         fs::read_to_string(&path).is_ok_and(|committed| committed == generated),
-        "docs/asyncapi.json is out of date: run UPDATE_CONTRACTS=1 cargo test -p broker --test asyncapi"
+        "docs/asyncapi.json is out of date: run UPDATE_CONTRACTS=1 cargo test -p rabbitmq --test asyncapi"
     );
 }
 
 #[test]
 fn each_contract_is_a_message_whose_schema_accepts_only_its_examples() {
-    let document = document();
+    let document = document::generate();
     let names: BTreeSet<_> = document::messages().into_iter().map(|message| message.name).collect();
     let in_document = &document["components"]["messages"];
     assert_eq!(keys(in_document), names.iter().map(String::as_str).collect());
@@ -77,7 +73,7 @@ fn each_contract_is_a_message_whose_schema_accepts_only_its_examples() {
 
 #[test]
 fn channels_are_exactly_the_routing_keys_and_the_queues() {
-    let document = document();
+    let document = document::generate();
     let bound = SHOP_QUEUES.iter().flat_map(|queue| queue.keys.iter().copied());
     let queues = SHOP_QUEUES.iter().map(|queue| queue.name);
     assert_eq!(
@@ -98,7 +94,7 @@ fn channels_are_exactly_the_routing_keys_and_the_queues() {
 
 #[test]
 fn each_event_has_one_sender_and_each_queue_one_receiver() {
-    let document = document();
+    let document = document::generate();
     let mut sent = BTreeSet::new();
     for operation in document["operations"].as_object().unwrap().values() {
         let channel = resolve(&document, &operation["channel"]);
@@ -124,7 +120,7 @@ fn each_event_has_one_sender_and_each_queue_one_receiver() {
 
 #[test]
 fn old_version_of_a_cancellation_is_still_received_and_deprecated() {
-    let document = document();
+    let document = document::generate();
     let [old, new] = ["OrderCancelled.1", "OrderCancelled.2"];
     assert_eq!(keys(&document["channels"]["order.cancelled"]["messages"]), [old, new].into());
     assert_eq!(document["components"]["schemas"][old]["deprecated"], true);
