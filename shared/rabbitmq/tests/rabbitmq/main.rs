@@ -4,14 +4,11 @@
 
 mod collecting;
 mod consuming;
-mod cut_connections;
-mod external_consumers;
-mod odd_messages;
 mod protections;
+mod proxy;
 mod publishing;
 mod redelivery;
-mod scripted_handler;
-mod scripted_store;
+mod scripted;
 mod setting_aside;
 mod stalls;
 mod support;

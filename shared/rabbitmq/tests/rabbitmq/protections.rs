@@ -1,27 +1,29 @@
 //! Small settings on which promises rest: each of these tests fails without one of them.
 
-use std::sync::Arc;
-
-use lapin::types::FieldTable;
-use messaging::{DeadLetter, DeadLetterStore, Failure, PublishOutcome, Publisher as _};
-use rabbitmq::{ConnectionStatus, Consumer, DeadLetterCollector, Endpoint, topology};
-use serde_json::json;
-use testbed::eventually;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::Mutex,
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
 };
-use uuid::Uuid;
+
+use lapin::{options::QueueDeclareOptions, types::FieldTable};
+use messaging::{PublishOutcome, Publisher as _};
+use rabbitmq::{Consumer, topology};
+use serde_json::{Value, json};
+use testbed::eventually;
 
 use crate::{
-    scripted_handler::{QUEUE, ScriptedHandler, consume},
-    support::{DEADLINE, Running, Vhost, order_created, outgoing, ready},
+    proxy::proxy,
+    scripted::{ScriptedHandler, ScriptedStore, consume, consume_with},
+    support::{DEADLINE, QUEUE, Running, Vhost, outgoing, until},
 };
 
 #[tokio::test]
 async fn queues_are_declared_with_what_the_promises_need() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
+    let arguments = async |queue: &str| -> anyhow::Result<Value> {
+        let described: Value = serde_json::from_str(&vhost.operator().describe_queue(queue).await?)?;
+        Ok(described["arguments"].clone())
+    };
     for queue in topology::SHOP_QUEUES {
         let expected = json!({
             "x-queue-type": "quorum",
@@ -32,10 +34,10 @@ async fn queues_are_declared_with_what_the_promises_need() -> anyhow::Result<()>
             "x-dead-letter-routing-key": queue.name,
             "x-delivery-limit": 500,
         });
-        assert_eq!(vhost.arguments(queue.name).await?, expected);
+        assert_eq!(arguments(queue.name).await?, expected);
         // Without a limit of its own RabbitMQ 4 would drop a dead letter after 20 deliveries.
         let expected = json!({ "x-queue-type": "quorum", "x-delivery-limit": i32::MAX });
-        assert_eq!(vhost.arguments(&topology::dead_letter_queue(queue.name)).await?, expected);
+        assert_eq!(arguments(&topology::dead_letter_queue(queue.name)).await?, expected);
     }
     Ok(())
 }
@@ -45,60 +47,12 @@ async fn one_of_two_consumers_receives_everything_until_it_ends() -> anyhow::Res
     let vhost = Vhost::new().await?;
     let (active, standby) = (ScriptedHandler::that_applies(), ScriptedHandler::that_applies());
     let first = consume(&vhost, &active);
-    let event = order_created();
-    vhost.put_event(QUEUE, &event).await?;
-    active.has_applied(&[event.event_id]).await?;
+    active.has_applied(&[vhost.put_event().await?]).await?;
     let _second = consume(&vhost, &standby);
-    let events: Vec<_> = (0..50).map(|_| order_created()).collect();
-    for event in &events {
-        vhost.put_event(QUEUE, event).await?;
-    }
-    let ids: Vec<_> = events.iter().map(|event| event.event_id).collect();
-    active.has_applied(&ids).await?;
+    active.has_applied(&vhost.put_events(50).await?).await?;
     assert!(standby.applied().is_empty());
     first.stop().await?;
-    let last = order_created();
-    vhost.put_event(QUEUE, &last).await?;
-    standby.has_applied(&[last.event_id]).await
-}
-
-/// Each dead letter may be as large as a message can be.
-#[tokio::test]
-async fn collector_holds_few_dead_letters_at_a_time() -> anyhow::Result<()> {
-    /// Never answers.
-    struct Hanging;
-
-    impl DeadLetterStore for Hanging {
-        async fn save(&self, _: &DeadLetter) -> Result<(), Failure> {
-            std::future::pending().await
-        }
-
-        async fn save_behind(&self, _: &DeadLetter) -> Result<bool, Failure> {
-            std::future::pending().await
-        }
-
-        async fn begin_attempt(&self, _: &str, _: Uuid) -> Result<u32, Failure> {
-            panic!("a collector makes no attempts")
-        }
-
-        async fn end_attempts(&self, _: &str, _: Uuid) -> Result<(), Failure> {
-            panic!("a collector makes no attempts")
-        }
-    }
-
-    let vhost = Vhost::new().await?;
-    let dead = topology::dead_letter_queue(QUEUE);
-    for number in 0..100 {
-        vhost.put(&dead, &number.to_string(), b"x").await?;
-    }
-    let collector = DeadLetterCollector::new(vhost.endpoint(), QUEUE, ConnectionStatus::new("test"));
-    let _collector = Running::start(|stop| collector.run(Hanging, stop));
-    eventually("sixteen to be delivered, and no more", DEADLINE, async || {
-        let waiting = vhost.count(&dead).await?;
-        anyhow::ensure!(waiting == 84, "{waiting} of 100 wait in the queue");
-        Ok(Some(()))
-    })
-    .await
+    standby.has_applied(&[vhost.put_event().await?]).await
 }
 
 /// A broker routes a message to the queues that are bound and reports nothing of the one that is not.
@@ -107,13 +61,11 @@ async fn busy_publisher_restores_a_single_lost_binding() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let mut publisher = vhost.publisher().await?;
     let (queue, key, exchange) = (QUEUE.into(), "order.created".into(), topology::EVENTS.into());
-    ready(&mut publisher).await?;
     vhost.channel.queue_unbind(queue, exchange, key, FieldTable::default()).await?;
-    assert_eq!(publisher.publish(&[&outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
+    assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
     assert!(vhost.is_empty(QUEUE).await?, "the binding is still there");
     eventually("a message to reach the queue again", DEADLINE, async || {
-        publisher.ready().await?;
-        publisher.publish(&[&outgoing("OrderCreated")]).await;
+        publisher.until_confirmed().await?;
         Ok((!vhost.is_empty(QUEUE).await?).then_some(()))
     })
     .await
@@ -123,73 +75,28 @@ async fn busy_publisher_restores_a_single_lost_binding() -> anyhow::Result<()> {
 /// messages are applied before these.
 #[tokio::test]
 async fn consumer_ends_its_connection_without_cancelling_its_subscription() -> anyhow::Result<()> {
+    const CONNECTION_CLOSE: (u16, u16) = (10, 50);
+    const BASIC_CONSUME: (u16, u16) = (60, 20);
+    const BASIC_CANCEL: (u16, u16) = (60, 30);
     let vhost = Vhost::new().await?;
-    let url = vhost.url();
-    let (address, sent) = record_client(&url).await?;
-    let target = url.rsplit('@').next().and_then(|rest| rest.split('/').next()).unwrap_or_default();
-    let endpoint = Endpoint::new(&url.replace(target, &address), "test")?;
+    let sent = Arc::new(Mutex::new(vec![]));
+    let record = sent.clone();
+    let endpoint = proxy(&vhost, move |(_, _, sent)| {
+        record.lock().unwrap().extend_from_slice(sent);
+        sent.len()
+    });
     let handler = ScriptedHandler::that_applies();
-    let consumer = Consumer::new(endpoint, QUEUE, ConnectionStatus::new("test"));
-    let running = Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop));
-    let event = order_created();
-    vhost.put_event(QUEUE, &event).await?;
-    handler.has_applied(&[event.event_id]).await?;
+    let running = consume_with(endpoint.await?, &handler, |consumer| consumer);
+    handler.has_applied(&[vhost.put_event().await?]).await?;
     running.stop().await?;
-    let sent = async || -> Vec<_> { sent.lock().await.iter().map(|bytes| methods(bytes)).collect() };
-    eventually("all connections to be closed", DEADLINE, async || {
-        Ok(sent().await.iter().all(|methods| methods.contains(&CONNECTION_CLOSE)).then_some(()))
-    })
-    .await?;
-    let sent = sent().await;
-    assert!(sent.iter().any(|methods| methods.contains(&BASIC_CONSUME)), "{sent:?}");
-    assert!(!sent.iter().any(|methods| methods.contains(&BASIC_CANCEL)), "{sent:?}");
+    let has_sent = |method| methods(&sent.lock().unwrap()).contains(&method);
+    until("the connection to be closed", || has_sent(CONNECTION_CLOSE)).await?;
+    assert!(has_sent(BASIC_CONSUME) && !has_sent(BASIC_CANCEL), "{:?}", methods(&sent.lock().unwrap()));
     Ok(())
 }
 
-/// AMQP methods: class and method.
-const CONNECTION_CLOSE: (u16, u16) = (10, 50);
-const BASIC_CONSUME: (u16, u16) = (60, 20);
-const BASIC_CANCEL: (u16, u16) = (60, 30);
-
-/// What the clients have sent, one connection after the other.
-type Sent = Arc<Mutex<Vec<Vec<u8>>>>;
-
-/// Forwards connections to a broker, and records what the clients send. Returns its address.
-async fn record_client(url: &str) -> anyhow::Result<(String, Sent)> {
-    let target =
-        url.rsplit('@').next().and_then(|rest| rest.split('/').next()).unwrap_or_default().to_owned();
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?.to_string();
-    let sent = Sent::default();
-    let record = sent.clone();
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let Ok(server) = TcpStream::connect(&target).await else { continue };
-            let (mut from_client, mut to_client) = client.into_split();
-            let (mut from_server, mut to_server) = server.into_split();
-            let record = record.clone();
-            let connection = {
-                let mut connections = record.lock().await;
-                connections.push(vec![]);
-                connections.len() - 1
-            };
-            tokio::spawn(async move {
-                let mut buffer = vec![0; 65_536];
-                while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
-                    record.lock().await[connection].extend_from_slice(&buffer[..count]);
-                    if to_server.write_all(&buffer[..count]).await.is_err() {
-                        return;
-                    }
-                }
-            });
-            tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
-        }
-    });
-    Ok((address, sent))
-}
-
-/// The methods in what a client has sent: after the protocol header, frames of a type, a channel, a size, a payload and an
-/// end mark. A method's payload begins with its class and its number.
+/// The AMQP methods, class and number, in what a client has sent: after the protocol header, frames of a type, a channel, a size,
+/// a payload and an end mark. A method's payload begins with its class and its number.
 fn methods(sent: &[u8]) -> Vec<(u16, u16)> {
     let (mut methods, mut rest) = (vec![], sent);
     loop {
@@ -203,14 +110,56 @@ fn methods(sent: &[u8]) -> Vec<(u16, u16)> {
     }
 }
 
-#[test]
-fn methods_are_read_from_frames() {
-    let mut sent = b"AMQP\0\0\x09\x01".to_vec();
-    for (class, method) in [(10_u16, 11_u16), BASIC_CANCEL] {
-        sent.extend([1, 0, 0, 0, 0, 0, 5]);
-        sent.extend(class.to_be_bytes());
-        sent.extend(method.to_be_bytes());
-        sent.extend([7, 0xce]);
-    }
-    assert_eq!(methods(&sent), [(10, 11), BASIC_CANCEL]);
+/// The queue of an external consumer, which no other client declares.
+const EXTERNAL: topology::Queue =
+    topology::Queue { name: "external.events", keys: &["order.created", "order.cancelled"] };
+
+#[tokio::test]
+async fn external_queue_exists_from_its_consumers_first_connection_on() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let mut publisher = vhost.publisher().await?;
+    let (before, after) = (outgoing("OrderCreated"), outgoing("OrderCreated"));
+    let outcomes = publisher.publish(&[before]).await;
+    assert_eq!(outcomes, [PublishOutcome::Confirmed], "the services' queues receive it");
+    let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
+    let channel = vhost.open_channel().await?;
+    let declared = channel.queue_declare(EXTERNAL.name.into(), passive, FieldTable::default()).await;
+    assert!(declared.is_err(), "without a consumer the queue would grow for ever");
+
+    vhost.endpoint().with_queue(EXTERNAL).check().await?;
+    let id = after.id.to_string();
+    publisher.until_ready().await?;
+    assert_eq!(publisher.publish(&[after]).await, [PublishOutcome::Confirmed]);
+    let received = vhost.take(EXTERNAL.name).await?;
+    assert_eq!(received.properties.message_id().as_ref().unwrap().as_str(), id);
+    Ok(())
+}
+
+#[tokio::test]
+async fn external_consumer_restores_its_lost_binding() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let (handler, letters) = (ScriptedHandler::that_applies(), ScriptedStore::that_saves());
+    let (running, endpoint) = (handler.clone(), vhost.endpoint().with_queue(EXTERNAL));
+    let _consumer = Running::start(|status, stop| {
+        Consumer::new(endpoint, EXTERNAL.name, status).run(running, letters, stop)
+    });
+    let mut publisher = vhost.publisher().await?;
+    // Publishes until the consumer has received one of the events. Those that are published while the queue does not
+    // exist or is not bound never arrive.
+    let mut receives = async |what: &str| {
+        let mut published = HashSet::new();
+        eventually(what, DEADLINE, async || {
+            let message = outgoing("OrderCreated");
+            published.insert(message.id);
+            publisher.publisher.ready().await?;
+            // The other event keeps its binding, so that the consumer restores the lost one under load, too.
+            publisher.publish(&[message, outgoing("OrderCancelled")]).await;
+            Ok(handler.applied().iter().any(|event| published.contains(event)).then_some(()))
+        })
+        .await
+    };
+    receives("the first event").await?;
+    let (key, exchange) = (EXTERNAL.keys[0].into(), topology::EVENTS.into());
+    vhost.channel.queue_unbind(EXTERNAL.name.into(), exchange, key, FieldTable::default()).await?;
+    receives("events after the binding was lost").await
 }

@@ -1,26 +1,39 @@
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
+use futures_util::StreamExt;
 use lapin::{
-    options::{ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions},
+    options::{BasicAckOptions, ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions},
     types::FieldTable,
 };
 use messaging::{PublishOutcome, Publisher as _, Refusal};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint, Error, Fault, topology};
+use rabbitmq::{Endpoint, Error, Fault, topology};
 use testbed::{Rabbitmq, eventually};
 use tokio::{
     net::{TcpListener, TcpSocket},
     time::{sleep, timeout},
 };
+use uuid::Uuid;
 
-use crate::support::{DEADLINE, Vhost, outgoing, ready, refs};
+use crate::{
+    proxy::proxy,
+    support::{DEADLINE, TestPublisher, Vhost, outgoing},
+};
+
+const CONFIRMED: PublishOutcome = PublishOutcome::Confirmed;
+const UNROUTABLE: PublishOutcome = PublishOutcome::Refused(Refusal::Unroutable);
+
+/// What health says while a queue is full or stuck.
+const REFUSED: &str = "a queue refuses messages, or does not confirm them";
 
 #[tokio::test]
 async fn confirmed_message_is_in_every_bound_queue_with_its_properties() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let message = outgoing("OrderCreated");
-    let outcomes = vhost.publisher().await?.publish(&[&message]).await;
-    assert_eq!(outcomes, [PublishOutcome::Confirmed]);
+    assert_eq!(vhost.publisher().await?.publisher.publish(&[&message]).await, [CONFIRMED]);
     for queue in [topology::INVENTORY, topology::BILLING] {
         let received = vhost.take(queue).await?;
         assert_eq!(received.data, message.body);
@@ -43,19 +56,14 @@ async fn unroutable_messages_are_never_reported_as_confirmed() -> anyhow::Result
     let vhost = Vhost::new().await?;
     let mut publisher = vhost.publisher().await?;
     for _ in 0..5 {
+        let is_unbound = |number| number % 5 == 0;
         let batch: Vec<_> = (0..1000)
-            .map(|number| outgoing(if number % 5 == 0 { "UnboundEvent" } else { "OrderCreated" }))
+            .map(|number| outgoing(if is_unbound(number) { "UnboundEvent" } else { "OrderCreated" }))
             .collect();
-        ready(&mut publisher).await?;
-        let outcomes = publisher.publish(&refs(&batch)).await;
-        assert_eq!(outcomes.len(), batch.len());
-        for (message, outcome) in batch.iter().zip(outcomes) {
-            let expected = match message.event_type.as_str() {
-                "OrderCreated" => PublishOutcome::Confirmed,
-                _ => PublishOutcome::Refused(Refusal::Unroutable),
-            };
-            assert_eq!(outcome, expected, "{}", message.event_type);
-        }
+        publisher.until_ready().await?;
+        let outcomes = publisher.publish(&batch).await;
+        let expected = (0..1000).map(|number| if is_unbound(number) { UNROUTABLE } else { CONFIRMED });
+        assert_eq!(outcomes, expected.collect::<Vec<_>>());
     }
     Ok(())
 }
@@ -66,23 +74,28 @@ async fn deleted_queues_are_declared_again() -> anyhow::Result<()> {
     let _guard = metrics::set_default_local_recorder(&recorder);
     let vhost = Vhost::new().await?;
     let mut publisher = vhost.publisher().await?;
-    assert!(
-        !recorder.handle().render().contains("broker_queues_recreated_total"),
-        "a new broker has no queues"
-    );
+    let recreated = || recorder.handle().render().contains("broker_queues_recreated_total");
+    assert!(!recreated(), "a new broker has no queues");
     for queue in [topology::INVENTORY, topology::BILLING] {
         vhost.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
     }
-    let message = outgoing("OrderCreated");
-    let batch = &[&message];
-    assert_eq!(publisher.publish(batch).await, [PublishOutcome::Refused(Refusal::Unroutable)]);
-    eventually("the message to be confirmed", DEADLINE, async || {
-        ready(&mut publisher).await?;
-        Ok((publisher.publish(batch).await == [PublishOutcome::Confirmed]).then_some(()))
-    })
-    .await?;
+    assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [UNROUTABLE]);
+    publisher.until_confirmed().await?;
     let metrics = recorder.handle().render();
     assert!(metrics.contains("broker_queues_recreated_total{queue=\"inventory.events\"} 1"), "{metrics}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn deleted_exchange_makes_the_outcome_unknown_and_is_declared_again() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let mut publisher = vhost.publisher().await?;
+    vhost.channel.exchange_delete(topology::EVENTS.into(), ExchangeDeleteOptions::default()).await?;
+    let batch = [outgoing("OrderCreated")];
+    let outcomes = publisher.publish(&batch).await;
+    assert_eq!(outcomes, [PublishOutcome::Unknown], "the event must stay in the outbox");
+    publisher.until_ready().await?;
+    assert_eq!(publisher.publish(&batch).await, [CONFIRMED]);
     Ok(())
 }
 
@@ -92,93 +105,53 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let vhost = Vhost::new().await?;
-    let status = ConnectionStatus::new("test");
-    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), status.clone(), DEADLINE);
-    ready(&mut publisher).await?;
-    vhost.set_policy(topology::BILLING, Some(r#"{"max-length": 5}"#)).await?;
+    let mut publisher = vhost.publisher().await?;
+    vhost.operator().set_policy(topology::BILLING, Some(r#"{"max-length": 5}"#)).await?;
     eventually("a message to be refused", DEADLINE, async || {
-        ready(&mut publisher).await?;
-        let outcomes = publisher.publish(&[&outgoing("OrderCreated"), &outgoing("OrderCreated")]).await;
+        publisher.until_ready().await?;
+        let outcomes = publisher.publish(&["OrderCreated"; 2].map(outgoing)).await;
         Ok(outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked)).then_some(()))
     })
     .await?;
-    ready(&mut publisher).await?;
-    assert_eq!(status.state(), Err("a queue refuses messages, or does not confirm them".into()));
+    publisher.until_ready().await?;
+    assert_eq!(publisher.status.state(), Err(REFUSED.into()));
     let metrics = recorder.handle().render();
     assert!(metrics.contains("broker_connected{role=\"test\"} 1"), "the connection is open: {metrics}");
-    vhost.set_policy(topology::BILLING, None).await?;
+    vhost.operator().set_policy(topology::BILLING, None).await?;
     while !vhost.is_empty(topology::BILLING).await? {
         vhost.take(topology::BILLING).await?;
     }
-    eventually("a message to be confirmed", DEADLINE, async || {
-        ready(&mut publisher).await?;
-        let outcomes = publisher.publish(&[&outgoing("OrderCreated")]).await;
-        Ok((outcomes == [PublishOutcome::Confirmed]).then_some(()))
-    })
-    .await
+    publisher.until_confirmed().await
 }
 
-/// Events of a type that no queue is bound for are retried for minutes. They must not cost the others a connection each.
-/// No service consumes it, and the mailer need not run. Returned, it would be tried thirteen times and parked.
-#[tokio::test]
-async fn confirmed_order_without_any_consumer_is_published_and_not_parked() -> anyhow::Result<()> {
-    let vhost = Vhost::new().await?;
-    let batch = ["OrderConfirmed", "UnboundEvent", "OrderConfirmed"].map(outgoing);
-    let outcomes = vhost.publisher().await?.publish(&batch.each_ref()).await;
-    let returned = PublishOutcome::Refused(Refusal::Unroutable);
-    assert_eq!(outcomes, [PublishOutcome::Confirmed, returned, PublishOutcome::Confirmed]);
-    Ok(())
-}
-
+/// Events of a type that no queue is bound for are retried for minutes. They must not cost the others a connection each. No
+/// service consumes `OrderConfirmed`, and the mailer need not run: returned, it would be tried again and parked.
 #[tokio::test]
 async fn returned_messages_do_not_end_the_connection() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    let status = ConnectionStatus::new("test");
-    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), status.clone(), DEADLINE);
-    ready(&mut publisher).await?;
-    for _ in 0..20 {
-        let batch = [outgoing("UnboundEvent"), outgoing("OrderCreated")];
-        let expected = [PublishOutcome::Refused(Refusal::Unroutable), PublishOutcome::Confirmed];
-        assert_eq!(publisher.publish(&refs(&batch)).await, expected);
-        assert_eq!(status.state(), Ok(()), "the connection was closed");
-        ready(&mut publisher).await?;
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn deleted_exchange_makes_the_outcome_unknown_and_is_declared_again() -> anyhow::Result<()> {
-    let vhost = Vhost::new().await?;
     let mut publisher = vhost.publisher().await?;
-    vhost.channel.exchange_delete(topology::EVENTS.into(), ExchangeDeleteOptions::default()).await?;
-    let message = outgoing("OrderCreated");
-    let batch = &[&message];
-    assert_eq!(
-        publisher.publish(batch).await,
-        [PublishOutcome::Unknown],
-        "the event must stay in the outbox"
-    );
-    ready(&mut publisher).await?;
-    assert_eq!(publisher.publish(batch).await, [PublishOutcome::Confirmed]);
+    for _ in 0..20 {
+        let batch = ["OrderConfirmed", "UnboundEvent", "OrderCreated"].map(outgoing);
+        assert_eq!(publisher.publish(&batch).await, [CONFIRMED, UNROUTABLE, CONFIRMED]);
+        assert_eq!(publisher.status.state(), Ok(()), "the connection was closed");
+        publisher.until_ready().await?;
+    }
     Ok(())
 }
 
 #[tokio::test]
 async fn message_above_a_size_limit_is_refused_and_others_are_confirmed() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    let mut trace = outgoing("OrderCreated");
+    let [first, mut large, mut frames, mut trace, last] = ["OrderCreated"; 5].map(outgoing);
+    large.body = vec![b' '; 2 * 1024 * 1024];
+    // Many frames of the publisher's size, and below the limit.
+    frames.body = vec![b' '; 512 * 1024];
     trace.traceparent = Some("0".repeat(20_000));
     // The type has 200 bytes, and its routing key twice as many.
     let name = outgoing(&"E".repeat(200));
-    let mut large = outgoing("OrderCreated");
-    large.body = vec![b' '; 2 * 1024 * 1024];
-    // Many frames of the publisher's size, and below the limit.
-    let mut frames = outgoing("OrderCreated");
-    frames.body = vec![b' '; 512 * 1024];
-    let batch = [outgoing("OrderCreated"), large, frames, trace, name, outgoing("OrderCreated")];
-    let outcomes = vhost.publisher().await?.publish(&refs(&batch)).await;
-    let (confirmed, too_large) = (PublishOutcome::Confirmed, PublishOutcome::Refused(Refusal::TooLarge));
-    assert_eq!(outcomes, [confirmed, too_large, confirmed, too_large, too_large, confirmed]);
+    let outcomes = vhost.publisher().await?.publish(&[first, large, frames, trace, name, last]).await;
+    let too_large = PublishOutcome::Refused(Refusal::TooLarge);
+    assert_eq!(outcomes, [CONFIRMED, too_large, CONFIRMED, too_large, too_large, CONFIRMED]);
     Ok(())
 }
 
@@ -187,8 +160,7 @@ async fn silent_broker_is_unavailable_within_a_deadline() -> anyhow::Result<()> 
     // The listener accepts connections and never answers. lapin would wait for ever.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = Endpoint::new(&format!("amqp://shop:shop@{}/shop", listener.local_addr()?), "test")?;
-    let mut publisher =
-        ConfirmingPublisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
+    let mut publisher = TestPublisher::new(endpoint, DEADLINE).publisher;
     assert!(timeout(DEADLINE, publisher.ready()).await?.is_err());
     Ok(())
 }
@@ -197,22 +169,18 @@ async fn silent_broker_is_unavailable_within_a_deadline() -> anyhow::Result<()> 
 async fn check_refuses_invalid_settings_only() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let check = async |url: &str| Endpoint::new(url, "test").unwrap().check().await;
-    let url = vhost.url();
-    let (address, _) = url.rsplit_once('/').unwrap();
-    assert!(
-        matches!(check(&format!("{address}/does-not-exist")).await, Err(Error::Refused(Fault::Setting, _))),
-        "an unknown virtual host"
-    );
-    let unknown_user = url.replacen("amqp://", "amqp://unknown-", 1);
-    let refused = check(&unknown_user).await;
-    assert!(matches!(refused, Err(Error::Refused(Fault::Setting, _))), "an unknown user: {refused:?}");
-
+    let (address, _) = vhost.url.rsplit_once('/').unwrap();
+    let unknown_user = vhost.url.replacen("amqp://", "amqp://unknown-", 1);
+    for invalid in [format!("{address}/does-not-exist"), unknown_user] {
+        let refused = check(&invalid).await;
+        assert!(matches!(refused, Err(Error::Refused(Fault::Setting, _))), "{invalid}: {refused:?}");
+    }
     vhost.channel.queue_delete(topology::BILLING.into(), QueueDeleteOptions::default()).await?;
     let classic = QueueDeclareOptions { durable: true, ..Default::default() };
     vhost.channel.queue_declare(topology::BILLING.into(), classic, FieldTable::default()).await?;
     // An operator repairs the queue, not this process: it waits, and says why.
-    check(&url).await?;
-    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), ConnectionStatus::new("test"), DEADLINE);
+    check(&vhost.url).await?;
+    let mut publisher = TestPublisher::new(vhost.endpoint(), DEADLINE).publisher;
     let refused = publisher.ready().await.unwrap_err().to_string();
     assert!(refused.contains("the broker refuses: PRECONDITION_FAILED - inequivalent arg"), "{refused}");
 
@@ -221,6 +189,19 @@ async fn check_refuses_invalid_settings_only() -> anyhow::Result<()> {
     socket.bind("127.0.0.1:0".parse()?)?;
     check(&format!("amqp://shop:shop@{}/shop", socket.local_addr()?)).await?;
     Ok(())
+}
+
+/// A limit of connections ends by itself, such as when the old instance of a roll-out stops.
+#[tokio::test]
+async fn limit_of_connections_is_no_invalid_setting() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    vhost.operator().limit_connections(Some(0)).await?;
+    vhost.endpoint().check().await?;
+    let mut publisher = TestPublisher::new(vhost.endpoint(), DEADLINE);
+    let refused = publisher.publisher.ready().await.unwrap_err();
+    assert!(refused.to_string().contains("limit"), "{refused}");
+    vhost.operator().limit_connections(None).await?;
+    publisher.until_ready().await
 }
 
 #[test]
@@ -251,33 +232,24 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
 -> anyhow::Result<()> {
     let rabbitmq = Rabbitmq::private().await?;
     let vhost = Vhost::at(rabbitmq.url()).await?;
-    let status = ConnectionStatus::new("test");
     // A queue that is slow is not stuck.
-    let mut patient = ConfirmingPublisher::new(vhost.endpoint(), status.register_user(), DEADLINE);
-    ready(&mut patient).await?;
+    let mut patient = vhost.publisher().await?;
     rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
-    let message = outgoing("OrderCreated");
-    let batch = [&message];
+    let batch = [outgoing("OrderCreated")];
     let (outcomes, resumed) = tokio::join!(patient.publish(&batch), async {
         sleep(Duration::from_secs(1)).await;
         rabbitmq.suspend_queue(topology::INVENTORY, false).await
     });
     resumed?;
-    assert_eq!(outcomes, [PublishOutcome::Confirmed]);
-    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), status.clone(), Duration::from_secs(2));
-    ready(&mut publisher).await?;
-    assert_eq!(publisher.publish(&[&outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
+    assert_eq!(outcomes, [CONFIRMED]);
+    let mut publisher = vhost.publisher_with(Duration::from_secs(2)).await?;
+    assert_eq!(publisher.publish(&batch).await, [CONFIRMED]);
     rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
-    let outcomes = publisher.publish(&[&outgoing("OrderCreated"), &outgoing("OrderCreated")]).await;
+    let outcomes = publisher.publish(&["OrderCreated"; 2].map(outgoing)).await;
     assert_eq!(outcomes, [PublishOutcome::Refused(Refusal::Unconfirmed); 2]);
-    assert_eq!(status.state(), Err("a queue refuses messages, or does not confirm them".into()));
+    assert_eq!(publisher.status.state(), Err(REFUSED.into()));
     rabbitmq.suspend_queue(topology::INVENTORY, false).await?;
-    eventually("a message to be confirmed", DEADLINE, async || {
-        publisher.ready().await?;
-        let outcomes = publisher.publish(&[&outgoing("OrderCreated")]).await;
-        Ok((outcomes == [PublishOutcome::Confirmed]).then_some(()))
-    })
-    .await
+    publisher.until_confirmed().await
 }
 
 /// The broker closes the channel over a message whose topic is not permitted, and says nothing about the others. Published
@@ -286,23 +258,20 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
 async fn message_over_which_the_broker_closes_the_channel_is_refused_and_others_are_confirmed()
 -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    vhost.permit_topics(topology::EVENTS, "order.created").await?;
+    vhost.operator().permit_topics(topology::EVENTS, "order.created").await?;
     let mut publisher = vhost.publisher().await?;
+    let rejected = PublishOutcome::Refused(Refusal::Rejected);
+    let is_permitted = |number| number % 8 != 3;
     let batch: Vec<_> = (0..20)
-        .map(|number| outgoing(if number % 8 == 3 { "OrderCancelled" } else { "OrderCreated" }))
+        .map(|number| outgoing(if is_permitted(number) { "OrderCreated" } else { "OrderCancelled" }))
         .collect();
-    let expected = |event_type: &str| match event_type {
-        "OrderCreated" => PublishOutcome::Confirmed,
-        _ => PublishOutcome::Refused(Refusal::Rejected),
-    };
+    let expected: Vec<_> =
+        (0..20).map(|number| if is_permitted(number) { CONFIRMED } else { rejected }).collect();
     for _ in 0..2 {
-        ready(&mut publisher).await?;
-        for (message, outcome) in batch.iter().zip(publisher.publish(&refs(&batch)).await) {
-            assert_eq!(outcome, expected(&message.event_type), "{}", message.event_type);
-        }
+        publisher.until_ready().await?;
+        assert_eq!(publisher.publish(&batch).await, expected);
     }
-    let alone = [outgoing("OrderCancelled")];
-    assert_eq!(publisher.publish(&refs(&alone)).await, [PublishOutcome::Refused(Refusal::Rejected)]);
+    assert_eq!(publisher.publish(&[outgoing("OrderCancelled")]).await, [rejected]);
     Ok(())
 }
 
@@ -311,34 +280,64 @@ async fn message_over_which_the_broker_closes_the_channel_is_refused_and_others_
 async fn missing_permission_for_the_exchange_makes_the_outcome_unknown_and_health_says_so()
 -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    let status = ConnectionStatus::new("test");
-    let mut publisher = ConfirmingPublisher::new(vhost.endpoint(), status.clone(), DEADLINE);
-    ready(&mut publisher).await?;
-    vhost.permit_writes("nothing").await?;
-    let batch = [outgoing("OrderCreated"), outgoing("OrderCreated")];
-    assert_eq!(publisher.publish(&refs(&batch)).await, [PublishOutcome::Unknown; 2]);
-    let state = status.state().unwrap_err();
+    let mut publisher = vhost.publisher().await?;
+    vhost.operator().permit_writes("nothing").await?;
+    let outcomes = publisher.publish(&["OrderCreated"; 2].map(outgoing)).await;
+    assert_eq!(outcomes, [PublishOutcome::Unknown; 2]);
+    let state = publisher.status.state().unwrap_err();
     assert!(state.contains("refuses: ACCESS_REFUSED"), "{state}");
-    vhost.permit_writes(".*").await?;
-    eventually("the messages to be confirmed", DEADLINE, async || {
-        publisher.ready().await?;
-        Ok((publisher.publish(&refs(&batch)).await == [PublishOutcome::Confirmed; 2]).then_some(()))
-    })
-    .await?;
-    status.state().map_err(anyhow::Error::msg)
+    vhost.operator().permit_writes(".*").await?;
+    publisher.until_confirmed().await?;
+    publisher.status.state().map_err(anyhow::Error::msg)
 }
 
-/// A limit of connections ends by itself, such as when the old instance of a roll-out stops.
+/// In the handshake, in a frame, between publish and confirm.
 #[tokio::test]
-async fn limit_of_connections_is_no_invalid_setting() -> anyhow::Result<()> {
+async fn connection_cut_after_any_number_of_bytes_loses_no_confirmed_message() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    vhost.limit_connections(Some(0)).await?;
-    let endpoint = vhost.endpoint();
-    endpoint.check().await?;
-    let mut publisher =
-        ConfirmingPublisher::new(endpoint, ConnectionStatus::new("test"), Duration::from_secs(10));
-    let refused = publisher.ready().await.unwrap_err();
-    assert!(refused.to_string().contains("limit"), "{refused}");
-    vhost.limit_connections(None).await?;
-    ready(&mut publisher).await
+    let (mut confirmed, mut cut) = (HashSet::new(), 0);
+    for bytes in (0..26_000_usize).step_by(487) {
+        // Only the first connection is cut, so a later attempt confirms the rest.
+        let endpoint = proxy(&vhost, move |(connection, before, sent)| match connection {
+            0 => bytes.saturating_sub(before).min(sent.len()),
+            _ => sent.len(),
+        });
+        let mut publisher = TestPublisher::new(endpoint.await?, Duration::from_secs(5));
+        let mut batch = ["OrderCreated"; 20].map(outgoing).to_vec();
+        let (began, mut attempts) = (Instant::now(), 0);
+        while !batch.is_empty() {
+            let pending = batch.len();
+            anyhow::ensure!(began.elapsed() < DEADLINE, "cut after {bytes} bytes: {pending} are pending");
+            attempts += 1;
+            if publisher.publisher.ready().await.is_err() {
+                continue;
+            }
+            let outcomes = publisher.publish(&batch).await;
+            assert_eq!(outcomes.len(), batch.len());
+            let mut unconfirmed = vec![];
+            for (message, outcome) in batch.into_iter().zip(outcomes) {
+                match outcome {
+                    PublishOutcome::Confirmed => _ = confirmed.insert(message.id),
+                    PublishOutcome::Unknown => unconfirmed.push(message),
+                    PublishOutcome::Refused(refusal) => anyhow::bail!("cut after {bytes} bytes: {refusal}"),
+                }
+            }
+            batch = unconfirmed;
+        }
+        cut += usize::from(attempts > 1);
+    }
+    assert!(cut > 30, "only {cut} connections were cut");
+
+    // Each confirmed message is in the queue. Copies are too: consumers drop them.
+    let (_channel, mut deliveries) = vhost.consume(topology::INVENTORY, 1_000).await?;
+    while !confirmed.is_empty() {
+        let Ok(Some(delivery)) = timeout(DEADLINE, deliveries.next()).await else {
+            anyhow::bail!("{} are missing", confirmed.len())
+        };
+        let delivery = delivery?;
+        let id: Uuid = delivery.properties.message_id().as_ref().unwrap().as_str().parse()?;
+        confirmed.remove(&id);
+        delivery.ack(BasicAckOptions::default()).await?;
+    }
+    Ok(())
 }

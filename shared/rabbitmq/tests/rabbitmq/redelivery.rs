@@ -3,45 +3,24 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use futures_util::StreamExt;
-use lapin::options::{BasicConsumeOptions, BasicQosOptions};
-use rabbitmq::{ConnectionStatus, Consumer, Endpoint, topology};
-use testbed::eventually;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, copy},
-    net::{TcpListener, TcpStream},
-};
-use uuid::Uuid;
+use rabbitmq::topology;
 
 use crate::{
-    scripted_handler::{QUEUE, ScriptedHandler, consume, unavailable},
-    support::{DEADLINE, Running, Vhost, order_created},
+    proxy::proxy,
+    scripted::{ScriptedHandler, consume, consume_with, ids, unavailable},
+    support::{QUEUE, Running, Switch, Vhost, until},
 };
-
-/// Puts so many events into the queue, and returns their ids.
-async fn put_events(vhost: &Vhost, count: usize) -> anyhow::Result<Vec<Uuid>> {
-    let mut ids = vec![];
-    for _ in 0..count {
-        let event = order_created();
-        vhost.put_event(QUEUE, &event).await?;
-        ids.push(event.event_id);
-    }
-    Ok(ids)
-}
 
 /// Has a consumer receive the first messages of the queue and be lost, several times.
 async fn lose_consumers(vhost: &Vhost, messages: u16, times: usize) -> anyhow::Result<()> {
     for _ in 0..times {
-        let channel = vhost.open_channel().await?;
-        channel.basic_qos(messages, BasicQosOptions::default()).await?;
-        let options = BasicConsumeOptions::default();
-        let mut deliveries =
-            channel.basic_consume(QUEUE.into(), "".into(), options, Default::default()).await?;
+        let (channel, mut deliveries) = vhost.consume(QUEUE, messages).await?;
         for _ in 0..messages {
             deliveries.next().await.unwrap()?;
         }
@@ -52,10 +31,8 @@ async fn lose_consumers(vhost: &Vhost, messages: u16, times: usize) -> anyhow::R
 
 /// Starts a consumer, and waits until it is subscribed.
 async fn subscribe(vhost: &Vhost, handler: &ScriptedHandler) -> anyhow::Result<Running> {
-    let status = ConnectionStatus::new("test");
-    let consumer = Consumer::new(vhost.endpoint(), QUEUE, status.clone());
-    let running = Running::start(|stop| consumer.run(handler.clone(), handler.letters.clone(), stop));
-    eventually("a consumer to be subscribed", DEADLINE, async || Ok(status.state().ok())).await?;
+    let running = consume(vhost, handler);
+    running.until_working().await?;
     Ok(running)
 }
 
@@ -64,41 +41,28 @@ async fn subscribe(vhost: &Vhost, handler: &ScriptedHandler) -> anyhow::Result<R
 #[tokio::test]
 async fn events_of_two_lost_consumers_are_applied_in_their_order() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    let applied_before = put_events(&vhost, 1).await?;
-    let is_applied = applied_before.clone();
+    let before = vhost.put_event().await?;
     let holding =
-        ScriptedHandler::new(
-            move |event, _| {
-                if is_applied.contains(&event.id) { Ok(()) } else { Err(unavailable()) }
-            },
-        );
+        ScriptedHandler::new(move |event, _| if event.id == before { Ok(()) } else { Err(unavailable()) });
     let active = subscribe(&vhost, &holding).await?;
-    holding.has_applied(&applied_before).await?;
-    let events = put_events(&vhost, 10).await?;
-    let has_tried = async |handler: &ScriptedHandler| {
-        eventually("a consumer to try the first event", DEADLINE, async || {
-            Ok((handler.tries(events[0]) > 0).then_some(()))
-        })
-        .await
-    };
-    has_tried(&holding).await?;
-    let holding_too = ScriptedHandler::new(|_, _| Err(unavailable()));
+    holding.has_applied(&[before]).await?;
+    let events = vhost.put_events(10).await?;
+    holding.has_tried(events[0], 0).await?;
+    let holding_too = ScriptedHandler::that_waits();
     let standby = subscribe(&vhost, &holding_too).await?;
     active.kill();
-    has_tried(&holding_too).await?;
+    holding_too.has_tried(events[0], 0).await?;
     let applying = ScriptedHandler::that_applies();
     let _last = subscribe(&vhost, &applying).await?;
     standby.kill();
-    applying.has_applied(&events).await?;
-    assert_eq!(applying.applied(), events);
-    Ok(())
+    applying.has_applied_exactly(&events).await
 }
 
 #[tokio::test]
 async fn event_that_crashed_its_consumer_often_is_set_aside_and_those_held_with_it_are_applied()
 -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    let events = put_events(&vhost, 4).await?;
+    let events = vhost.put_events(4).await?;
     lose_consumers(&vhost, 3, 30).await?;
     let handler = ScriptedHandler::that_applies();
     handler.letters.set_attempts(events[0], 5);
@@ -107,8 +71,7 @@ async fn event_that_crashed_its_consumer_often_is_set_aside_and_those_held_with_
     let _consumer = consume(&vhost, &handler);
     handler.has_applied(&events[1..]).await?;
     let letters = handler.letters.letters();
-    assert_eq!(letters.len(), 1, "{letters:?}");
-    assert_eq!(letters[0].message_id, Some(events[0].to_string()));
+    assert_eq!(ids(&letters), [events[0].to_string()]);
     assert_eq!((letters[0].reason.as_str(), handler.tries(events[0])), ("attempt-limit", 0));
     assert!(vhost.is_empty(&topology::dead_letter_queue(QUEUE)).await?);
     Ok(())
@@ -118,80 +81,40 @@ async fn event_that_crashed_its_consumer_often_is_set_aside_and_those_held_with_
 async fn event_that_may_crash_its_consumer_is_applied_alone_while_its_attempt_is_recorded()
 -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    let events = put_events(&vhost, 6).await?;
+    let events = vhost.put_events(6).await?;
     lose_consumers(&vhost, 3, 2).await?;
     // In a failed attempt as in a successful one.
     let letters = ScriptedHandler::that_applies().letters;
     let recorded = letters.clone();
     let suspicious = events[..3].to_vec();
-    let mut handler = ScriptedHandler::new(move |event, attempt| {
+    let handler = ScriptedHandler::new(move |event, attempt| {
         let expected = u32::from(suspicious.contains(&event.id));
         assert_eq!(recorded.attempts(event.id), expected, "attempts at {}", event.id);
         if attempt == 1 { Err(unavailable()) } else { Ok(()) }
-    });
-    handler.letters = letters.clone();
-    let _consumer = consume(&vhost, &handler);
-    handler.has_applied(&events).await?;
-    assert_eq!(handler.applied(), events);
-    eventually("all attempts to have ended", DEADLINE, async || {
-        Ok(events.iter().all(|event| letters.attempts(*event) == 0).then_some(()))
     })
-    .await
+    .with(&letters);
+    let _consumer = consume(&vhost, &handler);
+    handler.has_applied_exactly(&events).await?;
+    until("all attempts to have ended", || events.iter().all(|event| letters.attempts(*event) == 0)).await
 }
 
 /// A service that is restarted again and again, because its handler cannot work, has not crashed.
 #[tokio::test]
 async fn stops_during_a_temporary_failure_set_nothing_aside() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    let events = put_events(&vhost, 1).await?;
+    let event = vhost.put_event().await?;
     lose_consumers(&vhost, 1, 2).await?;
-    let waiting = ScriptedHandler::new(|_, _| Err(unavailable()));
+    let waiting = ScriptedHandler::that_waits();
     for restart in 0..7 {
-        let tries = waiting.tries(events[0]);
+        let tries = waiting.tries(event);
         let consumer = consume(&vhost, &waiting);
-        eventually("the consumer to try the event", DEADLINE, async || {
-            Ok((waiting.tries(events[0]) > tries).then_some(()))
-        })
-        .await?;
+        waiting.has_tried(event, tries).await?;
         consumer.stop().await?;
-        assert_eq!(waiting.letters.attempts(events[0]), 0, "after stop {restart}");
+        assert_eq!(waiting.letters.attempts(event), 0, "after stop {restart}");
     }
     let applying = ScriptedHandler::that_applies();
     let _consumer = consume(&vhost, &applying);
-    applying.has_applied(&events).await
-}
-
-/// Forwards connections to the broker. Once `break_now` is set, it ends the connection instead of forwarding what the client
-/// sends next.
-async fn breaking_proxy(target: String, break_now: Arc<AtomicBool>) -> anyhow::Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let port = listener.local_addr()?.port();
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let Ok(server) = TcpStream::connect(&target).await else { continue };
-            break_now.store(false, Ordering::SeqCst);
-            let break_now = break_now.clone();
-            tokio::spawn(async move {
-                let (mut from_client, mut to_client) = client.into_split();
-                let (mut from_server, mut to_server) = server.into_split();
-                let up = async {
-                    let mut buffer = [0; 4096];
-                    while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
-                        if break_now.load(Ordering::SeqCst)
-                            || to_server.write_all(&buffer[..read]).await.is_err()
-                        {
-                            break;
-                        }
-                    }
-                };
-                tokio::select! {
-                    () = up => {}
-                    _ = copy(&mut from_server, &mut to_client) => {}
-                }
-            });
-        }
-    });
-    Ok(port)
+    applying.has_applied(&[event]).await
 }
 
 /// Each connection counts as one more delivery of everything that it held. A network that breaks every connection before the
@@ -204,42 +127,29 @@ async fn consumer_whose_connections_break_again_and_again_pauses_longer_each_tim
     // a hundred thousand times.
     let vhost = Vhost::new().await?;
     // One event, so that each connection tries once.
-    let events = put_events(&vhost, 1).await?;
-    let (url, break_now, tries) =
-        (vhost.url(), Arc::new(AtomicBool::default()), Arc::new(AtomicUsize::default()));
-    let address = url.rsplit('@').next().and_then(|rest| rest.split('/').next()).unwrap_or_default();
-    let port = breaking_proxy(address.to_owned(), break_now.clone()).await?;
-    let endpoint = Endpoint::new(&url.replace(address, &format!("127.0.0.1:{port}")), "test")?;
-    let handler = {
-        let tries = tries.clone();
-        ScriptedHandler::new(move |_, _| {
-            // The commit succeeds, and its acknowledgement never arrives.
-            if tries.fetch_add(1, Ordering::SeqCst) < BREAKS {
-                break_now.store(true, Ordering::SeqCst);
-            }
-            Ok(())
-        })
-    };
-    let consumer = Consumer::new(endpoint, QUEUE, ConnectionStatus::new("test"));
+    let event = vhost.put_event().await?;
+    let (breaks, tries) = (Switch::default(), Arc::new(AtomicUsize::default()));
+    let (is_broken, count) = (breaks.clone(), tries.clone());
+    let endpoint = proxy(&vhost, move |(_, before, sent)| {
+        if before == 0 {
+            is_broken.set(false);
+        }
+        if is_broken.is_on() { 0 } else { sent.len() }
+    });
+    let handler = ScriptedHandler::new(move |_, _| {
+        // The commit succeeds, and its acknowledgement never arrives.
+        breaks.set(count.fetch_add(1, Ordering::SeqCst) < BREAKS);
+        Ok(())
+    });
     let began = Instant::now();
-    let letters = handler.letters.clone();
-    let running = {
-        let handler = handler.clone();
-        Running::start(|stop| consumer.run(handler, letters, stop))
-    };
-    eventually("the connections to break", DEADLINE, async || {
-        Ok((tries.load(Ordering::SeqCst) > BREAKS).then_some(()))
-    })
-    .await?;
+    let consumer = consume_with(endpoint.await?, &handler, |consumer| consumer);
+    until("the connections to break", || tries.load(Ordering::SeqCst) > BREAKS).await?;
     let took = began.elapsed();
     assert!(took > Duration::from_secs(3), "{BREAKS} connections were made within {took:?}");
-    eventually("all events to be acknowledged", DEADLINE, async || {
-        Ok(vhost.is_empty(QUEUE).await?.then_some(()))
-    })
-    .await?;
-    running.stop().await?;
+    vhost.until_delivered().await?;
+    consumer.stop().await?;
     assert_eq!(vhost.count_without_consumers(QUEUE).await?, 0);
-    assert!(events.iter().all(|event| handler.applied().contains(event)));
-    assert!(handler.letters.letters().is_empty());
+    assert!(handler.applied().contains(&event));
+    assert_eq!(handler.letters.letters(), []);
     Ok(())
 }

@@ -1,6 +1,12 @@
 //! A virtual host with the topology, a plain channel to inspect it, and events to send.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::Context;
 use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
@@ -14,9 +20,8 @@ use lapin::{
     },
     types::FieldTable,
 };
-use messaging::{Outgoing, Publisher as _};
-use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint};
-use serde_json::Value;
+use messaging::{Outgoing, PublishOutcome, Publisher as _};
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint, topology};
 use testbed::{TestVhost, eventually};
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -25,11 +30,33 @@ use uuid::Uuid;
 /// How long a test waits for any condition.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+/// The queue that tests consume.
+pub(crate) const QUEUE: &str = topology::INVENTORY;
+
+/// Waits until a condition holds.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) -> anyhow::Result<()> {
+    eventually(what, DEADLINE, async || Ok(holds().then_some(()))).await
+}
+
+/// A condition that a test sets. Off at first.
+#[derive(Clone, Default)]
+pub(crate) struct Switch(Arc<AtomicBool>);
+
+impl Switch {
+    pub(crate) fn set(&self, on: bool) {
+        self.0.store(on, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
 pub(crate) struct Vhost {
     /// A plain channel in confirm mode.
     pub(crate) channel: Channel,
+    pub(crate) url: String,
     connection: Connection,
-    url: String,
     /// `None` on a private server.
     vhost: Option<TestVhost>,
 }
@@ -48,38 +75,12 @@ impl Vhost {
         let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(Self { channel, connection, url, vhost: None })
+        Ok(Self { channel, url, connection, vhost: None })
     }
 
-    /// Sets the only policy, on one queue; `None` removes it.
-    pub(crate) async fn set_policy(&self, queue: &str, definition: Option<&str>) -> anyhow::Result<()> {
-        self.vhost.as_ref().context("on a private server")?.set_policy(queue, definition).await
-    }
-
-    /// Limits the number of connections to the virtual host; `None` removes the limit.
-    pub(crate) async fn limit_connections(&self, connections: Option<u32>) -> anyhow::Result<()> {
-        self.vhost.as_ref().context("on a private server")?.limit_connections(connections).await
-    }
-
-    /// Permits to publish to an exchange under the routing keys that match `keys` only.
-    pub(crate) async fn permit_topics(&self, exchange: &str, keys: &str) -> anyhow::Result<()> {
-        self.vhost.as_ref().context("on a private server")?.permit_topics(exchange, keys).await
-    }
-
-    /// Permits to publish to the exchanges that match `exchanges` only.
-    pub(crate) async fn permit_writes(&self, exchanges: &str) -> anyhow::Result<()> {
-        self.vhost.as_ref().context("on a private server")?.permit_writes(exchanges).await
-    }
-
-    /// The arguments that a queue was declared with.
-    pub(crate) async fn arguments(&self, queue: &str) -> anyhow::Result<Value> {
-        let vhost = self.vhost.as_ref().context("on a private server")?;
-        let described: Value = serde_json::from_str(&vhost.describe_queue(queue).await?)?;
-        Ok(described["arguments"].clone())
-    }
-
-    pub(crate) fn url(&self) -> String {
-        self.url.clone()
+    /// What an operator can set. Not on a private server.
+    pub(crate) fn operator(&self) -> &TestVhost {
+        self.vhost.as_ref().unwrap()
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
@@ -92,10 +93,13 @@ impl Vhost {
     }
 
     /// A publisher that is connected.
-    pub(crate) async fn publisher(&self) -> anyhow::Result<ConfirmingPublisher> {
-        let mut publisher =
-            ConfirmingPublisher::new(self.endpoint(), ConnectionStatus::new("test"), Duration::from_secs(10));
-        ready(&mut publisher).await?;
+    pub(crate) async fn publisher(&self) -> anyhow::Result<TestPublisher> {
+        self.publisher_with(DEADLINE).await
+    }
+
+    pub(crate) async fn publisher_with(&self, confirm_deadline: Duration) -> anyhow::Result<TestPublisher> {
+        let mut publisher = TestPublisher::new(self.endpoint(), confirm_deadline);
+        publisher.until_ready().await?;
         Ok(publisher)
     }
 
@@ -117,8 +121,19 @@ impl Vhost {
         Ok(())
     }
 
-    pub(crate) async fn put_event(&self, queue: &str, event: &NewEvent) -> anyhow::Result<()> {
-        self.put(queue, &event.event_id.to_string(), event.payload.as_bytes()).await
+    /// Publishes an event into the queue that tests consume, and returns its id.
+    pub(crate) async fn put_event(&self) -> anyhow::Result<Uuid> {
+        let event = order_created();
+        self.put(QUEUE, &event.event_id.to_string(), event.payload.as_bytes()).await?;
+        Ok(event.event_id)
+    }
+
+    pub(crate) async fn put_events(&self, count: usize) -> anyhow::Result<Vec<Uuid>> {
+        let mut ids = vec![];
+        for _ in 0..count {
+            ids.push(self.put_event().await?);
+        }
+        Ok(ids)
     }
 
     /// Waits for one message of `queue`, and acknowledges it.
@@ -133,18 +148,27 @@ impl Vhost {
     pub(crate) async fn reject(&self, queue: &str) -> anyhow::Result<()> {
         let (channel, delivery) = self.next(queue).await?;
         delivery.reject(BasicRejectOptions { requeue: false }).await?;
-        channel.close(200, "done".into()).await?;
-        Ok(())
+        Ok(channel.close(200, "done".into()).await?)
     }
 
-    /// The next message of `queue`, and the channel that received it. Consumes, because a queue with a single active
-    /// consumer refuses `basic.get`.
-    async fn next(&self, queue: &str) -> anyhow::Result<(Channel, Delivery)> {
+    /// Consumes `queue`, with at most `prefetch` unacknowledged deliveries. A queue with a single active consumer refuses
+    /// `basic.get`.
+    pub(crate) async fn consume(
+        &self,
+        queue: &str,
+        prefetch: u16,
+    ) -> anyhow::Result<(Channel, lapin::Consumer)> {
         let channel = self.open_channel().await?;
-        channel.basic_qos(1, BasicQosOptions::default()).await?;
+        channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
         let options = BasicConsumeOptions::default();
-        let mut deliveries =
+        let deliveries =
             channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await?;
+        Ok((channel, deliveries))
+    }
+
+    /// The next message of `queue`, and the channel that received it.
+    async fn next(&self, queue: &str) -> anyhow::Result<(Channel, Delivery)> {
+        let (channel, mut deliveries) = self.consume(queue, 1).await?;
         let delivery = timeout(DEADLINE, deliveries.next())
             .await
             .with_context(|| format!("no message arrived in {queue}"))?
@@ -152,21 +176,24 @@ impl Vhost {
         Ok((channel, delivery))
     }
 
-    /// How many messages of `queue` are ready for delivery.
-    pub(crate) async fn count(&self, queue: &str) -> anyhow::Result<u32> {
-        Ok(self.counts(queue).await?.0)
-    }
-
-    /// How many messages of `queue` are ready for delivery, and how many consumers it has.
-    async fn counts(&self, queue: &str) -> anyhow::Result<(u32, u32)> {
+    /// How many messages of `queue` are ready for delivery, and how many consumers it has. Messages that a consumer has not
+    /// acknowledged do not count.
+    pub(crate) async fn counts(&self, queue: &str) -> anyhow::Result<(u32, u32)> {
         let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
         let queue = self.channel.queue_declare(queue.into(), passive, FieldTable::default()).await?;
         Ok((queue.message_count(), queue.consumer_count()))
     }
 
-    /// Whether no message of `queue` is ready for delivery. Messages that a consumer has not acknowledged do not count.
     pub(crate) async fn is_empty(&self, queue: &str) -> anyhow::Result<bool> {
-        Ok(self.count(queue).await? == 0)
+        Ok(self.counts(queue).await?.0 == 0)
+    }
+
+    /// Waits until all messages of the queue that tests consume are delivered.
+    pub(crate) async fn until_delivered(&self) -> anyhow::Result<()> {
+        eventually("all messages to be delivered", DEADLINE, async || {
+            Ok(self.is_empty(QUEUE).await?.then_some(()))
+        })
+        .await
     }
 
     /// Waits until `queue` has no consumer, which returns all unacknowledged messages to it. Then counts them.
@@ -179,24 +206,64 @@ impl Vhost {
     }
 }
 
-/// Waits until the publisher is connected and ready.
-pub(crate) async fn ready(publisher: &mut ConfirmingPublisher) -> anyhow::Result<()> {
-    eventually("the publisher to be ready", DEADLINE, async || Ok(Some(publisher.ready().await?))).await
+/// A publisher with its status.
+pub(crate) struct TestPublisher {
+    pub(crate) publisher: ConfirmingPublisher,
+    pub(crate) status: ConnectionStatus,
 }
 
-/// A consumer or a collector in a task of its own. Dropping it stops the task.
+impl TestPublisher {
+    /// A publisher that is not connected yet.
+    pub(crate) fn new(endpoint: Endpoint, confirm_deadline: Duration) -> Self {
+        let status = ConnectionStatus::new("test");
+        Self { publisher: ConfirmingPublisher::new(endpoint, status.clone(), confirm_deadline), status }
+    }
+
+    /// Waits until the publisher is connected and ready.
+    pub(crate) async fn until_ready(&mut self) -> anyhow::Result<()> {
+        let ready = async || Ok(Some(self.publisher.ready().await?));
+        eventually("the publisher to be ready", DEADLINE, ready).await
+    }
+
+    pub(crate) async fn publish(&mut self, batch: &[Outgoing]) -> Vec<PublishOutcome> {
+        self.publisher.publish(&batch.iter().collect::<Vec<_>>()).await
+    }
+
+    /// Publishes an event, until one is confirmed.
+    pub(crate) async fn until_confirmed(&mut self) -> anyhow::Result<()> {
+        eventually("a message to be confirmed", DEADLINE, async || {
+            self.publisher.ready().await?;
+            let outcomes = self.publish(&[outgoing("OrderCreated")]).await;
+            Ok((outcomes == [PublishOutcome::Confirmed]).then_some(()))
+        })
+        .await
+    }
+}
+
+/// A consumer or a collector in a task of its own, with its status. Dropping it stops the task.
 pub(crate) struct Running {
+    pub(crate) status: ConnectionStatus,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    pub(crate) fn start<F>(run: impl FnOnce(CancellationToken) -> F) -> Self
+    pub(crate) fn start<F>(run: impl FnOnce(ConnectionStatus, CancellationToken) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let stop = CancellationToken::new();
-        Self { task: tokio::spawn(run(stop.clone())), stop }
+        let (status, stop) = (ConnectionStatus::new("test"), CancellationToken::new());
+        Self { task: tokio::spawn(run(status.clone(), stop.clone())), status, stop }
+    }
+
+    /// Waits until it can work.
+    pub(crate) async fn until_working(&self) -> anyhow::Result<()> {
+        until("health to be good", || self.status.state().is_ok()).await
+    }
+
+    /// Waits until its health gives this reason.
+    pub(crate) async fn until_failing(&self, reason: &str) -> anyhow::Result<()> {
+        until(reason, || self.status.state().is_err_and(|shown| shown.contains(reason))).await
     }
 
     /// Stops the task and waits for its end.
@@ -226,11 +293,6 @@ pub(crate) fn order_created() -> NewEvent {
         total: Money { amount: 1250, currency: "EUR".into() },
     };
     NewEvent::of(order.order_id, 1, &TraceContext::root(), &order).unwrap()
-}
-
-/// A batch of messages, as a publisher takes it.
-pub(crate) fn refs(batch: &[Outgoing]) -> Vec<&Outgoing> {
-    batch.iter().collect()
 }
 
 /// The same as a message to publish, under the routing key of `event_type`.
