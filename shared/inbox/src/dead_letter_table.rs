@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use database::{Pool, observe};
-use events::Event;
 use messaging::{DeadLetter, DeadLetterStore, Failure};
 use serde::Deserialize;
 use serde_json::Value;
@@ -25,22 +24,11 @@ const MAX_TEXT: usize = 500;
 /// makes no progress: an operator has to decide first.
 const MAX_BEHIND: i64 = 10_000;
 
-/// What a replay would find.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preview {
-    /// The event is new, and nothing older blocks it.
-    Applied,
-    /// It was applied before.
-    Unchanged,
-    /// An older dead letter of its aggregate waits.
-    Behind,
-}
-
 /// Keeps dead letters in a table of the pool's schema, where an operator finds them.
 #[derive(Debug, Clone)]
 pub struct DeadLetterTable {
-    pool: Pool,
-    inbox: Inbox,
+    pub(crate) pool: Pool,
+    pub(crate) inbox: Inbox,
 }
 
 impl DeadLetterTable {
@@ -67,74 +55,17 @@ impl DeadLetterTable {
         observe(count, show, stop).await;
     }
 
-    /// What a replay of this event would find, if its handler does not fail. Changes nothing.
-    pub async fn preview(&self, event: &Event) -> Result<Preview, Error> {
-        match self.inbox.first_time(&self.pool, std::slice::from_ref(event)).await {
-            Ok((transaction, new)) => {
-                transaction.rollback().await?;
-                Ok(if new.is_empty() { Preview::Unchanged } else { Preview::Applied })
-            }
-            Err(Error(Failure::Behind(_))) => Ok(Preview::Behind),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Resolves a dead letter that was replayed.
-    pub async fn resolve_replayed(&self, id: i64) -> Result<(), sqlx::Error> {
-        // In turn with `insert_behind`.
-        let mut transaction = self.inbox.begin(&self.pool).await?;
-        sqlx::query!(
-            "update dead_letters set resolved_at = clock_timestamp(), resolution = 'replayed'
-             where id = $1 and resolution is distinct from 'replayed'",
-            id,
-        )
-        .execute(&mut *transaction)
-        .await?;
-        transaction.commit().await
-    }
-
-    /// Resolves those of these dead letters that wait, and returns their ids. `note` says why.
-    pub async fn resolve_discarded(&self, ids: &[i64], note: &str) -> Result<Vec<i64>, sqlx::Error> {
-        // In turn with `insert_behind`.
-        let mut transaction = self.inbox.begin(&self.pool).await?;
-        let discarded = sqlx::query_scalar!(
-            "update dead_letters set resolved_at = clock_timestamp(), resolution = 'discarded', note = $2
-             where id = any($1) and resolved_at is null
-             returning id",
-            ids,
-            note,
-        )
-        .fetch_all(&mut *transaction)
-        .await?;
-        transaction.commit().await?;
-        Ok(discarded)
-    }
-
-    /// The next event that waits behind this dead letter, or behind one that waited there itself.
-    pub async fn next_behind(&self, id: i64) -> Result<Option<i64>, sqlx::Error> {
-        sqlx::query_scalar!(
-            r#"select min(behind.id) from dead_letters behind
-               join dead_letters one on one.id = $1 and one.queue = behind.queue and one.subject = behind.subject
-               where behind.id > $1 and behind.reason = 'behind' and behind.resolved_at is null"#,
-            id,
-        )
-        .fetch_one(&self.pool)
-        .await
-    }
-
-    /// Saves an event behind an older dead letter, unless that one has been resolved. In turn with the replay, which
-    /// looks for such events after it has resolved one: otherwise each could miss the other, and the event would wait
-    /// for nothing.
+    /// Saves an event behind an older dead letter, unless that one has been resolved. In turn with the replay, which looks for
+    /// such events after it has resolved one: otherwise each could miss the other, and the event would wait for nothing.
     async fn insert_behind(&self, letter: &DeadLetter) -> Result<bool, Error> {
         let mut transaction = self.inbox.begin(&self.pool).await?;
-        let (_, _, subject) = label(letter);
         let older = sqlx::query!(
             r#"select exists (select from dead_letters where queue = $1 and subject = $2 and resolved_at is null) as "blocks!",
                       (select count(*) from (select from dead_letters
                                              where queue = $1 and reason = 'behind' and resolved_at is null limit $3) as behind
                       ) as "behind!""#,
             letter.queue,
-            subject,
+            label(letter).2,
             MAX_BEHIND,
         )
         .fetch_one(&mut *transaction)
@@ -155,7 +86,6 @@ async fn insert<'e>(
     executor: impl Executor<'e, Database = Postgres>,
     letter: &DeadLetter,
 ) -> Result<Option<i64>, sqlx::Error> {
-    let message_id = letter.message_id.as_deref().map(storable);
     let (event_id, event_type, subject) = label(letter);
     // Either unique key of the table may find that the dead letter is there already: redelivered by the broker, or set
     // aside twice by a consumer that died in between.
@@ -167,7 +97,7 @@ async fn insert<'e>(
          returning id",
         letter.queue,
         letter.arrival.as_deref().map(storable),
-        message_id,
+        letter.message_id.as_deref().map(storable),
         event_id,
         event_type,
         subject,

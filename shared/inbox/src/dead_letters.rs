@@ -2,7 +2,7 @@
 //!
 //! Dead letters: messages that this service could not apply.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use database::Pool;
 use events::Event;
@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::{DeadLetterTable, Preview};
+use crate::{DeadLetterTable, Error};
 
 /// The most dead letters that one call replays, and the most ids that it takes: it has to end within the deadline of a
 /// request.
@@ -25,6 +25,9 @@ pub const MAX_REPLAY: i64 = 50;
 
 /// The most results of one call, with the events that wait behind what was selected.
 const MAX_ITEMS: usize = 100;
+
+/// The reason of a dead letter that was not applied because the database is unavailable.
+const TEMPORARY: &str = "temporary";
 
 const BEHIND: &str = "an older dead letter of its aggregate waits; replay that one, and this one follows";
 
@@ -94,29 +97,24 @@ pub async fn list(
     limit: u8,
     resolved_too: bool,
 ) -> Result<Page<DeadLetter>, sqlx::Error> {
-    let items = sqlx::query_as!(
-        DeadLetter,
-        r#"select id, queue, message_id, event_id, event_type, subject as aggregate_id, reason, detail, arrived_at, resolved_at, resolution, note,
-                  (select count(*) from dead_letters behind
-                   where behind.queue = dead_letters.queue and behind.subject = dead_letters.subject
-                     and behind.id > dead_letters.id and behind.reason = 'behind' and behind.resolved_at is null
-                     and dead_letters.resolved_at is null) as "waiting_behind!",
-                  routing_key, null as "headers: Json<Box<RawValue>>", null as "body: MessageBody"
-           from dead_letters
-           where id > $1 and (resolved_at is null or $3)
-           order by id
-           limit $2"#,
-        after,
-        i64::from(limit),
-        resolved_too,
-    )
-    .fetch_all(pool)
-    .await?;
-    Ok(Page { next: next_page(&items, limit.into(), |item| item.id), items })
+    let limit = i64::from(limit);
+    let items = read(pool, (after, i64::MAX), limit, resolved_too, false).await?;
+    Ok(Page { next: next_page(&items, limit, |item| item.id), items })
 }
 
 /// Reads one dead letter with its bytes; `None` if there is none with this id.
 pub async fn show(pool: &Pool, id: i64) -> Result<Option<DeadLetter>, sqlx::Error> {
+    Ok(read(pool, (id.saturating_sub(1), id), 1, true, true).await?.pop())
+}
+
+/// Reads dead letters after the first id, up to the last one.
+async fn read(
+    pool: &Pool,
+    (after, last): (i64, i64),
+    limit: i64,
+    resolved_too: bool,
+    with_bytes: bool,
+) -> Result<Vec<DeadLetter>, sqlx::Error> {
     sqlx::query_as!(
         DeadLetter,
         r#"select id, queue, message_id, event_id, event_type, subject as aggregate_id, reason, detail, arrived_at, resolved_at, resolution, note,
@@ -124,11 +122,19 @@ pub async fn show(pool: &Pool, id: i64) -> Result<Option<DeadLetter>, sqlx::Erro
                    where behind.queue = dead_letters.queue and behind.subject = dead_letters.subject
                      and behind.id > dead_letters.id and behind.reason = 'behind' and behind.resolved_at is null
                      and dead_letters.resolved_at is null) as "waiting_behind!",
-                  routing_key, headers as "headers: Json<Box<RawValue>>", body as "body: MessageBody"
-           from dead_letters where id = $1"#,
-        id,
+                  routing_key, case when $5 then headers end as "headers: Json<Box<RawValue>>",
+                  case when $5 then body end as "body: MessageBody"
+           from dead_letters
+           where id > $1 and id <= $2 and (resolved_at is null or $4)
+           order by id
+           limit $3"#,
+        after,
+        last,
+        limit,
+        resolved_too,
+        with_bytes,
     )
-    .fetch_optional(pool)
+    .fetch_all(pool)
     .await
 }
 
@@ -143,7 +149,7 @@ pub enum ReplayOutcome {
     /// In a dry run: its handler would be called, and may still fail.
     WouldBeApplied,
     /// It still cannot be applied, for this reason; it still waits.
-    StillFails { reason: String, detail: String },
+    StillFails { reason: &'static str, detail: String },
     /// Refused: older than [`ReplayPolicy::max_age`].
     TooOld { detail: String },
     /// It was discarded before. `force` replays it all the same.
@@ -171,7 +177,6 @@ pub struct ReplayResult {
 /// # Errors
 /// When the database fails. Effects that were committed by then stay.
 pub async fn replay(
-    pool: &Pool,
     table: &DeadLetterTable,
     handler: &SharedHandler,
     selection: &Selection<i64>,
@@ -189,10 +194,10 @@ pub async fn replay(
         selection.to,
         MAX_REPLAY,
     )
-    .fetch_all(pool)
+    .fetch_all(&table.pool)
     .await?;
     let mut next = selection.next_page(&chosen, MAX_REPLAY, |letter| letter.id);
-    let replay = Replay { pool, table, handler, policy, dry_run: selection.dry_run };
+    let replay = Replay { table, handler, policy, dry_run: selection.dry_run };
     let mut items: Vec<ReplayResult> = vec![];
     'chosen: for letter in &chosen {
         // With those that wait behind it, as far as the limit allows. The others still wait, in their order.
@@ -201,19 +206,17 @@ pub async fn replay(
             if items.iter().any(|item| item.id == id) || (is_follower && items.len() >= MAX_ITEMS) {
                 break;
             }
-            let Replayed { event_id, outcome, unavailable } = replay.one(id, is_follower).await?;
-            let succeeded = matches!(
-                outcome,
-                ReplayOutcome::Applied | ReplayOutcome::Unchanged | ReplayOutcome::WouldBeApplied
-            );
-            items.push(ReplayResult { id, event_id, outcome });
-            if unavailable {
+            items.push(replay.one(id, is_follower).await?);
+            match items.last().map(|item| &item.outcome) {
+                Some(ReplayOutcome::Applied | ReplayOutcome::Unchanged | ReplayOutcome::WouldBeApplied) => {
+                    (one, is_follower) = (next_behind(&table.pool, id).await?, true);
+                }
                 // Each of the others would only wait for the same database.
-                next = None;
-                break 'chosen;
-            }
-            if succeeded {
-                (one, is_follower) = (table.next_behind(id).await?, true);
+                Some(ReplayOutcome::StillFails { reason: TEMPORARY, .. }) => {
+                    next = None;
+                    break 'chosen;
+                }
+                _ => {}
             }
         }
     }
@@ -224,34 +227,26 @@ pub async fn replay(
 }
 
 struct Replay<'a> {
-    pool: &'a Pool,
     table: &'a DeadLetterTable,
     handler: &'a SharedHandler,
     policy: ReplayPolicy,
     dry_run: bool,
 }
 
-struct Replayed {
-    event_id: Option<Uuid>,
-    outcome: ReplayOutcome,
-    unavailable: bool,
-}
-
 impl Replay<'_> {
     /// Replays one dead letter. `is_follower`: what it waited behind was replayed just now, or would have been.
-    async fn one(&self, id: i64, is_follower: bool) -> Result<Replayed, sqlx::Error> {
+    async fn one(&self, id: i64, is_follower: bool) -> Result<ReplayResult, sqlx::Error> {
         let row = sqlx::query!(
             r#"select event_id, message_id, headers::text as "headers!", body,
                       coalesce(resolution = 'discarded', false) as "discarded!"
                from dead_letters where id = $1"#,
             id,
         )
-        .fetch_one(self.pool)
+        .fetch_one(&self.table.pool)
         .await?;
         // Read here and not with the selection: another operator may have discarded it since the replay began.
         if row.discarded && !self.policy.force {
-            let (event_id, outcome) = (row.event_id, ReplayOutcome::Discarded);
-            return Ok(Replayed { event_id, outcome, unavailable: false });
+            return Ok(ReplayResult { id, event_id: row.event_id, outcome: ReplayOutcome::Discarded });
         }
         // Not by the database's `->>`, which fails for a header that holds \u0000.
         let headers: Value = serde_json::from_str(&row.headers).unwrap_or_default();
@@ -261,20 +256,14 @@ impl Replay<'_> {
             body: &row.body,
             earlier_deliveries: 0,
         };
-        let (outcome, unavailable) = match incoming.decode() {
+        let outcome = match incoming.decode() {
             Ok(event) => self.event(id, event, is_follower).await?,
-            Err(rejection) => (still_fails(rejection.reason(), &rejection), false),
+            Err(rejection) => still_fails(rejection.reason(), &rejection),
         };
-        Ok(Replayed { event_id: row.event_id, outcome, unavailable })
+        Ok(ReplayResult { id, event_id: row.event_id, outcome })
     }
 
-    /// Returns what became of it, and whether the database was unavailable.
-    async fn event(
-        &self,
-        id: i64,
-        event: Event,
-        is_follower: bool,
-    ) -> Result<(ReplayOutcome, bool), sqlx::Error> {
+    async fn event(&self, id: i64, event: Event, is_follower: bool) -> Result<ReplayOutcome, sqlx::Error> {
         // By the writer's clock: good enough where days are compared with days.
         if OffsetDateTime::now_utc() - event.time > self.policy.max_age && !self.policy.force {
             let detail = format!(
@@ -282,45 +271,70 @@ impl Replay<'_> {
                  effect could happen twice; `force` applies it all the same",
                 self.policy.max_age.as_secs() / 86_400
             );
-            return Ok((ReplayOutcome::TooOld { detail }, false));
+            return Ok(ReplayOutcome::TooOld { detail });
         }
+        let DeadLetterTable { pool, inbox } = self.table;
         if self.dry_run {
-            return Ok(match self.table.preview(&event).await {
-                Ok(Preview::Unchanged) => (ReplayOutcome::Unchanged, false),
-                Ok(Preview::Behind) if !is_follower => (still_fails("behind", &BEHIND), false),
-                Ok(Preview::Applied | Preview::Behind) => (ReplayOutcome::WouldBeApplied, false),
-                Err(error) => failed(&error.0),
+            return Ok(match inbox.first_time(pool, slice::from_ref(&event)).await {
+                Ok((transaction, new)) => {
+                    transaction.rollback().await?;
+                    if new.is_empty() { ReplayOutcome::Unchanged } else { ReplayOutcome::WouldBeApplied }
+                }
+                Err(Error(Failure::Behind(_))) if is_follower => ReplayOutcome::WouldBeApplied,
+                Err(Error(failure)) => failed(&failure),
             });
         }
         // In a task of its own: a client that hangs up does not cancel the transaction, and a panic affects one letter.
         let handler = self.handler.clone();
-        let applying = tokio::spawn(async move {
-            timeout(HANDLER_DEADLINE, handler.apply(std::slice::from_ref(&event))).await
-        });
+        let applying =
+            tokio::spawn(
+                async move { timeout(HANDLER_DEADLINE, handler.apply(slice::from_ref(&event))).await },
+            );
         let outcome = match applying.await {
             Ok(Ok(Ok(Applied { first: 0, .. }))) => ReplayOutcome::Unchanged,
             Ok(Ok(Ok(_))) => ReplayOutcome::Applied,
             Ok(Ok(Err(failure))) => return Ok(failed(&failure)),
-            Ok(Err(_)) => return Ok((still_fails("temporary", &"the handler took too long"), true)),
-            Err(_) => return Ok((still_fails("unexpected", &"the handler panicked"), false)),
+            Ok(Err(_)) => return Ok(still_fails(TEMPORARY, &"the handler took too long")),
+            Err(_) => return Ok(still_fails("unexpected", &"the handler panicked")),
         };
-        self.table.resolve_replayed(id).await?;
-        Ok((outcome, false))
+        // In turn with what is saved behind it.
+        let mut transaction = inbox.begin(pool).await?;
+        sqlx::query!(
+            "update dead_letters set resolved_at = clock_timestamp(), resolution = 'replayed'
+             where id = $1 and resolution is distinct from 'replayed'",
+            id,
+        )
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        Ok(outcome)
     }
 }
 
-/// Why a replay fails, and whether that is because the database is unavailable.
-fn failed(failure: &Failure) -> (ReplayOutcome, bool) {
+/// The next event that waits behind this dead letter, or behind one that waited there itself.
+async fn next_behind(pool: &Pool, id: i64) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"select min(behind.id) from dead_letters behind
+           join dead_letters one on one.id = $1 and one.queue = behind.queue and one.subject = behind.subject
+           where behind.id > $1 and behind.reason = 'behind' and behind.resolved_at is null"#,
+        id,
+    )
+    .fetch_one(pool)
+    .await
+}
+
+/// Why a replay fails.
+fn failed(failure: &Failure) -> ReplayOutcome {
     match failure {
-        Failure::Temporary(_) | Failure::TooSlow(_) => (still_fails("temporary", failure), true),
-        Failure::Permanent(_) => (still_fails("permanent", failure), false),
-        Failure::Unexpected(_) => (still_fails("unexpected", failure), false),
-        Failure::Behind(_) => (still_fails("behind", &BEHIND), false),
+        Failure::Temporary(_) | Failure::TooSlow(_) => still_fails(TEMPORARY, failure),
+        Failure::Permanent(_) => still_fails("permanent", failure),
+        Failure::Unexpected(_) => still_fails("unexpected", failure),
+        Failure::Behind(_) => still_fails("behind", &BEHIND),
     }
 }
 
-fn still_fails(reason: &str, detail: &impl ToString) -> ReplayOutcome {
-    ReplayOutcome::StillFails { reason: reason.to_owned(), detail: detail.to_string() }
+fn still_fails(reason: &'static str, detail: &impl ToString) -> ReplayOutcome {
+    ReplayOutcome::StillFails { reason, detail: detail.to_string() }
 }
 
 /// What a call to [`discard`] changed.
@@ -332,9 +346,20 @@ pub struct Discard {
     pub untouched: Vec<i64>,
 }
 
-/// Discards dead letters: they are not applied and do not wait any longer. `note` says why.
+/// Discards dead letters that wait: they are not applied and do not wait any longer. `note` says why.
 pub async fn discard(table: &DeadLetterTable, ids: &[i64], note: &str) -> Result<Discard, sqlx::Error> {
-    let discarded = table.resolve_discarded(ids, note).await?;
+    // In turn with what is saved behind them.
+    let mut transaction = table.inbox.begin(&table.pool).await?;
+    let discarded = sqlx::query_scalar!(
+        "update dead_letters set resolved_at = clock_timestamp(), resolution = 'discarded', note = $2
+         where id = any($1) and resolved_at is null
+         returning id",
+        ids,
+        note,
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
     let untouched = ids.iter().copied().filter(|id| !discarded.contains(id)).collect();
     Ok(Discard { discarded, untouched })
 }

@@ -32,7 +32,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _, raw_sql};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-pub use dead_letter_table::{DeadLetterTable, Preview};
+pub use dead_letter_table::DeadLetterTable;
 pub use retention::retention;
 
 /// The tables of an inbox, to be applied in the schema of the service that owns it.

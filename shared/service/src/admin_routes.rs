@@ -189,7 +189,7 @@ async fn replay_letters(
 ) -> Result<Json<Page<dead_letters::ReplayResult>>, Problem> {
     selection.check(dead_letters::MAX_REPLAY).map_err(Problem::bad_request)?;
     let policy = ReplayPolicy { force: selection.force, ..state.policy };
-    let page = dead_letters::replay(&state.pool, &state.table, &state.handler, &selection, policy).await?;
+    let page = dead_letters::replay(&state.table, &state.handler, &selection, policy).await?;
     let outcomes: Vec<_> = page.items.iter().map(|item| (item.id, &item.outcome)).collect();
     let (count, dry_run) = (outcomes.len(), selection.dry_run);
     tracing::info!(count, force = policy.force, dry_run, ?outcomes, "dead letters replayed");

@@ -91,12 +91,23 @@ async fn event_whose_effect_was_rolled_back_is_applied_again() -> anyhow::Result
     Ok(())
 }
 
+/// A missing grant is no message's fault: as a permanent failure it would move a whole queue to the dead letters.
+#[tokio::test]
+async fn missing_grant_or_table_is_a_temporary_failure() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &TestInbox::new().await?;
+    sqlx::query("alter table processed_events rename to hidden").execute(pool).await?;
+    let failure = BILLING.first_time(pool, &[event()]).await.map(drop);
+    assert!(matches!(failure, Err(Error(Failure::Temporary(_)))), "{failure:?}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn two_consumers_each_apply_an_event_once() -> anyhow::Result<()> {
     let TestInbox { pool, .. } = &inbox_with_effects().await?;
     let event = event();
-    assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1);
-    assert_eq!(handle(pool, "reporting", std::slice::from_ref(&event)).await?, 1);
+    for consumer in ["billing", "reporting"] {
+        assert_eq!(handle(pool, consumer, std::slice::from_ref(&event)).await?, 1);
+    }
     Ok(())
 }
 

@@ -4,21 +4,13 @@
 use std::time::Duration;
 
 use database::{Erase, Pool, Retention, Round};
-use events::Event;
 
-use crate::support::{BILLING, TestInbox, event};
+use crate::support::{TestInbox, event, record};
 
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
 
 fn retention(pool: &Pool) -> Retention<impl Erase + use<>> {
     inbox::retention(pool.clone(), "billing", MONTH)
-}
-
-/// Records the event as processed. Returns whether it was new to the consumer.
-async fn is_new(pool: &Pool, event: &Event) -> anyhow::Result<bool> {
-    let (transaction, new) = BILLING.first_time(pool, std::slice::from_ref(event)).await?;
-    transaction.commit().await?;
-    Ok(!new.is_empty())
 }
 
 /// Inserts records whose ids and times are of this age.
@@ -38,13 +30,13 @@ async fn copy_is_dropped_during_the_retention_time_and_applied_again_afterwards(
     let TestInbox { pool, .. } = &TestInbox::new().await?;
     let event = event();
     let mut retention = retention(pool);
-    assert!(is_new(pool, &event).await?);
+    assert!(record(pool, &event).await?);
     for (age, new) in [("29 days 23 hours", false), ("30 days 1 minute", true)] {
         let older = "update processed_events set processed_at = clock_timestamp() - $1::text::interval";
         sqlx::query(older).bind(age).execute(pool).await?;
         assert_eq!(retention.round().await?.erased, u64::from(new), "{age}");
         // Because of the second case, records must be kept for longer than anything can be published again.
-        assert_eq!(is_new(pool, &event).await?, new, "{age}");
+        assert_eq!(record(pool, &event).await?, new, "{age}");
     }
     Ok(())
 }
@@ -55,12 +47,12 @@ async fn record_of_an_event_whose_copies_still_come_is_kept() -> anyhow::Result<
     let TestInbox { pool, .. } = &TestInbox::new().await?;
     let event = event();
     let mut retention = retention(pool);
-    assert!(is_new(pool, &event).await?);
+    assert!(record(pool, &event).await?);
     for days in [20, 40, 60] {
         let older = "update processed_events set processed_at = processed_at - interval '20 days'";
         sqlx::query(older).execute(pool).await?;
         assert_eq!(retention.round().await?.erased, 0, "after {days} days");
-        assert!(!is_new(pool, &event).await?, "after {days} days");
+        assert!(!record(pool, &event).await?, "after {days} days");
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
 use std::time::Duration;
 
 use database::{Pool, PoolKind};
-use events::{Body, Data, Event, Line, Money, OrderCreated, TraceContext};
-use inbox::Inbox;
+use events::{Event, Line, Money, NewEvent, OrderCreated, TraceContext};
+use inbox::{DeadLetterTable, Inbox};
+use messaging::DeadLetter;
+use serde_json::{Value, json};
 use testbed::{TestDatabase, eventually};
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// How long a test waits for any condition.
@@ -15,20 +16,17 @@ pub(crate) const BILLING: Inbox = Inbox { consumer: "billing", queue: "billing.e
 /// The tables of an inbox in a database of their own.
 pub(crate) struct TestInbox {
     pub(crate) pool: Pool,
+    pub(crate) table: DeadLetterTable,
     _database: TestDatabase,
 }
 
 impl TestInbox {
     pub(crate) async fn new() -> anyhow::Result<Self> {
         let database = testbed::database().await?;
-        let pool = Pool::new(
-            &database.url("billing").parse().map_err(anyhow::Error::msg)?,
-            "test",
-            10,
-            PoolKind::Transactions,
-        );
+        let url = database.url("billing").parse().map_err(anyhow::Error::msg)?;
+        let pool = Pool::new(&url, "test", 10, PoolKind::Transactions);
         inbox::MIGRATIONS.run(&mut *pool.acquire().await?).await?;
-        Ok(Self { pool, _database: database })
+        Ok(Self { table: DeadLetterTable::new(pool.clone(), BILLING), pool, _database: database })
     }
 }
 
@@ -43,26 +41,46 @@ pub(crate) async fn waits_for_the_lock(pool: &Pool, transactions: i64) -> anyhow
     .await
 }
 
+/// Records one event as processed. Returns whether it was new.
+pub(crate) async fn record(pool: &Pool, event: &Event) -> anyhow::Result<bool> {
+    let (transaction, new) = BILLING.first_time(pool, std::slice::from_ref(event)).await?;
+    transaction.commit().await?;
+    Ok(!new.is_empty())
+}
+
 pub(crate) fn event() -> Event {
     event_of(Uuid::now_v7())
 }
 
 /// An event of this order.
 pub(crate) fn event_of(order_id: Uuid) -> Event {
-    Event {
-        id: Uuid::now_v7(),
-        event_type: OrderCreated::TYPE,
-        source: OrderCreated::SOURCE,
-        aggregate_id: order_id,
-        aggregate_version: 1,
-        time: OffsetDateTime::now_utc(),
-        trace: TraceContext::root(),
-        received: std::time::SystemTime::now(),
-        body: Body::OrderCreated(OrderCreated {
-            order_id,
-            customer_id: Uuid::new_v4(),
-            lines: vec![Line { sku: "TEA-001".into(), quantity: 1, unit_price: 625 }],
-            total: Money { amount: 625, currency: "EUR".into() },
-        }),
+    let envelope = envelope(order_id);
+    events::decode(envelope.to_string().as_bytes(), envelope["id"].as_str(), None).unwrap()
+}
+
+fn envelope(order_id: Uuid) -> Value {
+    let order = OrderCreated {
+        order_id,
+        customer_id: Uuid::new_v4(),
+        lines: vec![Line { sku: "TEA-001".into(), quantity: 1, unit_price: 625 }],
+        total: Money { amount: 625, currency: "EUR".into() },
+    };
+    let event = NewEvent::of(order_id, 1, &TraceContext::root(), &order).unwrap();
+    serde_json::from_str(&event.payload).unwrap()
+}
+
+/// A dead letter that its consumer has set aside.
+pub(crate) fn letter(event: &Event, reason: &str) -> DeadLetter {
+    let mut body = envelope(event.aggregate_id);
+    body["id"] = json!(event.id);
+    DeadLetter {
+        queue: BILLING.queue,
+        arrival: None,
+        message_id: Some(event.id.to_string()),
+        reason: reason.into(),
+        detail: reason.into(),
+        headers: json!({ "reason": reason }),
+        routing_key: "order.created".into(),
+        body: body.to_string().into_bytes(),
     }
 }

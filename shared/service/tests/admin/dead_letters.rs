@@ -60,7 +60,7 @@ impl Inbox {
         policy: ReplayPolicy,
     ) -> anyhow::Result<ReplayOutcome> {
         let handler = SharedHandler::new(handler.clone());
-        let page = replay(&self.0.pool, &self.table(), &handler, &by_id(&[id]), policy).await?;
+        let page = replay(&self.table(), &handler, &by_id(&[id]), policy).await?;
         assert_eq!((page.items.len(), page.next), (1, None), "{page:?}");
         Ok(page.items[0].outcome.clone())
     }
@@ -228,7 +228,7 @@ async fn replay_refuses_old_dead_letters_unless_it_is_forced() -> anyhow::Result
 #[tokio::test]
 async fn replay_of_all_goes_page_by_page_and_skips_resolved_dead_letters() -> anyhow::Result<()> {
     let inbox = Inbox::new().await?;
-    let (pool, handler) = (&inbox.0.pool, SharedHandler::new(OrderHandler::new(&inbox)));
+    let handler = SharedHandler::new(OrderHandler::new(&inbox));
     let mut last = 0;
     for _ in 0..70 {
         last = inbox.save(&letter_with(&envelope())).await?;
@@ -237,7 +237,7 @@ async fn replay_of_all_goes_page_by_page_and_skips_resolved_dead_letters() -> an
     let (mut next, mut applied) = (Some(0), 0);
     while let Some(after) = next {
         let selection = Selection { all: true, after, ..Selection::default() };
-        let page = replay(pool, &inbox.table(), &handler, &selection, TWO_WEEKS).await?;
+        let page = replay(&inbox.table(), &handler, &selection, TWO_WEEKS).await?;
         applied += page.items.iter().filter(|item| item.outcome == ReplayOutcome::Applied).count();
         next = page.next;
     }
@@ -267,9 +267,9 @@ async fn letter_that_is_discarded_during_a_replay_is_not_applied() -> anyhow::Re
         .await
     };
     let replaying = tokio::spawn({
-        let (pool, table) = (pool.clone(), table.clone());
+        let table = table.clone();
         let selection = Selection { all: true, ..Selection::default() };
-        async move { replay(&pool, &table, &handler, &selection, TWO_WEEKS).await }
+        async move { replay(&table, &handler, &selection, TWO_WEEKS).await }
     });
     waiting(1).await?;
     let discarding = tokio::spawn(async move { discard(&table, &[second], "discarded by the test").await });
