@@ -90,13 +90,27 @@ impl Endpoint {
         request("connect", Connection::connect_uri(uri, properties)).await
     }
 
-    /// Opens a connection and a channel on it. Declares the topology first, so that nothing is published before every
-    /// queue that should receive it exists, whichever service starts first.
-    pub(crate) async fn open(&self, role: Role) -> Result<(Connection, Channel), Error> {
+    /// Opens a connection and a channel, lets `work` use them, and closes the connection. Declares the topology first, so that
+    /// nothing is published before every queue that should receive it exists, whichever service starts first.
+    ///
+    /// A consumer's connection is closed without `basic.cancel` before it. With one, the broker makes the next consumer the
+    /// active one while messages prefetched here are unacknowledged: it receives later messages first, and these after them.
+    /// When a connection closes, both happen in one step. (Found by the soak: one order in 24,000.) It is closed after a
+    /// failure too: a broker that was frozen may carry out the request to subscribe later, for a consumer that no one reads.
+    pub(crate) async fn with_connection(
+        &self,
+        role: Role,
+        work: impl AsyncFnOnce(&Connection, Channel) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let connection = self.connect(role).await?;
-        let channel = request("channel.open", connection.create_channel()).await?;
-        self.declare(&channel).await?;
-        Ok((connection, channel))
+        let worked = async {
+            let channel = request("channel.open", connection.create_channel()).await?;
+            self.declare(&channel).await?;
+            work(&connection, channel).await
+        };
+        let ended = worked.await;
+        close(connection).await;
+        ended
     }
 
     pub(crate) async fn declare(&self, channel: &Channel) -> Result<(), Error> {
@@ -108,12 +122,10 @@ impl Endpoint {
     /// # Errors
     /// [`Fault::Setting`]: waiting will not help.
     pub async fn check(&self) -> Result<(), Error> {
-        match self.open(Role::CHECK).await {
-            Ok((connection, _)) => close(connection).await,
-            Err(error @ Error::Refused(Fault::Setting, _)) => return Err(error),
-            Err(_) => {}
+        match self.with_connection(Role::CHECK, async |_, _| Ok(())).await {
+            Err(error @ Error::Refused(Fault::Setting, _)) => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

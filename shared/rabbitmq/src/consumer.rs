@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{MAX_SILENCE, Role, close, message_count, subscribe},
+    connect::{MAX_SILENCE, Role, message_count, subscribe},
     dead_letters,
     error::request,
     topology,
@@ -85,46 +85,26 @@ impl Consumer {
                 stop.run_until_cancelled(sleep(AVAILABILITY_INTERVAL)).await;
                 continue;
             }
-            if let Err(error) = self.session(&handler, &letters, &stop, &mut backoff).await {
+            let session = self.endpoint.with_connection(Role::CONSUMER, async |connection, channel| {
+                let deliveries = subscribe(&channel, self.queue, self.prefetch).await?;
+                self.status.working();
+                let (consumer, opened) = (&self, Instant::now());
+                let (checked, is_active, is_cancelled) = (opened, false, false);
+                let mut session =
+                    Session { consumer, connection, channel, deliveries, checked, is_active, is_cancelled };
+                let ended = session.consume(&handler, &letters, &stop).await;
+                if opened.elapsed() > LASTING {
+                    backoff.reset();
+                }
+                ended
+            });
+            if let Err(error) = session.await {
                 self.status.disconnected(&error.to_string());
-                metrics::gauge!("broker_queue_ready", "queue" => self.queue).set(f64::NAN);
+                show(self.queue, None);
                 metrics::gauge!("broker_consumer_active", "queue" => self.queue).set(0.0);
                 stop.run_until_cancelled(sleep(backoff.next_wait())).await;
             }
         }
-    }
-
-    /// Connects, subscribes, and consumes until the stop or a failure.
-    ///
-    /// Closes the connection without `basic.cancel` before it. With one, the broker makes the next consumer the active one
-    /// while messages prefetched here are unacknowledged: it receives later messages first, and these after them. When a
-    /// connection closes, both happen in one step. (Found by the soak: one order in 24,000.) It is closed after a failure too:
-    /// a broker that was frozen may carry out the request to subscribe later, for a consumer that no one reads.
-    async fn session(
-        &self,
-        handler: &impl Handler,
-        letters: &impl DeadLetterStore,
-        stop: &CancellationToken,
-        backoff: &mut Backoff,
-    ) -> Result<(), Error> {
-        let (connection, channel) = self.endpoint.open(Role::CONSUMER).await?;
-        let ended = match subscribe(&channel, self.queue, self.prefetch).await {
-            Ok(deliveries) => {
-                self.status.working();
-                let (consumer, connection, connected) = (self, &connection, Instant::now());
-                let (checked, is_active, is_cancelled) = (connected, false, false);
-                let mut session =
-                    Session { consumer, connection, channel, deliveries, checked, is_active, is_cancelled };
-                let ended = session.consume(handler, letters, stop).await;
-                if connected.elapsed() > LASTING {
-                    backoff.reset();
-                }
-                ended
-            }
-            Err(error) => Err(error),
-        };
-        close(connection).await;
-        ended
     }
 }
 

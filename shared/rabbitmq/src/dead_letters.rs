@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{MAX_SILENCE, Role, close, message_count, subscribe},
+    connect::{MAX_SILENCE, Role, message_count, subscribe},
     error::request,
     topology::dead_letter_queue,
 };
@@ -62,15 +62,10 @@ impl DeadLetterCollector {
     pub async fn run(self, store: impl DeadLetterStore, stop: CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         while !stop.is_cancelled() {
-            let ended = match self.endpoint.open(Role::COLLECTOR).await {
-                Ok((connection, channel)) => {
-                    let ended = self.collect((&connection, &channel), &store, &stop, &mut backoff).await;
-                    close(connection).await;
-                    ended
-                }
-                Err(error) => Err(error),
-            };
-            if let Err(error) = ended
+            let collecting = self.endpoint.with_connection(Role::COLLECTOR, async |connection, channel| {
+                self.collect((connection, &channel), &store, &stop, &mut backoff).await
+            });
+            if let Err(error) = collecting.await
                 && !stop.is_cancelled()
             {
                 self.status.disconnected(&error.to_string());
