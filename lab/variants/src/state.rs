@@ -46,11 +46,11 @@ struct RequestedLine {
 
 impl VariantState {
     pub(crate) fn new(settings: &Settings, wake: Wake) -> anyhow::Result<Self> {
-        let Settings { common, publisher, database_connections, .. } = settings;
+        let Settings { common, publisher, own, .. } = settings;
         let endpoint = Endpoint::new(&common.amqp_url, SERVICE.name)?;
         let publisher =
             ConfirmingPublisher::new(endpoint, ConnectionStatus::new("variant"), publisher.confirm_deadline);
-        let (url, connections) = (&common.database_url, *database_connections);
+        let (url, connections) = (&common.database_url, own.database_connections);
         let unguarded = PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
         let unguarded = unguarded.connect_lazy_with(url.options().application_name("orders"));
         Ok(Self {

@@ -1,24 +1,27 @@
 //! The billing service. `payment_handler` is where events become pending payments, once; `payment_worker` calls the payment
-//! provider for them; `provider_calls` is their limit; `payment_provider` is the provider's HTTP API.
+//! provider for them, with a limit (`due_payments`), and writes its answers (`provider_answers`); `payment_provider` is the
+//! provider's HTTP API.
 
 mod due_payments;
 mod payment_handler;
 mod payment_provider;
 mod payment_worker;
 mod provider_answers;
-mod provider_calls;
-mod run;
 
+use std::{process::ExitCode, time::Duration};
+
+use clap::Args;
+use database::{Pool, PoolKind};
 use inbox::Inbox;
 use rabbitmq::topology;
-use service::Service;
+use reqwest::Url;
+use service::{Assembly, Parts, Service, environment::duration};
 use sqlx::migrate::Migrator;
 
+pub use due_payments::ProviderCalls;
 pub use payment_handler::PaymentHandler;
 pub use payment_provider::{HttpPaymentProvider, PaymentProvider, ProviderResponse};
 pub use payment_worker::PaymentWorker;
-pub use provider_calls::ProviderCalls;
-pub use run::{Settings, run};
 
 pub const INBOX: Inbox = Inbox { consumer: "billing", queue: topology::BILLING, keeps_order: true };
 
@@ -34,3 +37,72 @@ pub static SERVICE: Service = Service {
     migrations: &MIGRATIONS,
     own_queue: None,
 };
+
+/// Runs the billing service until it is stopped: it charges each order once, and publishes the answer. `provider` is given the
+/// product's payment provider and returns the one to call.
+///
+/// # Errors
+/// When the process cannot start.
+pub async fn run<P: PaymentProvider>(
+    parts: impl Parts,
+    provider: impl FnOnce(HttpPaymentProvider) -> P,
+) -> anyhow::Result<ExitCode> {
+    let (mut service, settings) = Assembly::start::<ProviderSettings>(&SERVICE, INBOX, parts).await?;
+    let ProviderSettings { provider_url, provider_deadline, provider_calls } = settings.own;
+    let provider = provider(HttpPaymentProvider::new(provider_url, provider_deadline)?);
+    service.serve_health();
+    if !service.process.prepare().await {
+        return Ok(service.process.run().await);
+    }
+    let calls = ProviderCalls::new(provider_calls, provider_deadline * 2);
+    let handler = PaymentHandler::new(service.consumer.pool(), calls.clone());
+    let url = &settings.common.database_url;
+    let pool = Pool::new(url, "payment worker", WORKER_CONNECTIONS, PoolKind::Statements);
+    let worker = PaymentWorker::new(pool, provider, service.relays.wake(), calls);
+    let stop = service.process.stop();
+    service.process.spawn("pending payments", worker.clone().observe(stop.clone()));
+    service.process.spawn("payment worker", worker.run(stop));
+    service.run(handler).await
+}
+
+/// The payment worker's connections: for its rounds, for the count, and one in place of a statement that was given up.
+const WORKER_CONNECTIONS: u32 = 3;
+
+/// The settings that only billing has.
+#[derive(Debug, Clone, Args)]
+pub struct ProviderSettings {
+    /// The payment provider: http://host:port.
+    #[arg(long, value_parser = base_url)]
+    pub provider_url: Url,
+
+    /// How long one call to the provider may take. After that its outcome is unknown, and the worker repeats it with the
+    /// same key.
+    #[arg(long, default_value = "3s", value_parser = provider_deadline)]
+    pub provider_deadline: Duration,
+
+    /// The most calls to the provider at the same time. Divided by the seconds that a call takes, it is the most payments a
+    /// second; a provider that limits its callers says how many it allows.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub provider_calls: u16,
+}
+
+/// For `value_parser`: a stop waits for calls in progress, and the process has only so long.
+fn provider_deadline(text: &str) -> Result<Duration, String> {
+    let deadline = duration(text)?;
+    if deadline > Duration::from_secs(6) {
+        return Err("at most 6s, because a stop waits for calls in progress".into());
+    }
+    Ok(deadline)
+}
+
+/// For `value_parser`: the URL under which `charges` and `refunds` are found.
+fn base_url(text: &str) -> Result<Url, String> {
+    let invalid = || "not a URL like http://provider:8083".to_owned();
+    let url = Url::parse(text).map_err(|_| invalid())?;
+    if url.scheme() != "http" || url.cannot_be_a_base() || !url.has_host() {
+        return Err(invalid());
+    }
+    // Without the slash, joining would replace the last part of the path.
+    let slashed = if text.ends_with('/') { text.to_owned() } else { format!("{text}/") };
+    Url::parse(&slashed).map_err(|_| invalid())
+}

@@ -78,7 +78,7 @@ impl HttpPaymentProvider {
         let request = self.client.post(url).json(body).header("idempotency-key", format!("\"{key}\""));
         let mut response = match request.send().await {
             Ok(response) => response,
-            Err(error) => return ProviderResponse::Unknown(chain(&error)),
+            Err(error) => return unknown(error),
         };
         let status = response.status();
         let mut answer = Vec::new();
@@ -89,7 +89,7 @@ impl HttpPaymentProvider {
                 }
                 Ok(Some(chunk)) => answer.extend_from_slice(&chunk),
                 Ok(None) => break,
-                Err(error) => return ProviderResponse::Unknown(chain(&error)),
+                Err(error) => return unknown(error),
             }
         }
         meaning(status, &String::from_utf8_lossy(&answer))
@@ -130,14 +130,8 @@ fn detail(text: &str) -> String {
 }
 
 /// An error with its causes: reqwest's own text omits them.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    storable(&text, 300)
+fn unknown(error: reqwest::Error) -> ProviderResponse {
+    ProviderResponse::Unknown(storable(&format!("{:#}", anyhow::Error::new(error)), 300))
 }
 
 /// Text that PostgreSQL accepts: an answer from outside may hold a NUL.

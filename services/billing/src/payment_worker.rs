@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use database::{Pool, PoolKind, observe};
+use database::{Pool, observe};
 use events::spans::{Kind, Span};
 use messaging::{RoundLimiter, crash_points::crash_point};
 use outbox::Wake;
@@ -21,35 +21,25 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    PaymentProvider, ProviderCalls, ProviderResponse, Settings,
+    PaymentProvider, ProviderCalls, ProviderResponse,
     due_payments::{self, CalledPayment, DuePayment},
-    provider_answers,
 };
 
 /// The longest sleep when nothing wakes the worker: for payments that another instance has left behind.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The worker's connections: for its rounds, for the count, and one in place of a statement that was given up.
-const CONNECTIONS: u32 = 3;
-
 /// Calls the provider for pending payments. Cheap to clone.
 #[derive(Clone)]
 pub struct PaymentWorker<P> {
-    pool: Pool,
+    pub(crate) pool: Pool,
     provider: P,
-    wake: Wake,
-    calls: Arc<ProviderCalls>,
+    /// Wakes the relays after a commit.
+    pub(crate) wake: Wake,
+    pub(crate) calls: Arc<ProviderCalls>,
 }
 
 impl<P: PaymentProvider> PaymentWorker<P> {
-    /// `wake` wakes the relays after a commit.
-    pub fn new(settings: &Settings, provider: P, wake: Wake, calls: Arc<ProviderCalls>) -> Self {
-        let url = &settings.common.database_url;
-        let pool = Pool::new(url, "payment worker", CONNECTIONS, PoolKind::Statements);
-        Self::on_pool(pool, provider, wake, calls)
-    }
-
-    pub fn on_pool(pool: Pool, provider: P, wake: Wake, calls: Arc<ProviderCalls>) -> Self {
+    pub fn new(pool: Pool, provider: P, wake: Wake, calls: Arc<ProviderCalls>) -> Self {
         Self { pool, provider, wake, calls }
     }
 
@@ -63,7 +53,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
             while let Some(ended) = calls.try_join_next() {
                 answered.extend(called(ended));
             }
-            self.write(std::mem::take(&mut answered)).await;
+            self.write_answers(std::mem::take(&mut answered)).await;
             for payment in self.calls.handed_over() {
                 calls.spawn(call(self.provider.clone(), payment));
             }
@@ -83,7 +73,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
         while let Some(ended) = calls.join_next().await {
             answered.extend(called(ended));
         }
-        self.write(answered).await;
+        self.write_answers(answered).await;
     }
 
     /// Takes payments that are due, as far as there are places for their calls.
@@ -95,20 +85,6 @@ impl<P: PaymentProvider> PaymentWorker<P> {
             self.calls.look();
         }
         due
-    }
-
-    /// Writes the provider's answers. Wakes the relays if there are events, and this worker if a refund is due.
-    async fn write(&self, answered: Vec<CalledPayment>) {
-        if answered.is_empty() {
-            return;
-        }
-        let written = provider_answers::write(&self.pool, answered).await;
-        if written.events {
-            self.wake.after_commit();
-        }
-        if written.refunds_due {
-            self.calls.look();
-        }
     }
 
     /// Counts pending payments into `payments_pending` and the age of the oldest into `payments_oldest_pending_seconds`,

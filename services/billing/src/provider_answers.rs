@@ -8,18 +8,9 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
-    ProviderResponse,
+    PaymentWorker, ProviderResponse,
     due_payments::{CalledPayment, DuePayment, STATEMENT_DEADLINE},
 };
-
-/// What was written.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Written {
-    /// At least one event.
-    pub(crate) events: bool,
-    /// A captured payment that is to be refunded, because its order was cancelled meanwhile.
-    pub(crate) refunds_due: bool,
-}
 
 /// A final answer of the provider.
 struct Answer {
@@ -29,89 +20,57 @@ struct Answer {
     event: NewEvent,
 }
 
-/// Writes the final answers, and schedules another call where there is none.
-///
-/// Failures are logged here. Nothing is lost by one: the payment is due again when its lease ends, under the same key.
-pub(crate) async fn write(pool: &Pool, called: Vec<CalledPayment>) -> Written {
-    let (mut answers, mut unanswered) = (vec![], vec![]);
-    for called in called {
-        match final_answer(&called) {
-            Ok(Some((provider_id, event))) => answers.push(Answer { called, provider_id, event }),
-            Ok(None) => unanswered.push(called),
-            Err(error) => log(&called, Some(&error)),
-        }
-    }
-    let scheduled = retry_later(pool, &unanswered).await;
-    unanswered.iter().for_each(|called| log(called, scheduled.as_ref().err()));
-    // A payment whose lease ended during its call is here twice, with the same answer.
-    answers.sort_by_key(|answer| answer.called.payment.id);
-    answers.dedup_by_key(|answer| answer.called.payment.id);
-    let may_pass = |error: &sqlx::Error| is_unavailable(error) || is_locked(error);
-    let together = write_final(pool, &answers).await;
-    match together {
-        // One bad answer must not keep the others from being written.
-        Err(error) if answers.len() > 1 && !may_pass(&error) => {
-            let (mut written, mut rest) = (Written::default(), answers.as_slice());
-            while let [_, ..] = rest {
-                let alone = write_final(pool, &rest[..1]).await;
-                // The others would wait for as long, one after the other, and the worker would take nothing meanwhile.
-                let ended = if alone.as_ref().is_err_and(may_pass) { rest.len() } else { 1 };
-                log_all(&rest[..ended], alone.as_ref().err());
-                rest = &rest[ended..];
-                let alone = alone.unwrap_or_default();
-                written.events |= alone.events;
-                written.refunds_due |= alone.refunds_due;
+impl<P> PaymentWorker<P> {
+    /// Writes the final answers, and schedules another call where there is none.
+    ///
+    /// Failures are logged here. Nothing is lost by one: the payment is due again when its lease ends, under the same key.
+    pub(crate) async fn write_answers(&self, called: Vec<CalledPayment>) {
+        let (mut answers, mut unanswered) = (vec![], vec![]);
+        for called in called {
+            match final_answer(&called) {
+                Ok(Some((provider_id, event))) => answers.push(Answer { called, provider_id, event }),
+                Ok(None) => unanswered.push(called),
+                Err(error) => log(&called, Some(&error)),
             }
-            written
         }
-        together => {
-            log_all(&answers, together.as_ref().err());
-            together.unwrap_or_default()
+        let scheduled = retry_later(&self.pool, &unanswered).await;
+        unanswered.iter().for_each(|called| log(called, scheduled.as_ref().err()));
+        // A payment whose lease ended during its call is here twice, with the same answer.
+        answers.sort_by_key(|answer| answer.called.payment.id);
+        answers.dedup_by_key(|answer| answer.called.payment.id);
+        let may_pass = |error: &sqlx::Error| is_unavailable(error) || is_locked(error);
+        match self.write_final(&answers).await {
+            // One bad answer must not keep the others from being written.
+            Err(error) if answers.len() > 1 && !may_pass(&error) => {
+                let mut rest = answers.as_slice();
+                while let [_, ..] = rest {
+                    let alone = self.write_final(&rest[..1]).await;
+                    // The others would wait for as long, one after the other, and the worker would take nothing meanwhile.
+                    let ended = if alone.as_ref().is_err_and(may_pass) { rest.len() } else { 1 };
+                    log_all(&rest[..ended], alone.err().as_ref());
+                    rest = &rest[ended..];
+                }
+            }
+            together => log_all(&answers, together.err().as_ref()),
         }
     }
-}
 
-/// The provider's id, and the event that reports the answer. `None` where the answer is not final. A refund cannot be
-/// declined: it is repeated too.
-fn final_answer(called: &CalledPayment) -> Result<Option<(Option<Uuid>, NewEvent)>, serde_json::Error> {
-    let payment = &called.payment;
-    let (payment_id, order_id, amount) = (payment.id, payment.order_id, payment.amount.clone());
-    Ok(Some(match (payment.refund, &called.response) {
-        (None, ProviderResponse::Done(charge_id)) => {
-            let body = PaymentCaptured { payment_id, order_id, amount, charge_id: *charge_id };
-            (Some(*charge_id), new_event(payment, 1, &body)?)
+    /// Writes final answers and their events in one statement. If the order was cancelled meanwhile, a captured payment is due
+    /// for a refund at once, and the worker looks for it. An answer that another instance has written already, with the same key and so with the same
+    /// content, changes nothing.
+    ///
+    /// The payments are locked in the order of their ids, as everywhere: otherwise two transactions could deadlock.
+    async fn write_final(&self, answers: &[Answer]) -> Result<(), sqlx::Error> {
+        if answers.is_empty() {
+            return Ok(());
         }
-        (None, ProviderResponse::Declined(reason)) => {
-            let body = PaymentDeclined { payment_id, order_id, reason: reason.clone() };
-            (None, new_event(payment, 1, &body)?)
-        }
-        (Some(_), ProviderResponse::Done(refund_id)) => {
-            let body = PaymentRefunded { payment_id, order_id, amount, refund_id: *refund_id };
-            (Some(*refund_id), new_event(payment, 2, &body)?)
-        }
-        (Some(_), ProviderResponse::Declined(_)) | (_, ProviderResponse::Unknown(_)) => return Ok(None),
-    }))
-}
-
-fn new_event<D: Data>(payment: &DuePayment, version: i32, body: &D) -> Result<NewEvent, serde_json::Error> {
-    NewEvent::of(payment.id, version, &payment.trace, body)
-}
-
-/// Writes final answers and their events in one statement. If the order was cancelled meanwhile, a captured payment is due
-/// for a refund at once. An answer that another instance has written already, with the same key and so with the same
-/// content, changes nothing.
-///
-/// The payments are locked in the order of their ids, as everywhere: otherwise two transactions could deadlock.
-async fn write_final(pool: &Pool, answers: &[Answer]) -> Result<Written, sqlx::Error> {
-    if answers.is_empty() {
-        return Ok(Written::default());
-    }
-    let events = || answers.iter().map(|answer| &answer.event);
-    let column =
-        |text: fn(&NewEvent) -> &str| events().map(|event| text(event).to_owned()).collect::<Vec<_>>();
-    let from = |answer: &Answer| if answer.called.payment.refund.is_none() { "asked" } else { "refunding" };
-    let query = sqlx::query!(
-        r#"with answer as materialized (
+        let events = || answers.iter().map(|answer| &answer.event);
+        let column =
+            |text: fn(&NewEvent) -> &str| events().map(|event| text(event).to_owned()).collect::<Vec<_>>();
+        let from =
+            |answer: &Answer| if answer.called.payment.refund.is_none() { "asked" } else { "refunding" };
+        let query = sqlx::query!(
+            r#"with answer as materialized (
                select answer.* from unnest($1::uuid[], $2::uuid[], $3::text[]) as answer (payment_id, provider_id, from_state)
                join payments on payments.id = answer.payment_id
                order by payments.id for update of payments
@@ -141,21 +100,54 @@ async fn write_final(pool: &Pool, answers: &[Answer]) -> Result<Written, sqlx::E
                    on event.aggregate_id = settled.id
            )
            select count(*) > 0 as "events!", coalesce(bool_or(state = 'refunding'), false) as "refunds_due!" from settled"#,
-        &answers.iter().map(|answer| answer.called.payment.id).collect::<Vec<_>>(),
-        &answers.iter().map(|answer| answer.provider_id).collect::<Vec<_>>() as &[Option<Uuid>],
-        &answers.iter().map(|answer| from(answer).to_owned()).collect::<Vec<_>>(),
-        &events().map(|event| event.event_id).collect::<Vec<_>>(),
-        &column(|event| event.aggregate_type),
-        &events().map(|event| event.aggregate_version).collect::<Vec<_>>(),
-        &column(|event| event.event_type),
-        &events().map(|event| event.schema_version).collect::<Vec<_>>(),
-        &column(|event| &event.payload),
-        &events().map(|event| event.headers.clone()).collect::<Vec<_>>(),
-        &events().map(|event| event.lane).collect::<Vec<_>>(),
-    );
-    let written = timeout(STATEMENT_DEADLINE, query.fetch_one(pool)).await;
-    let written = written.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
-    Ok(Written { events: written.events, refunds_due: written.refunds_due })
+            &answers.iter().map(|answer| answer.called.payment.id).collect::<Vec<_>>(),
+            &answers.iter().map(|answer| answer.provider_id).collect::<Vec<_>>() as &[Option<Uuid>],
+            &answers.iter().map(|answer| from(answer).to_owned()).collect::<Vec<_>>(),
+            &events().map(|event| event.event_id).collect::<Vec<_>>(),
+            &column(|event| event.aggregate_type),
+            &events().map(|event| event.aggregate_version).collect::<Vec<_>>(),
+            &column(|event| event.event_type),
+            &events().map(|event| event.schema_version).collect::<Vec<_>>(),
+            &column(|event| &event.payload),
+            &events().map(|event| event.headers.clone()).collect::<Vec<_>>(),
+            &events().map(|event| event.lane).collect::<Vec<_>>(),
+        );
+        let written = timeout(STATEMENT_DEADLINE, query.fetch_one(&self.pool)).await;
+        let written = written.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        if written.events {
+            self.wake.after_commit();
+        }
+        if written.refunds_due {
+            self.calls.look();
+        }
+        Ok(())
+    }
+}
+
+/// The provider's id, and the event that reports the answer. `None` where the answer is not final. A refund cannot be
+/// declined: it is repeated too.
+fn final_answer(called: &CalledPayment) -> Result<Option<(Option<Uuid>, NewEvent)>, serde_json::Error> {
+    let payment = &called.payment;
+    let (payment_id, order_id, amount) = (payment.id, payment.order_id, payment.amount.clone());
+    Ok(Some(match (payment.refund, &called.response) {
+        (None, ProviderResponse::Done(charge_id)) => {
+            let body = PaymentCaptured { payment_id, order_id, amount, charge_id: *charge_id };
+            (Some(*charge_id), new_event(payment, 1, &body)?)
+        }
+        (None, ProviderResponse::Declined(reason)) => {
+            let body = PaymentDeclined { payment_id, order_id, reason: reason.clone() };
+            (None, new_event(payment, 1, &body)?)
+        }
+        (Some(_), ProviderResponse::Done(refund_id)) => {
+            let body = PaymentRefunded { payment_id, order_id, amount, refund_id: *refund_id };
+            (Some(*refund_id), new_event(payment, 2, &body)?)
+        }
+        (Some(_), ProviderResponse::Declined(_)) | (_, ProviderResponse::Unknown(_)) => return Ok(None),
+    }))
+}
+
+fn new_event<D: Data>(payment: &DuePayment, version: i32, body: &D) -> Result<NewEvent, serde_json::Error> {
+    NewEvent::of(payment.id, version, &payment.trace, body)
 }
 
 /// Schedules another call for each: after a wait drawn from a range that doubles up to half a minute.

@@ -86,8 +86,22 @@ impl Billing {
     fn start_worker_of(&self, calls: &Arc<ProviderCalls>, provider: impl PaymentProvider) -> JoinHandle<()> {
         // As in the service: the pool's settings choose the plans.
         let pool = Pool::new(&self.url, "payment worker", 2, PoolKind::Statements);
-        let worker = PaymentWorker::on_pool(pool, provider, Wake::new(), calls.clone());
+        let worker = PaymentWorker::new(pool, provider, Wake::new(), calls.clone());
         tokio::spawn(worker.run(self.stop.clone()))
+    }
+
+    /// A worker whose calls wait until the test closes the provider's gate.
+    fn start_held_worker(&self) -> anyhow::Result<HeldProvider> {
+        let provider = HeldProvider::new(self.http_provider()?, &Arc::new(Semaphore::new(0)));
+        self.start_worker(provider.clone());
+        Ok(provider)
+    }
+
+    /// Applies the event of a new order.
+    async fn create(&self) -> anyhow::Result<Uuid> {
+        let order = Uuid::now_v7();
+        self.handler.apply(&[created(order, Uuid::new_v4())]).await?;
+        Ok(order)
     }
 
     /// How often calls for a payment were begun.
@@ -99,13 +113,12 @@ impl Billing {
     /// Has one payment captured, ends the worker, and has another one handed over, which no worker calls for.
     async fn lose_a_payment(&self) -> anyhow::Result<(Uuid, Uuid)> {
         eventually("a payment to be handed over", DEADLINE, async || {
-            let (captured, lost) = (Uuid::now_v7(), Uuid::now_v7());
             let worker = self.start_worker(self.http_provider()?);
-            self.handler.apply(&[created(captured, Uuid::new_v4())]).await?;
+            let captured = self.create().await?;
             self.until(captured, "captured").await?;
             worker.abort();
             let _ = worker.await;
-            self.handler.apply(&[created(lost, Uuid::new_v4())]).await?;
+            let lost = self.create().await?;
             Ok((self.attempts(lost).await? == 1).then_some((captured, lost)))
         })
         .await
@@ -168,12 +181,18 @@ impl HeldProvider {
         response
     }
 
-    fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::SeqCst) > 0
+    async fn until_begun(&self, calls: usize) -> anyhow::Result<()> {
+        eventually("the calls to begin", DEADLINE, async || {
+            Ok((self.begun.load(Ordering::SeqCst) >= calls).then_some(()))
+        })
+        .await
     }
 
-    fn has_ended(&self) -> bool {
-        self.begun.load(Ordering::SeqCst) == self.ended.load(Ordering::SeqCst)
+    async fn until_ended(&self) -> anyhow::Result<()> {
+        eventually("the calls to end", DEADLINE, async || {
+            Ok((self.begun.load(Ordering::SeqCst) == self.ended.load(Ordering::SeqCst)).then_some(()))
+        })
+        .await
     }
 }
 
@@ -217,28 +236,12 @@ fn cancelled(order_id: Uuid) -> Event {
 async fn payment_is_captured_and_refunded_when_the_order_is_cancelled() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
     billing.start_worker(billing.http_provider()?);
-    let order = Uuid::now_v7();
-    billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
+    let order = billing.create().await?;
     billing.until(order, "captured").await?;
     billing.handler.apply(&[cancelled(order)]).await?;
     billing.until(order, "refunded").await?;
     let events = vec!["PaymentCaptured".to_owned(), "PaymentRefunded".to_owned()];
     assert_eq!(billing.outcome(order).await?, (events, 1, 625));
-    Ok(())
-}
-
-#[tokio::test]
-async fn payment_cancelled_before_any_call_is_void_and_never_charged() -> anyhow::Result<()> {
-    let billing = Billing::start().await?;
-    let order = Uuid::now_v7();
-    billing.handler.apply(&[created(order, Uuid::new_v4()), cancelled(order)]).await?;
-    billing.until(order, "void").await?;
-    billing.start_worker(billing.http_provider()?);
-    // When the next payment is captured, the worker has read the table.
-    let next = Uuid::now_v7();
-    billing.handler.apply(&[created(next, Uuid::new_v4())]).await?;
-    billing.until(next, "captured").await?;
-    assert_eq!(billing.outcome(order).await?, (vec![], 0, 0));
     Ok(())
 }
 
@@ -250,8 +253,7 @@ async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_e
     let billing = Billing::start().await?;
     sqlx::query("alter table payments set (autovacuum_enabled = false)").execute(&billing.pool).await?;
     // The provider answers no call, so the worker takes payments once.
-    let provider = HeldProvider::new(billing.http_provider()?, &Arc::new(Semaphore::new(0)));
-    billing.start_worker(provider);
+    billing.start_held_worker()?;
     // PostgreSQL counts in the worker's session and publishes the counts some seconds later.
     let counted = async || -> anyhow::Result<(i64, i64)> {
         let sql = "select coalesce(sum(idx_scan), 0)::bigint, coalesce(sum(idx_tup_read), 0)::bigint
@@ -288,10 +290,8 @@ async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_e
 #[tokio::test]
 async fn payment_dated_by_a_clock_that_was_ahead_is_charged_at_once() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
-    let order = Uuid::now_v7();
-    billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
-    let tried = Uuid::now_v7();
-    billing.handler.apply(&[created(tried, Uuid::new_v4())]).await?;
+    let order = billing.create().await?;
+    let tried = billing.create().await?;
     sqlx::query(
         "update payments set due_at = due_at + interval '50 minutes', attempts = (order_id = $1)::int",
     )
@@ -306,15 +306,12 @@ async fn payment_dated_by_a_clock_that_was_ahead_is_charged_at_once() -> anyhow:
 #[tokio::test]
 async fn cancellation_while_the_charge_is_in_progress_ends_in_a_refund() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
-    let gate = Arc::new(Semaphore::new(0));
-    let provider = HeldProvider::new(billing.http_provider()?, &gate);
-    billing.start_worker(provider.clone());
-    let order = Uuid::now_v7();
-    billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
-    eventually("the call to begin", DEADLINE, async || Ok(provider.has_begun().then_some(()))).await?;
+    let provider = billing.start_held_worker()?;
+    let order = billing.create().await?;
+    provider.until_begun(1).await?;
     assert_eq!(billing.attempts(order).await?, 1);
     billing.handler.apply(&[cancelled(order)]).await?;
-    gate.close();
+    provider.gate.close();
     billing.until(order, "refunded").await?;
     let events = vec!["PaymentCaptured".to_owned(), "PaymentRefunded".to_owned()];
     assert_eq!(billing.outcome(order).await?, (events, 1, 625));
@@ -333,18 +330,13 @@ async fn two_workers_that_call_for_one_payment_at_the_same_time_charge_once() ->
     let other = HeldProvider::new(billing.http_provider()?, &gate);
     billing.start_worker(one.clone());
     billing.start_worker_of(&ProviderCalls::new(4, lease), other.clone());
-    let order = Uuid::now_v7();
-    billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
-    eventually("both workers to be inside a call", DEADLINE, async || {
-        Ok((one.has_begun() && other.has_begun()).then_some(()))
-    })
-    .await?;
+    let order = billing.create().await?;
+    one.until_begun(1).await?;
+    other.until_begun(1).await?;
     gate.close();
     billing.until(order, "captured").await?;
-    eventually("all calls to end", DEADLINE, async || {
-        Ok((one.has_ended() && other.has_ended()).then_some(()))
-    })
-    .await?;
+    one.until_ended().await?;
+    other.until_ended().await?;
     let unused = reqwest::get(format!("http://{}/faults", billing.provider))
         .await?
         .json::<Value>()
@@ -380,8 +372,7 @@ async fn refunds_are_called_for_while_new_payments_keep_coming() -> anyhow::Resu
     let billing = Billing::start().await?;
     let (first, _) = billing.lose_a_payment().await?;
     billing.handler.apply(&[cancelled(first)]).await?;
-    let later = Uuid::now_v7();
-    billing.handler.apply(&[created(later, Uuid::new_v4())]).await?;
+    let later = billing.create().await?;
     assert_eq!(billing.attempts(later).await?, 0, "it takes a place before the refund");
     billing.start_worker(billing.http_provider()?);
     billing.until(first, "refunded").await?;
@@ -389,17 +380,22 @@ async fn refunds_are_called_for_while_new_payments_keep_coming() -> anyhow::Resu
 }
 
 #[tokio::test]
-async fn order_that_arrives_after_its_cancellation_is_not_charged() -> anyhow::Result<()> {
+async fn order_that_is_cancelled_before_any_call_is_not_charged() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
-    let order = Uuid::now_v7();
-    billing.handler.apply(&[cancelled(order)]).await?;
+    let (in_one_group, late) = (Uuid::now_v7(), Uuid::now_v7());
+    billing.handler.apply(&[created(in_one_group, Uuid::new_v4()), cancelled(in_one_group)]).await?;
+    billing.until(in_one_group, "void").await?;
+    // Its cancellation comes first.
+    billing.handler.apply(&[cancelled(late)]).await?;
     billing.lose_a_payment().await?;
-    billing.handler.apply(&[created(order, Uuid::new_v4())]).await?;
+    billing.handler.apply(&[created(late, Uuid::new_v4())]).await?;
     billing.start_worker(billing.http_provider()?);
-    let next = Uuid::now_v7();
-    billing.handler.apply(&[created(next, Uuid::new_v4())]).await?;
+    // When the next payment is captured, the worker has read the table.
+    let next = billing.create().await?;
     billing.until(next, "captured").await?;
-    assert_eq!(billing.outcome(order).await?, (vec![], 0, 0));
+    for order in [in_one_group, late] {
+        assert_eq!(billing.outcome(order).await?, (vec![], 0, 0));
+    }
     Ok(())
 }
 
@@ -407,9 +403,7 @@ async fn order_that_arrives_after_its_cancellation_is_not_charged() -> anyhow::R
 #[tokio::test]
 async fn cancelled_backlog_is_void_and_not_charged() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
-    let gate = Arc::new(Semaphore::new(0));
-    let provider = HeldProvider::new(billing.http_provider()?, &gate);
-    billing.start_worker(provider.clone());
+    let provider = billing.start_held_worker()?;
     let orders: Vec<_> = (0..50).map(|_| Uuid::now_v7()).collect();
     let groups: Vec<_> = orders
         .chunks(5)
@@ -418,16 +412,13 @@ async fn cancelled_backlog_is_void_and_not_charged() -> anyhow::Result<()> {
     for group in groups {
         billing.handler.apply(&group).await?;
     }
-    eventually("all places to be taken", DEADLINE, async || {
-        Ok((provider.begun.load(Ordering::SeqCst) == 4).then_some(()))
-    })
-    .await?;
+    provider.until_begun(4).await?;
     billing.handler.apply(&orders.iter().map(|order| cancelled(*order)).collect::<Vec<_>>()).await?;
     let void: i64 = sqlx::query_scalar("select count(*) from payments where state = 'void' and attempts = 0")
         .fetch_one(&billing.pool)
         .await?;
     assert_eq!(void, 46);
-    gate.close();
+    provider.gate.close();
     eventually("the four charges to be refunded", DEADLINE, async || {
         let refunded: i64 = sqlx::query_scalar("select count(*) from payments where state = 'refunded'")
             .fetch_one(&billing.pool)
@@ -445,16 +436,11 @@ async fn cancelled_backlog_is_void_and_not_charged() -> anyhow::Result<()> {
 #[tokio::test]
 async fn answers_that_cannot_be_written_keep_no_others_from_being_written() -> anyhow::Result<()> {
     let billing = Billing::start().await?;
-    let gate = Arc::new(Semaphore::new(0));
-    let provider = HeldProvider::new(billing.http_provider()?, &gate);
-    billing.start_worker(provider.clone());
+    let provider = billing.start_held_worker()?;
     let orders: Vec<_> = (0..4).map(|_| Uuid::now_v7()).collect();
     let group: Vec<_> = orders.iter().map(|order| created(*order, Uuid::new_v4())).collect();
     billing.handler.apply(&group).await?;
-    eventually("all calls to begin", DEADLINE, async || {
-        Ok((provider.begun.load(Ordering::SeqCst) == 4).then_some(()))
-    })
-    .await?;
+    provider.until_begun(4).await?;
     let (bad, good) = orders.split_at(2);
     let conflicting = sqlx::query(
         "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
@@ -465,8 +451,8 @@ async fn answers_that_cannot_be_written_keep_no_others_from_being_written() -> a
     // While the payments are locked no answer is written, and answers gather.
     let mut locked = billing.pool.begin().await?;
     sqlx::query("select from payments for update").execute(&mut *locked).await?;
-    gate.close();
-    eventually("all calls to end", DEADLINE, async || Ok(provider.has_ended().then_some(()))).await?;
+    provider.gate.close();
+    provider.until_ended().await?;
     locked.commit().await?;
     for order in good {
         billing.until(*order, "captured").await?;

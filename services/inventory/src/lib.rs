@@ -1,14 +1,14 @@
 //! The inventory service. `stock_handler` is where events become effects, once, and effects become events.
 
-mod run;
 mod stock_handler;
+
+use std::process::ExitCode;
 
 use inbox::Inbox;
 use rabbitmq::topology;
-use service::Service;
+use service::{Assembly, Parts, Service, settings::NoSettings};
 use sqlx::migrate::Migrator;
 
-pub use run::{Settings, run};
 pub use stock_handler::StockHandler;
 
 pub const INBOX: Inbox = Inbox { consumer: "inventory", queue: topology::INVENTORY, keeps_order: true };
@@ -25,3 +25,17 @@ pub static SERVICE: Service = Service {
     migrations: &MIGRATIONS,
     own_queue: None,
 };
+
+/// Runs the inventory service until it is stopped: it reserves stock for each order, once, and publishes the answer.
+///
+/// # Errors
+/// When the process cannot start.
+pub async fn run(parts: impl Parts) -> anyhow::Result<ExitCode> {
+    let (mut service, _) = Assembly::start::<NoSettings>(&SERVICE, INBOX, parts).await?;
+    service.serve_health();
+    if !service.process.prepare().await {
+        return Ok(service.process.run().await);
+    }
+    let handler = StockHandler::new(service.consumer.pool(), service.relays.wake());
+    service.run(handler).await
+}

@@ -58,18 +58,16 @@ async fn answer_all(transaction: &mut PgConnection, new: &[&Event]) -> Result<us
     Ok(answers.len())
 }
 
-/// A product of which an order wants more than there is.
-struct Shortage {
-    sku: String,
-    wanted: i64,
-    available: i64,
-}
-
-/// The first product that is short for an order.
-fn shortage(order: &OrderCreated, free: &BTreeMap<String, i64>) -> Option<Shortage> {
+/// The first product of which an order wants more than there is.
+fn shortage(
+    order: &OrderCreated,
+    reservation_id: Uuid,
+    free: &BTreeMap<String, i64>,
+) -> Option<StockRejected> {
     wanted(order).into_iter().find_map(|(sku, wanted)| {
-        let available = free.get(sku).copied().unwrap_or(0).max(0);
-        (wanted > available).then(|| Shortage { sku: sku.to_owned(), wanted, available })
+        let (order_id, available) = (order.order_id, free.get(sku).copied().unwrap_or(0).max(0));
+        let sku = sku.to_owned();
+        (wanted > available).then_some(StockRejected { reservation_id, order_id, sku, wanted, available })
     })
 }
 
@@ -93,9 +91,8 @@ async fn reserve(
         let (reservation_id, order_id) = (Uuid::now_v7(), order.order_id);
         let mut reservation =
             Reservation { id: reservation_id, order_id, event_id: event.id, state: "rejected", lines: &[] };
-        if let Some(Shortage { sku, wanted, available }) = shortage(order, &free) {
+        if let Some(body) = shortage(order, reservation_id, &free) {
             reservations.push(reservation);
-            let body = StockRejected { reservation_id, order_id, sku, wanted, available };
             answers.push(answer(event, reservation_id, 1, &body)?);
             continue;
         }

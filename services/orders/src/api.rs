@@ -1,24 +1,26 @@
 //! The HTTP API: its routes, the layers around them, and its OpenAPI document.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant, SystemTime},
 };
 
 use axum::{
     Router,
     body::Bytes,
-    extract::{MatchedPath, Path, Request},
+    extract::{MatchedPath, Request},
     handler::Handler,
     http::{HeaderName, StatusCode, header},
     middleware::{self, Next},
-    response::{IntoResponse, Redirect, Response},
+    response::{Redirect, Response},
     routing::get,
 };
+use database::{Pool, PoolKind};
 use events::{
     TraceContext,
     spans::{Kind, Span},
 };
+use outbox::Wake;
 use serde::Serialize;
 use service::{
     http::limited,
@@ -35,9 +37,40 @@ use utoipa::{
     },
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
-use utoipa_swagger_ui::Config;
+use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use crate::{AppState, cancel_order, place_order, problems, read_orders};
+use crate::{
+    OrderSettings, Settings, cancel_order, order_request::Prices, place_order, problems, read_orders,
+};
+
+/// What the handlers share. Cheap to clone.
+#[derive(Clone)]
+pub struct AppState {
+    pub(crate) pool: Pool,
+    /// Wakes the relays after each commit that wrote an event.
+    pub(crate) wake: Wake,
+    prices: Arc<OnceLock<Prices>>,
+    max_requests: u16,
+}
+
+impl AppState {
+    pub fn new(settings: &Settings, wake: Wake) -> Self {
+        let OrderSettings { database_connections, max_requests, .. } = settings.own;
+        let url = &settings.common.database_url;
+        let pool = Pool::new(url, "orders", database_connections, PoolKind::Statements);
+        Self { pool, wake, prices: Arc::default(), max_requests }
+    }
+
+    /// Reads the prices before the first order, and never again: placing an order needs no look-up. A price changes by a
+    /// migration and a restart.
+    pub(crate) async fn prices(&self) -> Result<&Prices, sqlx::Error> {
+        if let Some(prices) = self.prices.get() {
+            return Ok(prices);
+        }
+        let products = sqlx::query!("select sku, unit_price from products").fetch_all(&self.pool).await?;
+        Ok(self.prices.get_or_init(|| products.into_iter().map(|row| (row.sku, row.unit_price)).collect()))
+    }
+}
 
 /// How long a request may take. Clients give up long before the database does.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(8);
@@ -78,6 +111,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut document = routes().into_openapi();
     let paths = document.paths.paths.values_mut();
     for operation in paths.flat_map(|path| [&mut path.get, &mut path.post]).flatten() {
+        problems::describe(operation);
         add_common_headers(operation);
     }
     document.merge(service::http::observability_document());
@@ -138,27 +172,15 @@ fn document_routes<S: Clone + Send + Sync + 'static>(
     openapi: &utoipa::openapi::OpenApi,
 ) -> serde_json::Result<Router<S>> {
     // By default the page asks a validator on the Internet about the document.
-    let page = Arc::new(
-        Config::from("/openapi.json").use_base_layout().validator_url("none").display_operation_id(true),
-    );
+    let config =
+        Config::from("/openapi.json").use_base_layout().validator_url("none").display_operation_id(true);
+    let page = Router::from(SwaggerUi::new("/docs").config(config));
+    let page = page.layer(middleware::map_response(|response: Response| async move { ([POLICY], response) }));
     Ok(Router::new()
         .route("/openapi.json", get(json(pretty(openapi)?)))
         .route("/asyncapi.json", get(json(ASYNCAPI.into())))
-        .route("/", get(to_page))
-        // The page requests its assets relative to its own path.
-        .route("/docs", get(to_page))
-        .route(
-            "/docs/",
-            get({
-                let page = page.clone();
-                move || async move { asset("", page) }
-            }),
-        )
-        .route("/docs/{*asset}", get(move |Path(name): Path<String>| async move { asset(&name, page) })))
-}
-
-async fn to_page() -> Redirect {
-    Redirect::to("/docs/")
+        .route("/", get(|| async { Redirect::to("/docs/") }))
+        .merge(page))
 }
 
 /// A handler that answers with a constant document.
@@ -173,19 +195,6 @@ fn json<S: Send + Sync + 'static>(text: String) -> impl Handler<((),), S> {
 /// When it cannot be written as JSON.
 pub fn pretty(document: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(document).map(|text| text + "\n")
-}
-
-fn asset(name: &str, page: Arc<Config<'static>>) -> Response {
-    match utoipa_swagger_ui::serve(name, page) {
-        Ok(Some(file)) => {
-            ([(header::CONTENT_TYPE, file.content_type.as_str()), POLICY], file.bytes).into_response()
-        }
-        Ok(None) => StatusCode::NOT_FOUND.into_response(),
-        Err(error) => {
-            tracing::error!(%error, "failed to render the API page");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
-    }
 }
 
 /// Adds a trace context to a request, the caller's or a new one, and logs how the request ended.

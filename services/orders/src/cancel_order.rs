@@ -41,7 +41,7 @@ const MAX_TRIES: usize = 3;
     description = "No body. The order and its `OrderCancelled` event are written together, and the services that acted \
                    for the order undo what they did. A repeated call gets the same answer and changes nothing.",
     params(("id" = Uuid, Path, description = "The order's id.")),
-    responses((status = 200, description = "The order is cancelled.", body = Cancelled), problems::OneOrder),
+    responses((status = 200, description = "The order is cancelled.", body = Cancelled)),
 )]
 pub(crate) async fn cancel_order(
     State(state): State<AppState>,

@@ -9,6 +9,7 @@ use axum::{
     http::{HeaderValue, request::Parts},
 };
 use database::{Erase, Pool, Retention, Window};
+use events::{Money, OrderCreated};
 use service::problem::Problem;
 use utoipa::{
     IntoParams,
@@ -19,7 +20,6 @@ use utoipa::{
 };
 
 use crate::{
-    order_request::PricedOrder,
     problems,
     read_orders::{OrderView, lines_of},
 };
@@ -57,7 +57,7 @@ impl IdempotencyKey {
     pub(crate) async fn first_answer(
         &self,
         pool: &Pool,
-        requested: &PricedOrder,
+        requested: &OrderCreated,
     ) -> Result<Option<OrderView>, Problem> {
         let first = sqlx::query!(
             "select orders.id, orders.customer_id, orders.total_amount, orders.placed_at
@@ -78,8 +78,9 @@ impl IdempotencyKey {
         if !is_same {
             return Err(problems::key_reused());
         }
-        let order = PricedOrder { customer_id: first.customer_id, lines, total: first.total_amount };
-        Ok(Some(order.placed(first.id, first.placed_at)))
+        let total = Money { amount: first.total_amount, ..requested.total.clone() };
+        let order = OrderCreated { order_id: first.id, customer_id: first.customer_id, lines, total };
+        Ok(Some(OrderView::placed(order, first.placed_at)))
     }
 }
 

@@ -3,7 +3,6 @@
 //! ways to an end; `api`.
 
 pub mod api;
-mod app_state;
 mod cancel_order;
 pub mod idempotency_key;
 pub mod open_orders;
@@ -13,17 +12,23 @@ pub mod order_state;
 mod place_order;
 mod problems;
 mod read_orders;
-mod run;
 
+use std::{process::ExitCode, time::Duration};
+
+use axum::Router;
+use clap::Args;
 use inbox::Inbox;
+use outbox::Wake;
 use rabbitmq::topology;
-use service::Service;
+use service::{
+    Assembly, Needed, Parts, Service,
+    environment::{age, duration},
+};
 use sqlx::migrate::Migrator;
 
+pub use api::AppState;
 pub use api::pretty;
-pub use app_state::AppState;
 pub use order_handler::OrderHandler;
-pub use run::{Settings, run};
 
 /// Events may be applied in any order: `order_state` allows each answer only from the states that it can follow.
 pub const INBOX: Inbox = Inbox { consumer: "orders", queue: topology::ORDERS, keeps_order: false };
@@ -35,3 +40,72 @@ pub static MIGRATIONS: [&Migrator; 3] = [&outbox::MIGRATIONS, &inbox::MIGRATIONS
 
 pub static SERVICE: Service =
     Service { name: "orders", prefix: "ORDERS_", http_port: 8080, migrations: &MIGRATIONS, own_queue: None };
+
+pub type Settings = service::settings::Settings<OrderSettings>;
+
+/// Runs the order service until it is stopped: the HTTP API, the relays, and the consumer that moves orders on, in one process.
+/// `routes` is given the product's routes and returns those to serve.
+///
+/// # Errors
+/// When the process cannot start.
+pub async fn run(
+    parts: impl Parts,
+    routes: impl FnOnce(Router, &Settings, &Wake) -> anyhow::Result<Router>,
+) -> anyhow::Result<ExitCode> {
+    let (mut service, settings) = Assembly::start::<OrderSettings>(&SERVICE, INBOX, parts).await?;
+    let wake = service.parts.wake(service.relays.wake());
+    let state = AppState::new(&settings, wake.clone());
+    // Orders are accepted without a broker: only the database is needed.
+    let health = service.health().with("broker", Needed::No, service.relays.probe()).with(
+        "consumer",
+        Needed::No,
+        service.consumer.probe(),
+    );
+    service.process.serve(routes(api::router(state.clone())?, &settings, &wake)?, health);
+    if !service.process.prepare().await {
+        return Ok(service.process.run().await);
+    }
+    let OrderSettings { answer_within, keep_idempotency_keys, .. } = settings.own;
+    let handler = OrderHandler::new(service.consumer.pool(), wake);
+    let (operations, stop) = (service.process.operations(), service.process.stop());
+    let keys = idempotency_key::retention(operations.clone(), keep_idempotency_keys);
+    let caught_up = service.parts.caught_up(service.consumer.caught_up());
+    let watch = open_orders::watch(state, operations.clone(), answer_within, caught_up, stop.clone());
+    service.process.spawn("key retention", keys.run(stop));
+    service.process.spawn("open orders", watch);
+    service.admin_routes = open_orders::admin_routes(operations);
+    service.run(handler).await
+}
+
+/// The settings that only the order service has.
+#[derive(Debug, Clone, Args)]
+pub struct OrderSettings {
+    /// Connections for the API. Each request holds one for the time of one statement.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=200))]
+    pub database_connections: u32,
+
+    /// Requests at the same time; further ones are answered with 503 at once. They wait in memory for a connection, so this
+    /// bounds the memory. Fewer than the 1024 connections of the listener.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_requests: u16,
+
+    /// How long inventory and billing may take to answer, such as 15min or 2days: at least 1s. An order that has waited
+    /// longer is cancelled, so it has to be longer than outages usually last.
+    #[arg(long, default_value = "15min", value_parser = answer_within)]
+    pub answer_within: Duration,
+
+    /// How long an `Idempotency-Key` is kept at least, such as 1day. A client that retries later gets a second order.
+    #[arg(long, default_value = "1day", value_parser = age)]
+    pub keep_idempotency_keys: Duration,
+}
+
+/// For `value_parser`: a duration of less than a minute, or an age of up to years.
+fn answer_within(text: &str) -> Result<Duration, String> {
+    let limit = duration(text).or_else(|_| age(text));
+    let limit = limit.map_err(|_| format!("{text:?} is not a duration such as 15min or 2days"))?;
+    // With less, orders would be cancelled that are merely in progress.
+    if limit < Duration::from_secs(1) {
+        return Err("at least 1s, because the other services take that long when they are busy".into());
+    }
+    Ok(limit)
+}

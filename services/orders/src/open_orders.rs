@@ -52,11 +52,20 @@ pub async fn watch(
         let (mut failing, mut caught_up_checks, mut clock) = (false, 0_u32, ClockWatch::default());
         loop {
             caught_up_checks = if caught_up() { caught_up_checks.saturating_add(1) } else { 0 };
-            let counted = timeout(STATEMENT_DEADLINE, count(&operations)).await.ok().and_then(Result::ok);
-            let steady = counted.as_ref().is_some_and(|counted| clock.is_steady(counted.database_time));
-            let (open, age) = counted.map_or((f64::NAN, f64::NAN), |counted| (counted.open, counted.age));
+            let counted = sqlx::query!(
+        r#"select count(*)::float8 as "open!", extract(epoch from clock_timestamp())::float8 as "now!",
+                  coalesce(extract(epoch from clock_timestamp() - min(placed_at)), 0)::float8 as "age!"
+           from (select placed_at from orders where status in ('pending', 'reserved', 'paid')
+                 order by placed_at limit $1) as open"#,
+                MAX_COUNTED,
+            )
+            .fetch_one(&operations);
+            let counted = timeout(STATEMENT_DEADLINE, counted).await.ok().and_then(Result::ok);
+            let (open, age) = counted.as_ref().map_or((f64::NAN, f64::NAN), |row| (row.open, row.age));
             metrics::gauge!("orders_open").set(open);
             metrics::gauge!("orders_oldest_open_seconds").set(age);
+            let database_time = counted.and_then(|row| Duration::try_from_secs_f64(row.now).ok());
+            let steady = database_time.is_some_and(|now| clock.is_steady(now));
             // At rest there are none, and the search for them would be one more statement each second.
             let some_are_late = age > answer_within.as_secs_f64();
             let cancelled = if some_are_late && caught_up_checks > CAUGHT_UP_CHECKS && steady {
@@ -64,40 +73,14 @@ pub async fn watch(
             } else {
                 Ok(())
             };
-            match cancelled {
-                Ok(()) => failing = false,
-                Err(_) if failing => {}
-                Err(problem) => {
-                    failing = true;
-                    tracing::warn!(problem, "failed to cancel unanswered orders; trying again");
-                }
+            if let (Err(problem), false) = (&cancelled, failing) {
+                tracing::warn!(problem, "failed to cancel unanswered orders; trying again");
             }
+            failing = cancelled.is_err();
             sleep(CHECK_INTERVAL).await;
         }
     };
     stop.run_until_cancelled(rounds).await;
-}
-
-struct Counted {
-    open: f64,
-    /// Of the oldest, in seconds.
-    age: f64,
-    /// Since 1970.
-    database_time: Duration,
-}
-
-async fn count(pool: &Pool) -> Result<Counted, sqlx::Error> {
-    let row = sqlx::query!(
-        r#"select count(*)::float8 as "open!", extract(epoch from clock_timestamp())::float8 as "now!",
-                  coalesce(extract(epoch from clock_timestamp() - min(placed_at)), 0)::float8 as "age!"
-           from (select placed_at from orders where status in ('pending', 'reserved', 'paid')
-                 order by placed_at limit $1) as open"#,
-        MAX_COUNTED,
-    )
-    .fetch_one(pool)
-    .await?;
-    let database_time = Duration::try_from_secs_f64(row.now).unwrap_or_default();
-    Ok(Counted { open: row.open, age: row.age, database_time })
 }
 
 /// Cancels orders that have waited too long, oldest first, each in a statement of its own. Several instances may do so at

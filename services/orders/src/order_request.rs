@@ -1,18 +1,18 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use events::OrderCreated;
+use events::{Line, Money, OrderCreated};
 use serde::Deserialize;
 use service::problem::Problem;
-use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::{
-    app_state::{CURRENCY, Catalogue},
-    order_state::OrderState,
-    problems,
-    read_orders::{Line, Money, OrderView},
-};
+use crate::problems;
+
+/// The price of one piece of each product, by its SKU, in cents.
+pub(crate) type Prices = HashMap<String, i64>;
+
+/// The only currency; the tables check it too.
+const CURRENCY: &str = "EUR";
 
 /// The body of `POST /orders`. Unknown fields are refused: a client that sends `total` or `status` believes that it
 /// decides them.
@@ -42,21 +42,12 @@ struct RequestedLine {
 pub(crate) const MAX_LINES: usize = 100;
 const MAX_QUANTITY: i64 = 1000;
 
-/// An order that can be accepted: checked and priced.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct PricedOrder {
-    pub(crate) customer_id: Uuid,
-    pub(crate) lines: Vec<Line>,
-    /// In cents.
-    pub(crate) total: i64,
-}
-
 impl OrderRequest {
-    /// Checks what the types cannot express, and adds the prices.
+    /// Checks what the types cannot express, and adds the prices: the order that can be accepted, under a new id.
     ///
     /// # Errors
     /// The first problem found.
-    pub(crate) fn price(self, catalogue: &Catalogue) -> Result<PricedOrder, Problem> {
+    pub(crate) fn price(self, prices: &Prices) -> Result<OrderCreated, Problem> {
         if self.customer_id.is_nil() {
             return Err(problems::invalid_order("customerId is the nil UUID"));
         }
@@ -72,9 +63,7 @@ impl OrderRequest {
                     "lines[{index}].quantity is 1 to {MAX_QUANTITY}"
                 )));
             }
-            let Some(unit_price) = catalogue.unit_price(&requested.sku) else {
-                return Err(problems::unknown_sku(index));
-            };
+            let unit_price = *prices.get(&requested.sku).ok_or_else(|| problems::unknown_sku(index))?;
             if !seen.insert(requested.sku.clone()) {
                 return Err(problems::invalid_order(format!(
                     "lines[{index}].sku is in an earlier line already; add up the quantities"
@@ -83,42 +72,10 @@ impl OrderRequest {
             lines.push(Line { sku: requested.sku, quantity, unit_price });
         }
         // Cannot overflow within these limits. Checked all the same, because prices are data and may grow.
-        let total = total(&lines).ok_or_else(|| problems::invalid_order("the total is too large"))?;
-        Ok(PricedOrder { customer_id: self.customer_id, lines, total })
-    }
-}
-
-fn total(lines: &[Line]) -> Option<i64> {
-    OrderCreated::sum(&lines.iter().map(contract_line).collect::<Vec<_>>())
-}
-
-fn contract_line(line: &Line) -> events::Line {
-    events::Line { sku: line.sku.clone(), quantity: line.quantity, unit_price: line.unit_price }
-}
-
-impl PricedOrder {
-    /// The answer to `POST /orders`.
-    pub(crate) fn placed(self, id: Uuid, placed_at: OffsetDateTime) -> OrderView {
-        OrderView {
-            id,
-            customer_id: self.customer_id,
-            status: OrderState::Pending.public_name().into(),
-            total: Money { amount: self.total, currency: CURRENCY.into() },
-            lines: self.lines,
-            placed_at,
-            cause: None,
-            history: Vec::new(),
-        }
-    }
-
-    /// The body of the order's `OrderCreated` event.
-    pub(crate) fn created(&self, order_id: Uuid) -> OrderCreated {
-        OrderCreated {
-            order_id,
-            customer_id: self.customer_id,
-            lines: self.lines.iter().map(contract_line).collect(),
-            total: events::Money { amount: self.total, currency: CURRENCY.into() },
-        }
+        let amount =
+            OrderCreated::sum(&lines).ok_or_else(|| problems::invalid_order("the total is too large"))?;
+        let total = Money { amount, currency: CURRENCY.into() };
+        Ok(OrderCreated { order_id: Uuid::now_v7(), customer_id: self.customer_id, lines, total })
     }
 }
 
@@ -128,17 +85,18 @@ mod tests {
 
     use super::*;
 
-    fn price(lines: &[(&str, i64)]) -> Result<PricedOrder, Problem> {
-        let catalogue = Catalogue::of(&[("TEA-001", 625), ("MUG-001", 1450), ("GOLD", i64::MAX / 10)]);
+    fn price(lines: &[(&str, i64)]) -> Result<OrderCreated, Problem> {
+        let prices = [("TEA-001", 625), ("MUG-001", 1450), ("GOLD", i64::MAX / 10)];
+        let prices = prices.map(|(sku, price)| (sku.to_owned(), price)).into();
         let lines =
             lines.iter().map(|(sku, quantity)| RequestedLine { sku: (*sku).into(), quantity: *quantity });
-        OrderRequest { customer_id: Uuid::new_v4(), lines: lines.collect() }.price(&catalogue)
+        OrderRequest { customer_id: Uuid::new_v4(), lines: lines.collect() }.price(&prices)
     }
 
     #[test]
     fn the_total_is_the_sum_of_our_own_prices() {
         let order = price(&[("TEA-001", 2), ("MUG-001", 1)]).unwrap();
-        assert_eq!(order.total, 2 * 625 + 1450);
+        assert_eq!(order.total.amount, 2 * 625 + 1450);
     }
 
     #[test]

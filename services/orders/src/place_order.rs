@@ -11,15 +11,9 @@ use events::{NewEvent, OrderCreated, TraceContext};
 use messaging::crash_points::crash_point;
 use service::problem::{Problem, read_json};
 use time::OffsetDateTime;
-use uuid::Uuid;
 
 use crate::{
-    AppState,
-    app_state::CURRENCY,
-    idempotency_key::IdempotencyKey,
-    order_request::{OrderRequest, PricedOrder},
-    problems,
-    read_orders::OrderView,
+    AppState, idempotency_key::IdempotencyKey, order_request::OrderRequest, problems, read_orders::OrderView,
 };
 
 /// Accepts an order. After a 201 the order is on disk, and so is the event that will carry it to the other services,
@@ -48,7 +42,6 @@ use crate::{
                 ("Idempotent-Replayed" = bool, description = "`true` where the key was known; else absent."),
             ),
         ),
-        problems::PlaceOrder,
     ),
 )]
 pub(crate) async fn place_order(
@@ -58,19 +51,17 @@ pub(crate) async fn place_order(
     request: Request,
 ) -> Result<Response, Problem> {
     let request: OrderRequest = read_json(request, problems::invalid_order).await?;
-    let catalogue = state.catalogue().ok_or_else(problems::starting)?;
-    let order = request.price(catalogue)?;
-    let id = Uuid::now_v7();
+    let order = request.price(state.prices().await?)?;
     crash_point("order-unwritten");
-    let Some(placed_at) = write(&state, id, key.as_ref(), &order, &trace).await? else {
+    let Some(placed_at) = write(&state, key.as_ref(), &order, &trace).await? else {
         return first_answer(&state, key, &order).await;
     };
     crash_point("order-written");
     // After the commit, never before: the relay would scan, find nothing, and sleep again. If this process dies right
     // here, the relay's poll finds the event.
     state.wake.after_commit();
-    tracing::info!(order_id = %id, total = order.total, "order placed");
-    Ok(created(order.placed(id, placed_at)))
+    tracing::info!(order_id = %order.order_id, total = order.total.amount, "order placed");
+    Ok(created(OrderView::placed(order, placed_at)))
 }
 
 /// Writes the order, its lines, its key and its event: all or nothing. `None` when the key is known; then nothing.
@@ -85,13 +76,11 @@ pub(crate) async fn place_order(
 /// until the first has committed, and then insert nothing.
 async fn write(
     state: &AppState,
-    id: Uuid,
     key: Option<&IdempotencyKey>,
-    order: &PricedOrder,
+    order: &OrderCreated,
     trace: &TraceContext,
 ) -> Result<Option<OffsetDateTime>, Problem> {
-    let body: OrderCreated = order.created(id);
-    let event = NewEvent::of(id, 1, trace, &body).map_err(Problem::internal)?;
+    let event = NewEvent::of(order.order_id, 1, trace, order).map_err(Problem::internal)?;
     let skus: Vec<_> = order.lines.iter().map(|line| line.sku.clone()).collect();
     let quantities: Vec<_> = order.lines.iter().map(|line| line.quantity).collect();
     let unit_prices: Vec<_> = order.lines.iter().map(|line| line.unit_price).collect();
@@ -119,10 +108,10 @@ async fn write(
              from placed
          )
          select placed_at from placed",
-        id,
+        order.order_id,
         order.customer_id,
-        order.total,
-        CURRENCY,
+        order.total.amount,
+        order.total.currency,
         &skus,
         &quantities,
         &unit_prices,
@@ -153,7 +142,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 async fn first_answer(
     state: &AppState,
     key: Option<IdempotencyKey>,
-    order: &PricedOrder,
+    order: &OrderCreated,
 ) -> Result<Response, Problem> {
     let key = key.ok_or_else(|| Problem::internal("an order without a key was not written"))?;
     let view = key.first_answer(&state.pool, order).await?.ok_or_else(problems::key_in_use)?;

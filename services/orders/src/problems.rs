@@ -8,11 +8,9 @@ use service::{
     problem::{Problem, RETRY_AFTER, TYPE_PREFIX},
     slow_body,
 };
-use utoipa::{
-    IntoResponses,
-    openapi::{
-        Content, Header, ObjectBuilder, Ref, RefOr, Response, ResponseBuilder, Type, example::ExampleBuilder,
-    },
+use utoipa::openapi::{
+    Content, Header, ObjectBuilder, Ref, Response, ResponseBuilder, Type, example::ExampleBuilder,
+    path::Operation,
 };
 
 pub(crate) fn invalid_order(detail: impl Into<String>) -> Problem {
@@ -49,10 +47,6 @@ pub(crate) fn bad_query(detail: &str) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad-query", "Invalid query").detail(detail)
 }
 
-pub(crate) fn starting() -> Problem {
-    Problem::unavailable("the service is starting, or waiting for its database")
-}
-
 /// A table is locked: an administrator is at work.
 pub(crate) fn table_locked() -> Problem {
     Problem::unavailable("a table is locked for maintenance; nothing was written")
@@ -69,21 +63,11 @@ pub(crate) fn from_status(status: StatusCode) -> Problem {
     if status == StatusCode::GATEWAY_TIMEOUT { timed_out() } else { Problem::from_status(status) }
 }
 
-/// `POST /orders`.
-pub(crate) struct PlaceOrder;
-
-/// `GET /orders`.
-pub(crate) struct ListOrders;
-
-/// The routes that name one order.
-pub(crate) struct OneOrder;
-
-/// `GET /products`.
-pub(crate) struct ListProducts;
-
-impl IntoResponses for PlaceOrder {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        answers([
+/// Describes the problems of one operation in its document: one answer for each status, with an example for each type of
+/// problem.
+pub(crate) fn describe(operation: &mut Operation) {
+    let mut problems = match operation.operation_id.as_deref() {
+        Some("placeOrder") => vec![
             Problem::malformed_json(
                 "Failed to parse the request body as JSON: EOF while parsing a value at line 1 column 0",
             ),
@@ -96,43 +80,21 @@ impl IntoResponses for PlaceOrder {
             invalid_order("an order has 1 to 100 lines"),
             unknown_sku(0),
             key_reused(),
-        ])
-    }
-}
-
-impl IntoResponses for ListOrders {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        answers([bad_query("limit is 1 to 100")])
-    }
-}
-
-impl IntoResponses for OneOrder {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        answers([no_such_order()])
-    }
-}
-
-impl IntoResponses for ListProducts {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        answers([])
-    }
-}
-
-/// The problems of every route: it needs the database, and has limits.
-fn of_any_route() -> [Problem; 4] {
-    [Problem::contended(), Problem::internal_error(), starting(), timed_out()]
-}
-
-/// One answer for each status, with an example for each type of problem.
-fn answers<const N: usize>(of_this_route: [Problem; N]) -> BTreeMap<String, RefOr<Response>> {
+        ],
+        Some("listOrders") => vec![bad_query("limit is 1 to 100")],
+        Some("readOrder" | "cancelOrder") => vec![no_such_order()],
+        _ => vec![],
+    };
+    // Every route needs the database, and has limits.
+    let unavailable = Problem::from_status(StatusCode::SERVICE_UNAVAILABLE);
+    problems.extend([Problem::contended(), Problem::internal_error(), unavailable, timed_out()]);
     let mut by_status: BTreeMap<u16, Vec<Problem>> = BTreeMap::new();
-    for problem in of_this_route.into_iter().chain(of_any_route()) {
+    for problem in problems {
         by_status.entry(problem.status).or_default().push(problem);
     }
-    by_status
-        .into_iter()
-        .map(|(status, problems)| (status.to_string(), answer(status, &problems).into()))
-        .collect()
+    let answers =
+        by_status.into_iter().map(|(status, all)| (status.to_string(), answer(status, &all).into()));
+    operation.responses.responses.extend(answers);
 }
 
 fn answer(status: u16, problems: &[Problem]) -> Response {

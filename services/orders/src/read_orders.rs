@@ -8,6 +8,7 @@ use axum::{
     },
 };
 use database::Pool;
+use events::OrderCreated;
 use serde::{Deserialize, Serialize};
 use service::problem::Problem;
 use time::OffsetDateTime;
@@ -23,7 +24,7 @@ use crate::{AppState, order_state::OrderState, problems};
 #[utoipa::path(
     get, path = "/orders/{id}", tag = "orders", operation_id = "readOrder",
     params(("id" = Uuid, Path, description = "The order's id.")),
-    responses((status = 200, description = "The order.", body = OrderView), problems::OneOrder),
+    responses((status = 200, description = "The order.", body = OrderView)),
 )]
 pub(crate) async fn read_order(
     State(state): State<AppState>,
@@ -38,7 +39,7 @@ pub(crate) async fn read_order(
     .fetch_optional(&state.pool)
     .await?
     .ok_or_else(problems::no_such_order)?;
-    let lines = lines_of(&state.pool, id).await?;
+    let lines = lines_of(&state.pool, id).await?.into_iter().map(Line::from).collect();
     let history = sqlx::query_as!(
         HistoryEntry,
         r#"select event_id as "event_id!", event_type as "event_type!", source as "source!", sequence,
@@ -75,9 +76,9 @@ fn public(status: &str) -> String {
 }
 
 /// An order's lines, in the order of the request.
-pub(crate) async fn lines_of(pool: &Pool, id: Uuid) -> Result<Vec<Line>, sqlx::Error> {
+pub(crate) async fn lines_of(pool: &Pool, id: Uuid) -> Result<Vec<events::Line>, sqlx::Error> {
     sqlx::query_as!(
-        Line,
+        events::Line,
         "select sku, quantity, unit_price from order_lines where order_id = $1 order by line_number",
         id
     )
@@ -119,7 +120,7 @@ pub(crate) struct OrderPage {
     get, path = "/orders", tag = "orders", operation_id = "listOrders",
     summary = "Lists orders, newest first, page by page", description = "Other parameters than these two are refused.",
     params(Page),
-    responses((status = 200, description = "A page of orders.", body = OrderPage), problems::ListOrders),
+    responses((status = 200, description = "A page of orders.", body = OrderPage)),
 )]
 pub(crate) async fn list_orders(
     State(state): State<AppState>,
@@ -169,6 +170,12 @@ pub(crate) struct Line {
     pub(crate) unit_price: i64,
 }
 
+impl From<events::Line> for Line {
+    fn from(events::Line { sku, quantity, unit_price }: events::Line) -> Self {
+        Self { sku, quantity, unit_price }
+    }
+}
+
 /// An amount of money: an integer in minor units, and its ISO 4217 currency. Never a float.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Money {
@@ -202,6 +209,22 @@ pub(crate) struct OrderView {
     /// The events of the order, oldest first. Only where one order is requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) history: Vec<HistoryEntry>,
+}
+
+impl OrderView {
+    /// The answer to `POST /orders`.
+    pub(crate) fn placed(order: OrderCreated, placed_at: OffsetDateTime) -> Self {
+        Self {
+            id: order.order_id,
+            customer_id: order.customer_id,
+            status: OrderState::Pending.public_name().into(),
+            total: Money { amount: order.total.amount, currency: order.total.currency },
+            lines: order.lines.into_iter().map(Line::from).collect(),
+            placed_at,
+            cause: None,
+            history: Vec::new(),
+        }
+    }
 }
 
 /// One event of an order's life: one of the order service's own, or an answer of another service.
@@ -267,7 +290,7 @@ pub(crate) struct Product {
     get, path = "/products", tag = "orders", operation_id = "listProducts",
     summary = "Lists what can be ordered",
     description = "All products by their SKU, in one answer. Whether there is enough stock is decided for each order.",
-    responses((status = 200, description = "The catalogue.", body = ProductList), problems::ListProducts),
+    responses((status = 200, description = "The catalogue.", body = ProductList)),
 )]
 pub(crate) async fn list_products(State(state): State<AppState>) -> Result<Json<ProductList>, Problem> {
     let rows = sqlx::query!("select sku, name, unit_price, currency from products order by sku")

@@ -1,54 +1,46 @@
+//! The admin API, on a listener of its own and behind a token: list, show, replay and discard what was set aside.
+//! `docs/http.md` is the reference of its routes. The owners of the tables, `outbox` and `inbox`, do the work.
+
 use std::{
-    fmt,
     net::{SocketAddr, TcpListener},
-    str::FromStr,
     time::Duration,
 };
 
 use axum::{
-    Router,
-    extract::{ConnectInfo, Request, State},
-    http::header,
+    Json, Router,
+    extract::{ConnectInfo, FromRequest, FromRequestParts, Path, Query, Request, State},
+    http::{StatusCode, header, request::Parts},
     middleware::{self, Next},
     response::{IntoResponse, Response},
+    routing::{get, post},
 };
+use database::Pool;
+use inbox::{DeadLetterTable, Inbox, dead_letters};
+use messaging::{
+    SharedHandler,
+    replay::{Note, Page, ReplayPolicy, Selection},
+};
+use outbox::{
+    Wake,
+    parked_events::{self, ReplayOutcome, Replayed},
+};
+use serde::{Deserialize, de::DeserializeOwned};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span};
+use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
     environment, http,
-    problem::{Problem, complete},
+    problem::{Problem, complete, read_json},
+    settings::Token,
 };
-
-/// The shortest token, in bytes. Wrong guesses are not counted, so it has to be long.
-const MIN_TOKEN_BYTES: usize = 16;
 
 /// How long a request may take. A page of a replay takes far less.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Requests at the same time; further ones are answered with 503.
 const MAX_REQUESTS: usize = 4;
-
-/// The bearer token of the admin API. Never printed.
-#[derive(Clone)]
-pub struct Token(String);
-
-impl FromStr for Token {
-    type Err = String;
-
-    fn from_str(token: &str) -> Result<Self, String> {
-        // Visible ASCII: an HTTP header carries it without quoting.
-        let valid = token.len() >= MIN_TOKEN_BYTES && token.bytes().all(|byte| byte.is_ascii_graphic());
-        if valid { Ok(Self(token.into())) } else { Err("16 characters or more, without blanks".into()) }
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a token")
-    }
-}
 
 /// Serves the admin API on an address of its own, which is off unless it is configured.
 pub(crate) struct AdminServer {
@@ -105,18 +97,229 @@ async fn authorize(State(token): State<Token>, request: Request, next: Next) -> 
     next.run(request).instrument(span).await
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+const DEFAULT_LIMIT: u8 = 50;
+const MAX_LIMIT: u8 = 100;
 
-    #[test]
-    fn a_token_is_long_enough_and_never_shown() {
-        for short in
-            ["", "hunter2", "fifteen-letters", "a token with blanks in it", "tab\tis-no-letter-at-all"]
-        {
-            assert!(short.parse::<Token>().is_err(), "{short:?}");
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListParams {
+    #[serde(default)]
+    after: i64,
+    limit: Option<u8>,
+    /// Dead letters only: also those that are resolved.
+    #[serde(default)]
+    all: bool,
+}
+
+impl ListParams {
+    fn limit(&self) -> u8 {
+        self.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT)
+    }
+}
+
+#[derive(Clone)]
+struct OutboxState {
+    pool: Pool,
+    wake: Wake,
+    policy: ReplayPolicy,
+}
+
+/// `/admin/parked…` and `/admin/published…`. Wakes the relays when events are pending again.
+pub(crate) fn outbox_routes(pool: Pool, wake: Wake, policy: ReplayPolicy) -> Router {
+    Router::new()
+        .route("/admin/parked", get(list_parked))
+        .route("/admin/parked/replay", post(replay_parked))
+        .route("/admin/parked/{event_id}", get(show_event))
+        .route("/admin/parked/{event_id}/discard", post(discard_parked))
+        .route("/admin/published/replay", post(replay_published))
+        .with_state(OutboxState { pool, wake, policy })
+}
+
+async fn list_parked(
+    State(state): State<OutboxState>,
+    Params(params): Params<ListParams>,
+) -> Result<Json<Page<parked_events::OutboxEvent>>, Problem> {
+    Ok(Json(parked_events::list(&state.pool, params.after, params.limit()).await?))
+}
+
+async fn show_event(
+    State(state): State<OutboxState>,
+    PathId(event_id): PathId<Hyphenated>,
+) -> Result<Json<parked_events::OutboxEvent>, Problem> {
+    let event = parked_events::show(&state.pool, event_id.into_uuid()).await?;
+    event.map(Json).ok_or_else(|| Problem::not_found("the outbox has no event with this id"))
+}
+
+async fn replay_parked(
+    State(state): State<OutboxState>,
+    Body(selection): Body<Selection<Uuid>>,
+) -> Result<Json<Page<parked_events::ReplayResult>>, Problem> {
+    state.replay(Replayed::Parked, selection).await
+}
+
+async fn replay_published(
+    State(state): State<OutboxState>,
+    Body(selection): Body<Selection<Uuid>>,
+) -> Result<Json<Page<parked_events::ReplayResult>>, Problem> {
+    if selection.all {
+        // The whole history through every consumer is never what was meant.
+        return Err(Problem::bad_request("`all` is not allowed here: give ids, or from and to"));
+    }
+    state.replay(Replayed::Published, selection).await
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DiscardParked {
+    note: Note,
+    /// The operator accepts that consumers will see a gap in this aggregate's sequence.
+    #[serde(default)]
+    accept_gap: bool,
+}
+
+async fn discard_parked(
+    State(state): State<OutboxState>,
+    PathId(event_id): PathId<Hyphenated>,
+    Body(body): Body<DiscardParked>,
+) -> Result<Json<parked_events::Discarded>, Problem> {
+    if !body.accept_gap {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        let problem = Problem::new(status, "gap-not-accepted", "Discarding leaves a gap");
+        return Err(problem.detail(
+            "consumers will never receive this event, and the later ones of its aggregate are published without it: \
+             send acceptGap: true to accept that",
+        ));
+    }
+    let note = body.note.as_str();
+    let discarded = parked_events::discard(&state.pool, event_id.into_uuid(), note).await?;
+    let discarded = discarded.ok_or_else(|| Problem::not_found("no parked event has this id"))?;
+    state.wake.after_commit();
+    let parked_events::Discarded { aggregate_id, gap, follow } = &discarded;
+    tracing::info!(%event_id, %aggregate_id, gap, ?follow, note, "parked event discarded");
+    Ok(Json(discarded))
+}
+
+impl OutboxState {
+    async fn replay(
+        &self,
+        replayed: Replayed,
+        selection: Selection<Uuid>,
+    ) -> Result<Json<Page<parked_events::ReplayResult>>, Problem> {
+        selection.check(parked_events::MAX_REPLAY).map_err(Problem::bad_request)?;
+        let policy = ReplayPolicy { force: selection.force, ..self.policy };
+        let page = parked_events::replay(&self.pool, replayed, &selection, policy).await?;
+        let pending = page.items.iter().filter(|item| item.outcome == ReplayOutcome::Pending);
+        let ids: Vec<_> = pending.map(|item| item.event_id.to_string()).collect();
+        if !ids.is_empty() {
+            self.wake.after_commit();
         }
-        let token: Token = "sixteen-letters!".parse().unwrap();
-        assert!(!format!("{token:?}").contains("sixteen"));
+        let (count, asked, dry_run) = (ids.len(), page.items.len(), selection.dry_run);
+        tracing::info!(?replayed, count, asked, force = policy.force, dry_run, ?ids, "events replayed");
+        Ok(Json(page))
+    }
+}
+
+#[derive(Clone)]
+struct DeadLetterState {
+    pool: Pool,
+    table: DeadLetterTable,
+    handler: SharedHandler,
+    policy: ReplayPolicy,
+}
+
+/// `/admin/dead-letters…`. Replays use the service's own `handler`.
+pub(crate) fn dead_letter_routes(
+    pool: Pool,
+    inbox: Inbox,
+    handler: SharedHandler,
+    policy: ReplayPolicy,
+) -> Router {
+    let table = DeadLetterTable::new(pool.clone(), inbox);
+    Router::new()
+        .route("/admin/dead-letters", get(list_letters))
+        .route("/admin/dead-letters/{id}", get(show_letter))
+        .route("/admin/dead-letters/replay", post(replay_letters))
+        .route("/admin/dead-letters/discard", post(discard_letters))
+        .with_state(DeadLetterState { pool, table, handler, policy })
+}
+
+async fn list_letters(
+    State(state): State<DeadLetterState>,
+    Params(params): Params<ListParams>,
+) -> Result<Json<Page<dead_letters::DeadLetter>>, Problem> {
+    Ok(Json(dead_letters::list(&state.pool, params.after, params.limit(), params.all).await?))
+}
+
+async fn show_letter(
+    State(state): State<DeadLetterState>,
+    PathId(id): PathId<i64>,
+) -> Result<Json<dead_letters::DeadLetter>, Problem> {
+    let letter = dead_letters::show(&state.pool, id).await?;
+    letter.map(Json).ok_or_else(|| Problem::not_found("there is no dead letter with this id"))
+}
+
+async fn replay_letters(
+    State(state): State<DeadLetterState>,
+    Body(selection): Body<Selection<i64>>,
+) -> Result<Json<Page<dead_letters::ReplayResult>>, Problem> {
+    selection.check(dead_letters::MAX_REPLAY).map_err(Problem::bad_request)?;
+    let policy = ReplayPolicy { force: selection.force, ..state.policy };
+    let page = dead_letters::replay(&state.table, &state.handler, &selection, policy).await?;
+    let outcomes: Vec<_> = page.items.iter().map(|item| (item.id, &item.outcome)).collect();
+    let (count, dry_run) = (outcomes.len(), selection.dry_run);
+    tracing::info!(count, force = policy.force, dry_run, ?outcomes, "dead letters replayed");
+    Ok(Json(page))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiscardLetters {
+    ids: Vec<i64>,
+    note: Note,
+}
+
+async fn discard_letters(
+    State(state): State<DeadLetterState>,
+    Body(body): Body<DiscardLetters>,
+) -> Result<Json<dead_letters::Discard>, Problem> {
+    let note = body.note.as_str();
+    let discard = dead_letters::discard(&state.table, &body.ids, note).await?;
+    let dead_letters::Discard { discarded, untouched } = &discard;
+    tracing::info!(?discarded, ?untouched, note, "dead letters discarded");
+    Ok(Json(discard))
+}
+
+/// `axum::extract::Query` that rejects with a [`Problem`].
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = Query::from_request_parts(parts, state).await;
+        params.map(|Query(params)| Self(params)).map_err(|invalid| Problem::bad_request(invalid.body_text()))
+    }
+}
+
+/// `axum::extract::Path` that rejects with a [`Problem`].
+struct PathId<T>(T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathId<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let id = Path::from_request_parts(parts, state).await;
+        id.map(|Path(id)| Self(id)).map_err(|invalid| Problem::bad_request(invalid.body_text()))
+    }
+}
+
+/// `axum::Json` for requests that rejects with a [`Problem`].
+struct Body<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        read_json(request, Problem::bad_request).await.map(Self)
     }
 }

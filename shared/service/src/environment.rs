@@ -3,20 +3,24 @@
 use std::{error::Error, ffi::OsString, io::Write as _, time::Duration};
 
 use clap::{
-    Command, CommandFactory, FromArgMatches, Parser,
+    Command, FromArgMatches, Parser,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
 /// `EX_CONFIG` of `sysexits.h`: a supervisor should not restart this process before a setting has changed.
 const INVALID_CONFIG: i32 = 78;
 
-/// Reads a service's settings, each from the variable named by `prefix` and the field in capitals. An invalid or missing
+/// Reads a program's settings, each from the variable named by `prefix` and the field in capitals. An invalid or missing
 /// variable ends the process with one line and exit code 78.
 ///
 /// So does an unknown one that begins with `prefix`: a misspelt variable would otherwise silently leave a default in
 /// force.
 pub fn load<Settings: Parser>(prefix: &str) -> Settings {
-    let command = command::<Settings>(prefix);
+    parse_or_exit(Settings::command(), prefix)
+}
+
+pub(crate) fn parse_or_exit<Settings: FromArgMatches>(command: Command, prefix: &str) -> Settings {
+    let command = with_variables(command, prefix);
     if let Err(problem) =
         reject_unknown_variables(&command, prefix, std::env::vars_os().map(|(name, _)| name))
     {
@@ -33,8 +37,8 @@ pub fn load<Settings: Parser>(prefix: &str) -> Settings {
 
 /// The command line with its variables. They are named here and not in attributes, so that services can share groups of
 /// settings under their own prefixes.
-fn command<Settings: CommandFactory>(prefix: &str) -> Command {
-    Settings::command().mut_args(|argument| match argument.get_long() {
+fn with_variables(command: Command, prefix: &str) -> Command {
+    command.mut_args(|argument| match argument.get_long() {
         Some(long) => {
             let variable = format!("{prefix}{}", long.replace('-', "_").to_uppercase());
             argument.env(variable)
@@ -131,6 +135,8 @@ pub fn age(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     /// Settings of a service that does not exist.
@@ -156,7 +162,7 @@ mod tests {
     }
 
     fn explained(arguments: &[&str]) -> String {
-        let command = command::<Toy>("TOY_");
+        let command = with_variables(Toy::command(), "TOY_");
         let arguments = ["toy"].iter().chain(arguments).map(OsString::from);
         explain(&command, &parse::<Toy>(&command, arguments).unwrap_err())
     }
@@ -200,12 +206,15 @@ mod tests {
 
     #[test]
     fn misspelt_variable_is_rejected_with_the_closest_known_one() {
-        let problem =
-            reject_unknown_variables(&command::<Toy>("TOY_"), "TOY_", ["TOY_BACTH".into()].into_iter())
-                .unwrap_err();
+        let problem = reject_unknown_variables(
+            &with_variables(Toy::command(), "TOY_"),
+            "TOY_",
+            ["TOY_BACTH".into()].into_iter(),
+        )
+        .unwrap_err();
         assert!(problem.contains("is TOY_BATCH meant?"), "{problem}");
         reject_unknown_variables(
-            &command::<Toy>("TOY_"),
+            &with_variables(Toy::command(), "TOY_"),
             "TOY_",
             ["TOY_BATCH".into(), "HOME".into()].into_iter(),
         )

@@ -41,25 +41,20 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// How long after the stop spans are still collected and sent: those of the requests and groups in progress.
 const AFTER_STOP: Duration = Duration::from_secs(2);
 
-/// Where spans go, and which.
-#[derive(Debug, Clone)]
-pub struct Destination {
-    /// The base address of a trace store, such as `http://127.0.0.1:4318`. The spans go to `/v1/traces` there.
-    pub endpoint: Url,
-    /// The part of all traces that is recorded, 0 to 1. Decided by the trace's id, so every service decides alike.
-    pub ratio: f64,
-}
-
-/// Exports this process's spans from now on. The returned task sends them, until a while after `stop`.
+/// Exports this process's spans from now on, to `/v1/traces` below a trace store's base address such as
+/// `http://127.0.0.1:4318`. The returned task sends them, until a while after `stop`.
+///
+/// `ratio` is the part of all traces that is recorded, 0 to 1. The trace's id decides, so every service decides alike.
 ///
 /// # Errors
 /// When the address cannot be one of a trace store.
 pub fn start(
     service: &'static str,
-    destination: &Destination,
+    endpoint: &Url,
+    ratio: f64,
     stop: CancellationToken,
 ) -> anyhow::Result<impl Future<Output = ()> + Send + 'static + use<>> {
-    let url = traces_url(&destination.endpoint).context("failed to make the address of the traces")?;
+    let url = traces_url(endpoint).context("failed to make the address of the traces")?;
     let client = reqwest::Client::builder().no_proxy().timeout(DEADLINE).build()?;
     let mut exporter = SpanExporter::builder()
         .with_http()
@@ -69,7 +64,6 @@ pub fn start(
         .build()?;
     exporter.set_resource(&Resource::builder().with_service_name(service).build());
     let (queue, waiting) = mpsc::channel(QUEUE);
-    let ratio = destination.ratio;
     events::spans::export_to(move |span| enqueue(span, &queue, ratio));
     Ok(send_all(exporter, waiting, stop))
 }

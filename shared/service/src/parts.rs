@@ -1,13 +1,16 @@
+use std::process::ExitCode;
+
 use axum::Router;
+use clap::Args;
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
-use messaging::{DeadLetterStore, SharedHandler, replay::ReplayPolicy};
+use messaging::{DeadLetterStore, Handler, SharedHandler, replay::ReplayPolicy};
 use outbox::{Relay, RelayOptions, Store, Wake};
 use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Consumer, DeadLetterCollector, Endpoint};
 
 use crate::{
-    Process,
-    settings::{CommonSettings, ConsumerSettings, PublisherSettings},
+    Health, Needed, Process, Service, load,
+    settings::{CommonSettings, ConsumerSettings, PublisherSettings, Settings},
 };
 
 /// What a program can replace in a service. Each default is the product's part, so a program of the lab states only the part
@@ -65,6 +68,69 @@ pub struct Product;
 
 impl Parts for Product {}
 
+/// A service that consumes and publishes, as it starts: its process, its relays and its consumer, from a program's parts. Each
+/// service adds what only it has.
+pub struct Assembly<P> {
+    pub process: Process,
+    pub relays: RelayTasks,
+    pub consumer: ConsumerTasks,
+    pub parts: P,
+    /// The admin routes that only this service has.
+    pub admin_routes: Router,
+}
+
+impl<P: Parts> Assembly<P> {
+    /// Reads the settings and starts the process. It does not consume and publish yet.
+    ///
+    /// # Errors
+    /// When the process cannot start.
+    pub async fn start<Own: Args>(
+        service: &Service,
+        inbox: Inbox,
+        parts: P,
+    ) -> anyhow::Result<(Self, Settings<Own>)> {
+        let settings: Settings<Own> = load(service, &parts).await?;
+        let process = Process::start(service, settings.http_address, settings.common.clone())?;
+        let relays = RelayTasks::new(&process, settings.publisher.clone());
+        let consumer = ConsumerTasks::new(&process, inbox, settings.consumer.clone());
+        Ok((Self { process, relays, consumer, parts, admin_routes: Router::new() }, settings))
+    }
+
+    /// The health of the parts that every service needs in the same way. Each adds the broker's.
+    pub fn health(&self) -> Health {
+        Health::new().with("database", Needed::Yes, self.parts.database(self.process.database())).with(
+            "dead letters",
+            Needed::No,
+            self.consumer.collector_probe(),
+        )
+    }
+
+    /// Health of a service that only answers events: without the broker it can do nothing.
+    pub fn serve_health(&mut self) {
+        let health = self.health().with("broker", Needed::Yes, self.consumer.probe()).with(
+            "relays",
+            Needed::No,
+            self.relays.probe(),
+        );
+        self.process.serve(Router::new(), health);
+    }
+
+    /// Consumes with `handler`, publishes, and serves the admin API, until the stop. After [`Process::prepare`].
+    ///
+    /// # Errors
+    /// When the relays cannot start.
+    pub async fn run(self, handler: impl Handler) -> anyhow::Result<ExitCode> {
+        let Self { mut process, relays, consumer, parts, admin_routes } = self;
+        let handler = SharedHandler::new(handler);
+        process.watch_database();
+        let admin_routes = admin_routes.merge(consumer.admin_routes(handler.clone()));
+        process.serve_admin(admin_routes.merge(relays.admin_routes()));
+        parts.start_relays(relays, &mut process).await?;
+        parts.start_consumer(consumer, handler, &mut process).await;
+        Ok(process.run().await)
+    }
+}
+
 /// A relay uses one connection, and another after a step that was given up.
 const CONNECTIONS_OF_A_RELAY: u32 = 2;
 
@@ -109,7 +175,7 @@ impl RelayTasks {
 
     /// The admin routes of the outbox.
     pub fn admin_routes(&self) -> Router {
-        crate::admin_routes::outbox_routes(self.operations.clone(), self.wake.clone(), self.policy)
+        crate::admin::outbox_routes(self.operations.clone(), self.wake.clone(), self.policy)
     }
 
     /// Starts relays that `relay` makes: in the product [`Relay::new`].
@@ -194,7 +260,7 @@ impl ConsumerTasks {
 
     /// The admin routes of the dead letters. `handler` applies those that are replayed.
     pub fn admin_routes(&self, handler: SharedHandler) -> Router {
-        crate::admin_routes::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
+        crate::admin::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
     }
 
     /// Starts the consumer. `around` makes its dead-letter store of the table: in the product it is the table.

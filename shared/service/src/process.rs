@@ -1,33 +1,28 @@
 use std::{
-    net::{SocketAddr, TcpListener},
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::unix::process::CommandExt,
     pin::Pin,
     process::{Command, ExitCode},
     time::Duration,
 };
 
-use anyhow::Context as _;
 use axum::Router;
-use database::{DatabaseHealth, Pool, PoolKind, is_locked, is_unavailable};
+use database::{DatabaseHealth, Pool, PoolKind};
 use metrics_exporter_prometheus::PrometheusHandle;
 use rabbitmq::{Endpoint, topology::Queue};
 use sqlx::migrate::Migrator;
-use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Health, Parts, Supervisor,
+    Parts, Supervisor,
     admin::AdminServer,
-    environment, http, otlp, request_if_asked,
+    environment,
+    http::{self, Health},
+    otlp,
     settings::{CommonSettings, ServiceSettings},
     telemetry,
 };
-
-/// How long [`Process::read_at_start`] waits before it reads again.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long one such read may take. sqlx has no time-out for a server that vanished.
-const READ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The connections for what no client and no event waits for.
 const OPERATIONS_CONNECTIONS: u32 = 4;
@@ -45,8 +40,8 @@ pub struct Service {
     pub own_queue: Option<Queue>,
 }
 
-/// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck` or
-/// `<service> request`, with the answer of the running process.
+/// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck`,
+/// `<service> get PATH` or `<service> post PATH`, with the answer of the running process.
 ///
 /// # Errors
 /// When `parts` cannot change the settings.
@@ -56,12 +51,54 @@ pub async fn load<Settings: ServiceSettings>(
 ) -> anyhow::Result<Settings> {
     request_if_asked(service.prefix, service.http_port);
     start_with_large_stacks();
-    let mut settings: Settings = environment::load(service.prefix);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, service.http_port)).to_string();
+    let command = Settings::command().name(service.name);
+    let command = command.mut_arg("http_address", |argument| argument.required(false).default_value(address));
+    let mut settings: Settings = environment::parse_or_exit(command, service.prefix);
     if let Err(problem) = settings.check(service.prefix) {
         environment::exit_invalid_config(&problem);
     }
     parts.settings(settings.common()).await?;
     Ok(settings)
+}
+
+/// The admin API answers within thirty seconds.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(35);
+
+/// `<service> healthcheck`, `<service> get PATH` and `<service> post PATH`: sends the request to the process in the same
+/// container, whose image has neither a shell nor `curl`, prints the answer with its head, and exits. `healthcheck` fails
+/// unless `/readyz` answers 200. `port` is the public one when no address is set.
+pub fn request_if_asked(prefix: &str, port: u16) {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let (method, path) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["healthcheck"] => ("GET", "/readyz"),
+        ["get", path] => ("GET", path),
+        ["post", path] => ("POST", path),
+        _ => return,
+    };
+    let answer = request(prefix, port, method, path).unwrap_or_else(|error| error.to_string());
+    let expected = if arguments.len() == 1 { "HTTP/1.0 200" } else { "HTTP/1.0 " };
+    let printed = write!(io::stdout(), "{answer}");
+    std::process::exit(i32::from(printed.is_err() || !answer.starts_with(expected)));
+}
+
+/// A path under `/admin` goes to the admin API, with the token of the environment: on a command line every user could read it. The
+/// body of a POST is standard input.
+fn request(prefix: &str, port: u16, method: &str, path: &str) -> io::Result<String> {
+    let listener = if path.starts_with("/admin/") { "ADMIN" } else { "HTTP" };
+    let variable = |name: &str| std::env::var(format!("{prefix}{name}")).unwrap_or_default();
+    let address = variable(&format!("{listener}_ADDRESS")).parse();
+    let body = if method == "POST" { io::read_to_string(io::stdin())? } else { String::new() };
+    let address = address.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
+    // HTTP/1.0: the answer comes in one piece and ends with the connection.
+    let (token, length) = (variable(&format!("{listener}_TOKEN")), body.len());
+    let head = format!("Host: localhost\r\nAuthorization: Bearer {token}\r\nX-Operator: demo");
+    let head = format!("{head}\r\nContent-Type: application/json\r\nContent-Length: {length}");
+    write!(stream, "{method} {path} HTTP/1.0\r\n{head}\r\n\r\n{body}")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map(|_| answer)
 }
 
 /// Starts this program again in its own place, with a variable that Rust reads at the start: the stack of each thread, in
@@ -114,8 +151,9 @@ impl Process {
         let stop = CancellationToken::new();
         let mut tasks = Supervisor::new(stop.clone());
         tasks.spawn_infallible("metrics", telemetry::upkeep(metrics.clone(), stop.clone()));
-        if let Some(destination) = common.spans() {
-            tasks.spawn_infallible("spans", otlp::start(name, &destination, stop.clone())?);
+        if let Some(endpoint) = &common.otlp_endpoint {
+            let sending = otlp::start(name, endpoint, common.trace_ratio, stop.clone())?;
+            tasks.spawn_infallible("spans", sending);
         }
         Ok(Self {
             service: *service,
@@ -205,34 +243,6 @@ impl Process {
                 None => false,
             }
         })
-    }
-
-    /// Runs `read` until it succeeds, after [`prepare`](Self::prepare): it reads `what` the service needs once. `false`: the stop
-    /// came first.
-    ///
-    /// The database can go away again after it was prepared. A service that ended for that would make the outage longer.
-    ///
-    /// # Errors
-    /// The error of `read`, unless the same statement may succeed later.
-    pub async fn read_at_start(
-        &mut self,
-        what: &str,
-        read: impl AsyncFn() -> Result<(), sqlx::Error>,
-    ) -> anyhow::Result<bool> {
-        let reading = async {
-            loop {
-                let read = timeout(READ_DEADLINE, read()).await;
-                match read.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
-                    Err(error) if is_unavailable(&error) || is_locked(&error) => {
-                        tracing::warn!(%error, "waiting for the database, to read {what}");
-                    }
-                    ended => return ended,
-                }
-                sleep(RETRY_INTERVAL).await;
-            }
-        };
-        let read = self.tasks.run_until_stop(reading).await.transpose();
-        Ok(read.with_context(|| format!("failed to read {what}"))?.is_some())
     }
 
     /// Reports the database as available, and watches it from now on. Call it when the service can work.

@@ -7,13 +7,11 @@ use database::DatabaseUrl;
 use reqwest::Url;
 
 use crate::{
-    Token,
     environment::{age, duration},
-    otlp::Destination,
     telemetry::{self, LogFormat},
 };
 
-/// The settings of a service: what all services share, and what only this one has.
+/// What [`load`](crate::load) needs to know of a service's settings.
 pub trait ServiceSettings: Parser {
     fn common(&mut self) -> &mut CommonSettings;
 
@@ -22,6 +20,46 @@ pub trait ServiceSettings: Parser {
     /// # Errors
     /// A sentence that names the variable and what is valid.
     fn check(&self, prefix: &str) -> Result<(), String>;
+}
+
+/// The settings of a service that consumes and publishes, with its `own`.
+#[derive(Clone, Parser)]
+#[command(version)]
+pub struct Settings<Own: Args> {
+    /// The address of health and metrics, and in the order service of the API.
+    #[arg(long)]
+    pub http_address: SocketAddr,
+
+    #[command(flatten)]
+    pub own: Own,
+
+    #[command(flatten)]
+    pub common: CommonSettings,
+
+    #[command(flatten)]
+    pub publisher: PublisherSettings,
+
+    #[command(flatten)]
+    pub consumer: ConsumerSettings,
+}
+
+/// Of a service that has no settings of its own.
+#[derive(Debug, Clone, Args)]
+pub struct NoSettings {}
+
+impl<Own: Args> ServiceSettings for Settings<Own> {
+    fn common(&mut self) -> &mut CommonSettings {
+        &mut self.common
+    }
+
+    fn check(&self, prefix: &str) -> Result<(), String> {
+        if self.publisher.keep_published > self.common.replay_within {
+            return Err(format!(
+                "{prefix}KEEP_PUBLISHED: at most {prefix}REPLAY_WITHIN, because older events cannot be replayed anyway"
+            ));
+        }
+        self.consumer.check(prefix, &self.common)
+    }
 }
 
 /// Connections, logs and the admin API. Without `Debug`: the broker's URL holds a password.
@@ -40,7 +78,7 @@ pub struct CommonSettings {
     pub admin_address: Option<SocketAddr>,
 
     /// The bearer token of the admin API: 16 characters or more.
-    #[arg(long, hide_env_values = true)]
+    #[arg(long, hide_env_values = true, value_parser = token)]
     pub admin_token: Option<Token>,
 
     /// The greatest age of an event that an operator may publish or apply again without `force`. Shorter than
@@ -65,10 +103,17 @@ pub struct CommonSettings {
     pub trace_ratio: f64,
 }
 
-impl CommonSettings {
-    pub(crate) fn spans(&self) -> Option<Destination> {
-        self.otlp_endpoint.clone().map(|endpoint| Destination { endpoint, ratio: self.trace_ratio })
-    }
+/// The shortest token, in bytes. Wrong guesses are not counted, so it has to be long.
+const MIN_TOKEN_BYTES: usize = 16;
+
+/// The bearer token of the admin API. Without `Debug`: nothing can print it.
+#[derive(Clone)]
+pub struct Token(pub(crate) String);
+
+/// For `value_parser`: visible ASCII, which an HTTP header carries without quoting.
+fn token(text: &str) -> Result<Token, String> {
+    let valid = text.len() >= MIN_TOKEN_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if valid { Ok(Token(text.into())) } else { Err("16 characters or more, without blanks".into()) }
 }
 
 /// An alias, so that clap requires the argument: an empty variable, as Compose passes it, means no endpoint.
@@ -117,7 +162,7 @@ pub struct PublisherSettings {
 
     /// How long the broker may take to confirm one batch. At most 17s: the relay holds a transaction open meanwhile, and
     /// PostgreSQL ends a session that is idle in one after 30s.
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = confirm_deadline)]
     pub confirm_deadline: Duration,
 }
 
@@ -136,35 +181,29 @@ pub struct ConsumerSettings {
 
     /// How long the record of a processed event is kept, such as 30days: at least a day. A copy that arrives later is
     /// applied again, so it has to be longer than an event can be published again (docs/retention.md).
-    #[arg(long, default_value = "30days", value_parser = age)]
+    #[arg(long, default_value = "30days", value_parser = keep_processed)]
     pub keep_processed: Duration,
 }
 
-/// The relay begins its last wave after four seconds, asks a broker that has not confirmed in time whether it answers for up to
-/// three, and closes a connection within one. That leaves five seconds until PostgreSQL ends the relay's session.
-const MAX_CONFIRM_DEADLINE: Duration = Duration::from_secs(17);
-
-/// Without any operator, a copy arrives as late as the longest outage between a confirm and its mark.
-const MIN_KEEP_PROCESSED: Duration = Duration::from_secs(24 * 3600);
-
-impl PublisherSettings {
-    /// See [`ServiceSettings::check`].
-    ///
-    /// # Errors
-    /// When the combination cannot work.
-    pub fn check(&self, prefix: &str, common: &CommonSettings) -> Result<(), String> {
-        if self.confirm_deadline > MAX_CONFIRM_DEADLINE {
-            return Err(format!(
-                "{prefix}CONFIRM_DEADLINE: at most 17s, because PostgreSQL ends the relay's session after 30s"
-            ));
-        }
-        if self.keep_published > common.replay_within {
-            return Err(format!(
-                "{prefix}KEEP_PUBLISHED: at most {prefix}REPLAY_WITHIN, because older events cannot be replayed anyway"
-            ));
-        }
-        Ok(())
+/// For `value_parser`. The relay begins its last wave after four seconds, asks a broker that has not confirmed in time whether it
+/// answers for up to three, and closes a connection within one. That leaves five seconds until PostgreSQL ends its session.
+fn confirm_deadline(text: &str) -> Result<Duration, String> {
+    let deadline = duration(text)?;
+    if deadline > Duration::from_secs(17) {
+        return Err("at most 17s, because PostgreSQL ends the relay's session after 30s".into());
     }
+    Ok(deadline)
+}
+
+/// For `value_parser`. Without any operator, a copy arrives as late as the longest outage between a confirm and its mark.
+fn keep_processed(text: &str) -> Result<Duration, String> {
+    let keep = age(text)?;
+    if keep < Duration::from_secs(24 * 3600) {
+        return Err(
+            "at least 1day, because a copy that arrives after an outage would be applied again".into()
+        );
+    }
+    Ok(keep)
 }
 
 impl ConsumerSettings {
@@ -173,11 +212,6 @@ impl ConsumerSettings {
     /// # Errors
     /// When the combination cannot work.
     pub fn check(&self, prefix: &str, common: &CommonSettings) -> Result<(), String> {
-        if self.keep_processed < MIN_KEEP_PROCESSED {
-            return Err(format!(
-                "{prefix}KEEP_PROCESSED: at least 1day, because a copy that arrives after an outage would be applied again"
-            ));
-        }
         if self.keep_processed <= common.replay_within {
             return Err(format!(
                 "{prefix}KEEP_PROCESSED: longer than {prefix}REPLAY_WITHIN, because a replay of an event whose record was \
@@ -185,5 +219,20 @@ impl ConsumerSettings {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_long_enough() {
+        for short in
+            ["", "hunter2", "fifteen-letters", "a token with blanks in it", "tab\tis-no-letter-at-all"]
+        {
+            assert!(token(short).is_err(), "{short:?}");
+        }
+        assert!(token("sixteen-letters!").is_ok());
     }
 }

@@ -9,7 +9,6 @@ use events::{
     spans::{Kind, Span},
 };
 use metrics_exporter_prometheus::PrometheusBuilder;
-use service::otlp::Destination;
 use testbed::eventually;
 use tokio_util::sync::CancellationToken;
 use trace_store::TraceStore;
@@ -29,9 +28,7 @@ async fn spans_are_sent_once_the_store_is_there_with_their_ids_and_attributes() 
     let port = testbed::free_port().unwrap();
     let endpoint = format!("http://127.0.0.1:{port}").parse().unwrap();
     let stop = CancellationToken::new();
-    let sending = tokio::spawn(
-        service::otlp::start("test", &Destination { endpoint, ratio: 1.0 }, stop.clone()).unwrap(),
-    );
+    let sending = tokio::spawn(service::otlp::start("test", &endpoint, 1.0, stop.clone()).unwrap());
     record(TraceContext::root());
     eventually("the first span to be dropped", DEADLINE, async || {
         Ok(metrics.render().contains("spans_dropped_total{reason=\"not-sent\"} 1").then_some(()))

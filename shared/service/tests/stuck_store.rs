@@ -12,7 +12,6 @@ use events::{
     spans::{Kind, Span},
 };
 use metrics_exporter_prometheus::PrometheusBuilder;
-use service::otlp::Destination;
 use testbed::eventually;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +26,7 @@ async fn spans_for_a_store_that_never_answers_are_dropped_and_counted_and_the_pr
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap()).parse().unwrap();
     let stop = CancellationToken::new();
-    let sending = service::otlp::start("test", &Destination { endpoint, ratio: 1.0 }, stop.clone()).unwrap();
+    let sending = service::otlp::start("test", &endpoint, 1.0, stop.clone()).unwrap();
     let sending = tokio::spawn(sending);
     // Not one of these waits: this task does not yield, so none of them could be sent meanwhile.
     for _ in 0..SPANS {

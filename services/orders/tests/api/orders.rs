@@ -34,32 +34,6 @@ async fn order_is_accepted_priced_and_can_be_read() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn service_that_loses_the_database_at_its_start_waits_for_it() -> anyhow::Result<()> {
-    let mut orders = Orders::start().await?;
-    let mut admin = PgConnection::connect(&orders.database.admin_url()).await?;
-    let mut watch = PgConnection::connect(&orders.database.admin_url()).await?;
-    // The first statement of the service, after its schema was checked, waits for this lock. Its session is ended twice.
-    sqlx::raw_sql("begin; lock table orders.products in access exclusive mode").execute(&mut admin).await?;
-    let ends_sessions = async {
-        for _ in 0..2 {
-            testbed::eventually("the service to read the prices", DEADLINE, async || {
-                let sql = "select pg_terminate_backend(pid) from pg_stat_activity
-                           where datname = current_database() and usename = 'orders' and wait_event_type = 'Lock'";
-                Ok(sqlx::query(sql).fetch_optional(&mut watch).await?.map(|_| ()))
-            })
-            .await?;
-        }
-        sqlx::raw_sql("rollback").execute(&mut admin).await?;
-        anyhow::Ok(())
-    };
-    let (ended, restarted) = tokio::join!(ends_sessions, orders.restart());
-    ended?;
-    restarted?;
-    assert_eq!(orders.post(&order()).await?.0, 201);
-    Ok(())
-}
-
-#[tokio::test]
 async fn every_listed_product_can_be_ordered_for_its_price() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let (status, catalogue) = orders.get("/products").await?;
