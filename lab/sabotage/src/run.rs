@@ -76,7 +76,7 @@ impl Parts for LabParts {
     }
 
     async fn start_consumer(&self, consumer: ConsumerTasks, handler: SharedHandler, process: &mut Process) {
-        let (pool, name) = (consumer.pool(), consumer.name());
+        let (pool, name) = (consumer.pool(), consumer.inbox.consumer);
         if self.0 == Some(Sabotage::ShortMemory) {
             forget_soon(pool.clone(), name, process).await;
         }

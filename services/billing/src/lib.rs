@@ -40,9 +40,6 @@ pub static SERVICE: Service = Service {
 
 /// Runs the billing service until it is stopped: it charges each order once, and publishes the answer. `provider` is given the
 /// product's payment provider and returns the one to call.
-///
-/// # Errors
-/// When the process cannot start.
 pub async fn run<P: PaymentProvider>(
     parts: impl Parts,
     provider: impl FnOnce(HttpPaymentProvider) -> P,
@@ -58,7 +55,7 @@ pub async fn run<P: PaymentProvider>(
     let handler = PaymentHandler::new(service.consumer.pool(), calls.clone());
     let url = &settings.common.database_url;
     let pool = Pool::new(url, "payment worker", WORKER_CONNECTIONS, PoolKind::Statements);
-    let worker = PaymentWorker::new(pool, provider, service.relays.wake(), calls);
+    let worker = PaymentWorker::new(pool, provider, service.relays.wake.clone(), calls);
     let stop = service.process.stop();
     service.process.spawn("pending payments", worker.clone().observe(stop.clone()));
     service.process.spawn("payment worker", worker.run(stop));

@@ -61,9 +61,6 @@ const MAX_ANSWER_BYTES: usize = 16 * 1024;
 
 impl HttpPaymentProvider {
     /// `deadline` bounds each call, from the connection to the last byte of the answer.
-    ///
-    /// # Errors
-    /// When the HTTP client cannot be created.
     pub fn new(url: Url, deadline: Duration) -> anyhow::Result<Self> {
         // A redirect would send a charge to another host, and so would a proxy that the environment names for other programs.
         let client =

@@ -56,8 +56,8 @@ impl<P> PaymentWorker<P> {
     }
 
     /// Writes final answers and their events in one statement. If the order was cancelled meanwhile, a captured payment is due
-    /// for a refund at once, and the worker looks for it. An answer that another instance has written already, with the same key and so with the same
-    /// content, changes nothing.
+    /// for a refund at once. An answer that another instance has written already has the same key and content, and changes
+    /// nothing.
     ///
     /// The payments are locked in the order of their ids, as everywhere: otherwise two transactions could deadlock.
     async fn write_final(&self, answers: &[Answer]) -> Result<(), sqlx::Error> {

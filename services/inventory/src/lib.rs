@@ -27,15 +27,12 @@ pub static SERVICE: Service = Service {
 };
 
 /// Runs the inventory service until it is stopped: it reserves stock for each order, once, and publishes the answer.
-///
-/// # Errors
-/// When the process cannot start.
 pub async fn run(parts: impl Parts) -> anyhow::Result<ExitCode> {
     let (mut service, _) = Assembly::start::<NoSettings>(&SERVICE, INBOX, parts).await?;
     service.serve_health();
     if !service.process.prepare().await {
         return Ok(service.process.run().await);
     }
-    let handler = StockHandler::new(service.consumer.pool(), service.relays.wake());
+    let handler = StockHandler::new(service.consumer.pool(), service.relays.wake.clone());
     service.run(handler).await
 }

@@ -140,9 +140,6 @@ fn add_common_headers(operation: &mut Operation) {
 }
 
 /// The routes of the order service with their layers, and the API documents.
-///
-/// # Errors
-/// When a document cannot be written as JSON, which does not happen with ours.
 pub fn router(state: AppState) -> serde_json::Result<Router> {
     // A request gets its id and its trace first, so that the log shows what became of it; errors of the layers above have
     // become problems by then.
@@ -190,9 +187,6 @@ fn json<S: Send + Sync + 'static>(text: String) -> impl Handler<((),), S> {
 }
 
 /// Formats a document as it is served and committed.
-///
-/// # Errors
-/// When it cannot be written as JSON.
 pub fn pretty(document: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(document).map(|text| text + "\n")
 }

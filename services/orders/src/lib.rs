@@ -45,15 +45,12 @@ pub type Settings = service::settings::Settings<OrderSettings>;
 
 /// Runs the order service until it is stopped: the HTTP API, the relays, and the consumer that moves orders on, in one process.
 /// `routes` is given the product's routes and returns those to serve.
-///
-/// # Errors
-/// When the process cannot start.
 pub async fn run(
     parts: impl Parts,
     routes: impl FnOnce(Router, &Settings, &Wake) -> anyhow::Result<Router>,
 ) -> anyhow::Result<ExitCode> {
     let (mut service, settings) = Assembly::start::<OrderSettings>(&SERVICE, INBOX, parts).await?;
-    let wake = service.parts.wake(service.relays.wake());
+    let wake = service.parts.wake(service.relays.wake.clone());
     let state = AppState::new(&settings, wake.clone());
     // Orders are accepted without a broker: only the database is needed.
     let health = service.health().with("broker", Needed::No, service.relays.probe()).with(

@@ -33,9 +33,8 @@ const MAX_CANCELLATIONS: i64 = 100;
 /// For so many checks in a row the consumer's queue has to be empty: the deliveries that it held are applied by then.
 const CAUGHT_UP_CHECKS: u32 = 10;
 
-/// Counts open orders into `orders_open`, up to 100,001, and the age of the oldest into `orders_oldest_open_seconds`, and cancels those that
-/// have waited longer than `answer_within`, until `stop`. When the database does not answer the gauges become NaN:
-/// unknown is never shown as zero.
+/// Counts open orders into `orders_open`, up to 100,001, and the age of the oldest into `orders_oldest_open_seconds`, or NaN
+/// when the database does not answer. Cancels those that have waited longer than `answer_within`. Until `stop`.
 ///
 /// A time-out is an event like any other: inventory and billing undo what they did for the order, before or after it.
 ///

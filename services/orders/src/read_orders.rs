@@ -303,22 +303,3 @@ pub(crate) async fn list_products(State(state): State<AppState>) -> Result<Json<
     });
     Ok(Json(ProductList { products: products.collect() }))
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_limits_of_a_page_in_the_document_are_those_that_are_checked() {
-        let document = serde_json::to_value(crate::api::openapi()).unwrap();
-        let limit = &document["paths"]["/orders"]["get"]["parameters"][0];
-        assert_eq!(limit["name"], "limit");
-        let schema = &limit["schema"];
-        assert_eq!((&schema["minimum"], &schema["maximum"]), (&json!(1), &json!(MAX_LIMIT)));
-        assert_eq!(schema["default"], json!(DEFAULT_LIMIT));
-        let orders = &document["components"]["schemas"]["OrderPage"]["properties"]["orders"];
-        assert_eq!(orders["maxItems"], json!(MAX_LIMIT));
-    }
-}

@@ -63,9 +63,6 @@ impl AdminServer {
     }
 
     /// Serves `routes` to clients with the token, until `stop`.
-    ///
-    /// # Errors
-    /// When the listener fails.
     pub(crate) async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
         // The token is checked before anything else, whatever the path.
         let app = http::limited(routes, MAX_REQUESTS, REQUEST_DEADLINE)

@@ -112,9 +112,6 @@ fn explain(command: &Command, error: &clap::Error) -> String {
 }
 
 /// For `value_parser`: a duration with its unit, such as `500ms` or `2s`, above zero and at most an hour.
-///
-/// # Errors
-/// A sentence that says what is valid.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let invalid = || format!("{text:?} is not a duration between 1ms and 1h, such as 500ms or 2s");
     let duration = humantime::parse_duration(text).map_err(|_| invalid())?;
@@ -123,9 +120,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// For `value_parser`: an age with its unit, such as `7days` or `12h`, between a minute and ten years.
-///
-/// # Errors
-/// A sentence that says what is valid.
 pub fn age(text: &str) -> Result<Duration, String> {
     let invalid = || format!("{text:?} is not an age between 1min and 3650days, such as 7days or 12h");
     let age = humantime::parse_duration(text).map_err(|_| invalid())?;

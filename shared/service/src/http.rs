@@ -189,9 +189,6 @@ pub fn limited<S: Clone + Send + Sync + 'static>(
 }
 
 /// Serves `app` to all but pages of other sites, until `stop`. Then lets requests in progress finish, up to a deadline.
-///
-/// # Errors
-/// When the listener fails.
 pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) -> anyhow::Result<()> {
     let handle = axum_server::Handle::new();
     let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).acceptor(BoundedAcceptor::new());

@@ -45,9 +45,6 @@ const AFTER_STOP: Duration = Duration::from_secs(2);
 /// `http://127.0.0.1:4318`. The returned task sends them, until a while after `stop`.
 ///
 /// `ratio` is the part of all traces that is recorded, 0 to 1. The trace's id decides, so every service decides alike.
-///
-/// # Errors
-/// When the address cannot be one of a trace store.
 pub fn start(
     service: &'static str,
     endpoint: &Url,

@@ -81,9 +81,6 @@ pub struct Assembly<P> {
 
 impl<P: Parts> Assembly<P> {
     /// Reads the settings and starts the process. It does not consume and publish yet.
-    ///
-    /// # Errors
-    /// When the process cannot start.
     pub async fn start<Own: Args>(
         service: &Service,
         inbox: Inbox,
@@ -116,9 +113,6 @@ impl<P: Parts> Assembly<P> {
     }
 
     /// Consumes with `handler`, publishes, and serves the admin API, until the stop. After [`Process::prepare`].
-    ///
-    /// # Errors
-    /// When the relays cannot start.
     pub async fn run(self, handler: impl Handler) -> anyhow::Result<ExitCode> {
         let Self { mut process, relays, consumer, parts, admin_routes } = self;
         let handler = SharedHandler::new(handler);
@@ -140,7 +134,8 @@ pub struct RelayTasks {
     statuses: Vec<ConnectionStatus>,
     pool: Pool,
     operations: Pool,
-    wake: Wake,
+    /// Wakes these relays after a commit.
+    pub wake: Wake,
     policy: ReplayPolicy,
     pub settings: PublisherSettings,
 }
@@ -160,11 +155,6 @@ impl RelayTasks {
             policy: ReplayPolicy { max_age: *replay_within, force: false },
             settings,
         }
-    }
-
-    /// Wakes these relays after a commit.
-    pub fn wake(&self) -> Wake {
-        self.wake.clone()
     }
 
     /// A probe for `Health`: whether all relays are connected to the broker.
@@ -204,7 +194,7 @@ impl RelayTasks {
 
 /// The consumer of a process, with its dead letters and the retention of its records.
 pub struct ConsumerTasks {
-    inbox: Inbox,
+    pub inbox: Inbox,
     endpoint: Endpoint,
     status: ConnectionStatus,
     collector_status: ConnectionStatus,
@@ -228,11 +218,6 @@ impl ConsumerTasks {
             policy: ReplayPolicy { max_age: *replay_within, force: false },
             settings,
         }
-    }
-
-    /// The name under which processed events are recorded.
-    pub fn name(&self) -> &'static str {
-        self.inbox.consumer
     }
 
     /// The connections of the handler.

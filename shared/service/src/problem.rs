@@ -178,9 +178,6 @@ impl From<sqlx::Error> for Problem {
 }
 
 /// Reads a JSON body. `invalid` is the problem of a body that is JSON and does not fit `T`.
-///
-/// # Errors
-/// The problem to answer with.
 pub async fn read_json<T: DeserializeOwned>(
     request: Request,
     invalid: impl FnOnce(String) -> Problem,

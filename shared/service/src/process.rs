@@ -42,9 +42,6 @@ pub struct Service {
 
 /// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck`,
 /// `<service> get PATH` or `<service> post PATH`, with the answer of the running process.
-///
-/// # Errors
-/// When `parts` cannot change the settings.
 pub async fn load<Settings: ServiceSettings>(
     service: &Service,
     parts: &impl Parts,
@@ -139,8 +136,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// # Errors
-    /// When logs, metrics or spans cannot be started.
     pub fn start(service: &Service, address: SocketAddr, common: CommonSettings) -> anyhow::Result<Self> {
         let Service { name, prefix, own_queue, .. } = *service;
         let endpoint = Endpoint::new(&common.amqp_url, name)

@@ -15,10 +15,8 @@ use crate::{
 pub trait ServiceSettings: Parser {
     fn common(&mut self) -> &mut CommonSettings;
 
-    /// Checks what concerns more than one setting. `prefix` is that of the service's variables, such as `ORDERS_`.
-    ///
-    /// # Errors
-    /// A sentence that names the variable and what is valid.
+    /// Checks what concerns more than one setting. `prefix` is that of the service's variables, such as `ORDERS_`; an error
+    /// names the variable and says what is valid.
     fn check(&self, prefix: &str) -> Result<(), String>;
 }
 
@@ -208,9 +206,6 @@ fn keep_processed(text: &str) -> Result<Duration, String> {
 
 impl ConsumerSettings {
     /// See [`ServiceSettings::check`].
-    ///
-    /// # Errors
-    /// When the combination cannot work.
     pub fn check(&self, prefix: &str, common: &CommonSettings) -> Result<(), String> {
         if self.keep_processed <= common.replay_within {
             return Err(format!(

@@ -133,17 +133,13 @@ mod tests {
 
     use super::*;
 
-    fn is_success(code: ExitCode) -> bool {
-        code == ExitCode::SUCCESS
-    }
-
     #[tokio::test]
     async fn panicking_task_ends_the_process_with_an_error() {
         let stop = CancellationToken::new();
         let mut supervisor = Supervisor::new(stop.clone());
         supervisor.spawn("bad", async { panic!("on purpose") });
         supervisor.spawn_infallible("good", async move { stop.cancelled().await });
-        assert!(!is_success(supervisor.run().await));
+        assert_ne!(supervisor.run().await, ExitCode::SUCCESS);
     }
 
     #[tokio::test]
@@ -152,7 +148,7 @@ mod tests {
         let mut supervisor = Supervisor::new(stop.clone());
         supervisor.spawn_infallible("short", async {});
         supervisor.spawn_infallible("long", async move { stop.cancelled().await });
-        assert!(!is_success(supervisor.run().await));
+        assert_ne!(supervisor.run().await, ExitCode::SUCCESS);
     }
 
     #[tokio::test]
@@ -163,7 +159,7 @@ mod tests {
             stop.cancel();
             supervisor.spawn_infallible("quick", async {});
             tokio::task::yield_now().await;
-            assert!(is_success(supervisor.run().await));
+            assert_eq!(supervisor.run().await, ExitCode::SUCCESS);
         }
     }
 
@@ -174,7 +170,7 @@ mod tests {
         supervisor.spawn_infallible("endless", std::future::pending());
         stop.cancel();
         let asked = Instant::now();
-        assert!(!is_success(supervisor.run().await));
+        assert_ne!(supervisor.run().await, ExitCode::SUCCESS);
         // The clock advances only while every task waits, so this is no measurement.
         assert_eq!(asked.elapsed().as_secs(), STOP_DEADLINE.as_secs());
     }

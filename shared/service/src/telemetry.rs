@@ -29,9 +29,6 @@ const BUCKETS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// For `value_parser`: a log filter such as `info` or `warn,outbox=debug`.
-///
-/// # Errors
-/// A sentence that says what is valid.
 pub fn filter(text: &str) -> Result<String, String> {
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -39,10 +36,7 @@ pub fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// Starts logs and metrics for this process. The handle renders `/metrics`.
-///
-/// # Errors
-/// When called twice.
+/// Starts logs and metrics for this process, once. The handle renders `/metrics`.
 pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<PrometheusHandle> {
     let registry = tracing_subscriber::registry().with(EnvFilter::try_new(with_quiet_client(filter))?);
     let writer = LogWriter::of_process()?;

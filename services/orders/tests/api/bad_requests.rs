@@ -156,7 +156,7 @@ async fn connect(orders: &Orders) -> anyhow::Result<TcpStream> {
 
 /// Sends raw bytes, closes the sending half, and returns the answer.
 async fn raw(orders: &Orders, request: &[u8]) -> anyhow::Result<String> {
-    let mut stream = connect(&orders).await?;
+    let mut stream = connect(orders).await?;
     stream.write_all(request).await?;
     stream.shutdown().await?;
     let mut answer = String::new();

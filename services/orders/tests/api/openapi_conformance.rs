@@ -210,6 +210,46 @@ async fn every_documented_status_occurs() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn documented_limits_are_those_that_are_checked() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let limit = &DOCUMENT["paths"]["/orders"]["get"]["parameters"][0]["schema"];
+    let (least, most) = (limit["minimum"].as_u64().unwrap(), limit["maximum"].as_u64().unwrap());
+    for (limit, status) in [(least - 1, 400), (least, 200), (most, 200), (most + 1, 400)] {
+        assert_eq!(orders.get(&format!("/orders?limit={limit}")).await?.0, status, "limit={limit}");
+    }
+    let schemas = &DOCUMENT["components"]["schemas"];
+    assert_eq!(schemas["OrderPage"]["properties"]["orders"]["maxItems"], most);
+    let lines = &schemas["OrderRequest"]["properties"]["lines"];
+    let quantity = &schemas["RequestedLine"]["properties"]["quantity"];
+    let bounds = |schema: &Value, least: &str, most: &str| [schema[least].as_u64(), schema[most].as_u64()];
+    let [Some(fewest), Some(most)] = bounds(lines, "minItems", "maxItems") else { panic!("{lines}") };
+    // The products do not exist: that is found out after the limits were checked.
+    for (count, kind) in [
+        (fewest - 1, "invalid-order"),
+        (fewest, "unknown-sku"),
+        (most, "unknown-sku"),
+        (most + 1, "invalid-order"),
+    ] {
+        let lines = vec![json!({ "sku": "COFFEE", "quantity": 1 }); count.try_into()?];
+        let (_, problem) = orders.post(&json!({ "customerId": Uuid::new_v4(), "lines": lines })).await?;
+        assert_eq!(problem["type"], format!("urn:shop:problem:{kind}"), "{count} lines");
+    }
+    let [Some(least), Some(most)] = bounds(quantity, "minimum", "maximum") else { panic!("{quantity}") };
+    for (quantity, status) in [(least - 1, 422), (least, 201), (most, 201), (most + 1, 422)] {
+        let line = json!({ "sku": "TEA-001", "quantity": quantity });
+        let order = json!({ "customerId": Uuid::new_v4(), "lines": [line] });
+        assert_eq!(orders.post(&order).await?.0, status, "quantity {quantity}");
+    }
+    // One order more than a page without a limit has.
+    let default = limit["default"].as_u64().unwrap();
+    for _ in 2..=default {
+        orders.post(&order()).await?;
+    }
+    assert_eq!(orders.get("/orders").await?.1["orders"].as_array().unwrap().len() as u64, default);
+    Ok(())
+}
+
 #[test]
 fn every_example_matches_its_schema() {
     let mut examples = 0;
