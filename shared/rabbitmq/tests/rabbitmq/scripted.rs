@@ -113,7 +113,7 @@ impl Handler for ScriptedHandler {
             (self.script)(event, tries)?;
         }
         if self.hangs {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         let mut record = self.record.lock().unwrap();
         record.largest_applied = record.largest_applied.max(group.len());
@@ -208,7 +208,7 @@ impl DeadLetterStore for ScriptedStore {
             self.saved.lock().unwrap().push(letter.clone());
         }
         if self.hangs {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         Ok(saves)
     }
