@@ -8,8 +8,8 @@ use pulldown_cmark::{Event, Options, Parser};
 use crate::clone;
 
 /// PostgreSQL's and RabbitMQ's own, of which nothing here makes use.
-const OF_THE_SERVERS: [&str; 3] =
-    ["max_slot_wal_keep_size", "pg_logical_emit_message", "quorum_commands_soft_limit"];
+const OF_THE_SERVERS: [&str; 4] =
+    ["max_slot_wal_keep_size", "pg_current_wal_lsn", "pg_logical_emit_message", "quorum_commands_soft_limit"];
 
 /// The names on the pages that no source has, as lines to print, and how many were looked for.
 pub(crate) fn unknown(root: &Path, pages: &[String]) -> Result<(Vec<String>, usize)> {
