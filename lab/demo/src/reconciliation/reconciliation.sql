@@ -166,7 +166,7 @@ with acknowledged as (
       and not exists (select from cancelled c where c.order_id = o.id)
       and not exists (select from cancellation_erased e where e.order_id = o.id)
     union all
-    select 'missing', 'inventory', 'OrderCreated published, but no reservation exists', p.order_id::text
+    select 'missing', 'inventory', 'inventory never applied the order: no reservation exists', p.order_id::text
     from creation_published p
     where not exists (select from inventory.reservations r where r.order_id = p.order_id)
       and not exists (select from dead_letters d where d.place = 'inventory' and (d.event_id = p.event_id
@@ -175,7 +175,7 @@ with acknowledged as (
       -- below.
       and not exists (select from inventory.cancelled_orders c where c.order_id = p.order_id and c.came_first)
     union all
-    select 'missing', 'billing', 'OrderCreated published, but no payment exists', p.order_id::text
+    select 'missing', 'billing', 'billing never applied the order: no payment exists', p.order_id::text
     from creation_published p
     where not exists (select from billing.payments i where i.order_id = p.order_id)
       and not exists (select from dead_letters d where d.place = 'billing' and (d.event_id = p.event_id

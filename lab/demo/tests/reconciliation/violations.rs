@@ -37,13 +37,13 @@ const VIOLATIONS: [(&str, Kind, &str, &str); 55] = [
         "delete from inventory.reservation_lines where reservation_id = RESERVATION; delete from inventory.reservations where id = RESERVATION",
         Kind::Missing,
         "inventory",
-        "OrderCreated published, but no reservation exists",
+        "inventory never applied the order: no reservation exists",
     ),
     (
         "delete from billing.payments where order_id = ORDER",
         Kind::Missing,
         "billing",
-        "OrderCreated published, but no payment exists",
+        "billing never applied the order: no payment exists",
     ),
     (
         "delete from orders.answers where event_id = STOCK_EVENT",
