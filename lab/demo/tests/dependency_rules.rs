@@ -92,7 +92,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     // These meet the system over HTTP, SQL and AMQP only, so that a fault in it cannot hide itself in them.
     ("fault-proxy", &["axum"]),
     ("testbed", &["sqlx"]),
-    ("load-tests", &["lapin", "sqlx", "testbed", "trace-store"]),
+    ("load-tests", &["lapin", "sqlx", "testbed"]),
     ("demo", &["axum", "fault-proxy", "load-tests", "messaging", "sqlx", "testbed", "trace-store"]),
 ];
 
