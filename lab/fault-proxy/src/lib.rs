@@ -229,7 +229,11 @@ async fn accept(listener: TcpListener, route: Arc<RouteState>) {
                 continue;
             }
         };
-        while connections.try_join_next().is_some() {}
+        while let Some(ended) = connections.try_join_next() {
+            if let Err(cause) = ended {
+                tracing::error!(route = route.route.name, "failed to carry a connection: {cause}");
+            }
+        }
         let is_cut = route.in_force().is_some_and(|active| active.fault.effect == Effect::Cut);
         if is_cut || connections.len() >= MAX_CONNECTIONS {
             connection::reset(client);
