@@ -87,7 +87,7 @@ pub struct OrderSettings {
     pub max_requests: u16,
 
     /// How long inventory and billing may take to answer, such as 15min or 2days: at least 1s. An order that has waited
-    /// longer is cancelled, so it has to be longer than outages usually last.
+    /// longer is cancelled, so choose more than outages usually last.
     #[arg(long, default_value = "15min", value_parser = answer_within)]
     pub answer_within: Duration,
 
