@@ -221,7 +221,7 @@ pub(crate) async fn trace(mut request: Request, next: Next) -> Response {
             .with("http.response.status_code", i64::from(status.as_u16()));
         if status.is_server_error() { span.failed(status.to_string()) } else { span }
     });
-    // Whoever has made a problem of a failure has logged its cause. A time-out has no other line.
+    // The code that answers a failure with a problem has logged the cause. A time-out has no other line.
     if status == StatusCode::GATEWAY_TIMEOUT {
         span.in_scope(|| tracing::warn!(seconds, "request timed out"));
     } else {
