@@ -2,7 +2,7 @@
 # this needs, and nothing else: no shell, no package manager, no tool of the lab. `<service> healthcheck` and
 # `<service> request` are for what needs an HTTP client inside its container.
 #
-#   docker build --target orders .      # or inventory, billing, payment-provider, lab; demo without a target
+#   docker build --target orders .      # or inventory, billing, payment-provider, lab, tour; demo without a target
 
 FROM rust:1-slim-trixie AS build
 # `docker buildx build --sbom=true` lists what is in this stage too: the crates of Cargo.lock.
@@ -34,6 +34,21 @@ FROM debian:trixie-slim AS lab
 COPY --from=build-lab /out/ /usr/local/bin/
 COPY --from=build --chown=65532:65532 /demo/ /var/lib/demo/
 USER 65532:65532
+
+# The whole system and all drills in one container, PostgreSQL and RabbitMQ included, for a visitor who has Docker and nothing else:
+# `docker run --rm outbox-shop-tour` is `cargo demo`, and its arguments are those of `cargo demo`.
+FROM debian:trixie-slim AS tour
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends postgresql rabbitmq-server libfaketime \
+    && rm -rf /var/lib/apt/lists/* \
+    # PostgreSQL does not run as root, and needs an account for its user.
+    && useradd --uid 65532 --create-home demo
+COPY --from=build-lab /out/ /usr/local/bin/
+COPY --from=build --chown=65532:65532 /demo/ /var/lib/demo/
+USER 65532:65532
+WORKDIR /home/demo
+ENV DEMO_HOME=/var/lib/demo DEMO_WITH=local
+ENTRYPOINT ["demo", "--no-install"]
 
 FROM scratch AS service
 COPY --from=build /libraries/ /

@@ -16,28 +16,26 @@ const INVALID_CONFIG: i32 = 78;
 /// So does an unknown one that begins with `prefix`: a misspelt variable would otherwise silently leave a default in
 /// force.
 pub fn load<Settings: Parser>(prefix: &str) -> Settings {
-    parse_or_exit(Settings::command(), prefix)
+    parse_or_exit(&with_variables(Settings::command(), prefix), prefix)
 }
 
-pub(crate) fn parse_or_exit<Settings: FromArgMatches>(command: Command, prefix: &str) -> Settings {
-    let command = with_variables(command, prefix);
-    if let Err(problem) =
-        reject_unknown_variables(&command, prefix, std::env::vars_os().map(|(name, _)| name))
+pub(crate) fn parse_or_exit<Settings: FromArgMatches>(command: &Command, prefix: &str) -> Settings {
+    if let Err(problem) = reject_unknown_variables(command, prefix, std::env::vars_os().map(|(name, _)| name))
     {
         exit_invalid_config(&problem);
     }
-    match parse(&command, std::env::args_os()) {
+    match parse(command, std::env::args_os()) {
         Ok(settings) => settings,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             error.exit()
         }
-        Err(error) => exit_invalid_config(&explain(&command, &error)),
+        Err(error) => exit_invalid_config(&explain(command, &error)),
     }
 }
 
 /// The command line with its variables. They are named here and not in attributes, so that services can share groups of
 /// settings under their own prefixes.
-fn with_variables(command: Command, prefix: &str) -> Command {
+pub(crate) fn with_variables(command: Command, prefix: &str) -> Command {
     command.mut_args(|argument| match argument.get_long() {
         Some(long) => {
             let variable = format!("{prefix}{}", long.replace('-', "_").to_uppercase());

@@ -28,6 +28,6 @@ pub use admin::Params;
 pub use connection::slow_body;
 pub use http::{Health, Needed};
 pub use parts::{Assembly, ConsumerTasks, Parts, Product, RelayTasks};
-pub use process::{Process, Service, load, request_if_asked};
+pub use process::{Process, Service, command, load, request_if_asked};
 pub use supervisor::Supervisor;
 pub use telemetry::flush as flush_log;

@@ -40,6 +40,18 @@ pub struct Service {
     pub own_queue: Option<Queue>,
 }
 
+/// The command line of a service, with the variable and the default of each setting: what [`load`] reads, and `docs/settings.md`
+/// lists.
+pub fn command<Settings: ServiceSettings>(service: &Service) -> clap::Command {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, service.http_port)).to_string();
+    let command = Settings::command()
+        .name(service.name)
+        .about(format!("The service {}. Each setting is a variable or an option.", service.name))
+        .long_about(None)
+        .mut_arg("http_address", |argument| argument.required(false).default_value(address));
+    environment::with_variables(command, service.prefix)
+}
+
 /// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck`,
 /// `<service> get PATH` or `<service> post PATH`, with the answer of the running process.
 pub async fn load<Settings: ServiceSettings>(
@@ -48,10 +60,7 @@ pub async fn load<Settings: ServiceSettings>(
 ) -> anyhow::Result<Settings> {
     request_if_asked(service.prefix, service.http_port);
     start_with_large_stacks();
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, service.http_port)).to_string();
-    let command = Settings::command().name(service.name);
-    let command = command.mut_arg("http_address", |argument| argument.required(false).default_value(address));
-    let mut settings: Settings = environment::parse_or_exit(command, service.prefix);
+    let mut settings: Settings = environment::parse_or_exit(&command::<Settings>(service), service.prefix);
     if let Err(problem) = settings.check(service.prefix) {
         environment::exit_invalid_config(&problem);
     }
