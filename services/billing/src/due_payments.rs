@@ -44,8 +44,8 @@ pub(crate) struct CalledPayment {
     pub(crate) response: ProviderResponse,
 }
 
-/// The calls to the payment provider that one instance may make at the same time. The worker makes them for payments that are
-/// due, and for those that the handler hands over.
+/// The calls to the payment provider that one instance may make at the same time. The worker makes them for payments
+/// that are due, and for those that the handler hands over.
 #[derive(Debug)]
 pub struct ProviderCalls {
     places: Arc<Semaphore>,
@@ -104,14 +104,15 @@ impl ProviderCalls {
     }
 }
 
-/// Takes payments that are due, as many as there are places, and leases them. A payment that is taken and never settled, because
-/// this process dies, is due again when its lease ends.
+/// Takes payments that are due, as many as there are places, and leases them. A payment that is taken and never
+/// settled, because this process dies, is due again when its lease ends.
 ///
 /// A payment that was never taken is due whatever the clock says, and so is one whose next attempt is more than a minute
-/// ahead, which no lease and no back-off is: after the database's clock has been set back, they would wait for as long as that.
+/// ahead, which no lease and no back-off is: after the database's clock has been set back, they would wait for as long
+/// as that.
 ///
 /// `materialized`, because a plan may run a plain subquery once for each row that it is compared with, and its limit
-/// would then apply each time anew.
+/// would then apply each time.
 pub(crate) async fn take(pool: &Pool, mut places: OwnedSemaphorePermit, lease: Duration) -> Vec<DuePayment> {
     let query = sqlx::query!(
         "with due as materialized (

@@ -45,7 +45,8 @@ impl<P> PaymentWorker<P> {
                 let mut rest = answers.as_slice();
                 while let [_, ..] = rest {
                     let alone = self.write_final(&rest[..1]).await;
-                    // The others would wait for as long, one after the other, and the worker would take nothing meanwhile.
+                    // The others would wait for as long, one after the other, and the worker would take nothing in the
+                    // meantime.
                     let ended = if alone.as_ref().is_err_and(may_pass) { rest.len() } else { 1 };
                     log_all(&rest[..ended], alone.err().as_ref());
                     rest = &rest[ended..];
@@ -55,9 +56,9 @@ impl<P> PaymentWorker<P> {
         }
     }
 
-    /// Writes final answers and their events in one statement. If the order was cancelled meanwhile, a captured payment is due
-    /// for a refund at once. An answer that another instance has written already has the same key and content, and changes
-    /// nothing.
+    /// Writes final answers and their events in one statement. If the order was cancelled in the meantime, a captured
+    /// payment is due for a refund at once. An answer that another instance has written already has the same key and
+    /// content, and changes nothing.
     ///
     /// The payments are locked in the order of their ids, as everywhere: otherwise two transactions could deadlock.
     async fn write_final(&self, answers: &[Answer]) -> Result<(), sqlx::Error> {

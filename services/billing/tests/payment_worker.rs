@@ -1,4 +1,4 @@
-//! The payment worker calls the provider until each payment is settled, and charges once, whatever happens meanwhile.
+//! The payment worker calls the provider until each payment is settled, and charges once, whatever happens in the meantime.
 //! With the lab's payment provider and a PostgreSQL database.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
@@ -246,7 +246,8 @@ async fn payment_is_captured_and_refunded_when_the_order_is_cancelled() -> anyho
 }
 
 /// PostgreSQL plans for an empty table and keeps the plan until the table is analysed for the first time, a minute or
-/// more later. Without the pool's settings, that plan reads and sorts every pending payment for the four that are due first.
+/// more later. Without the pool's settings, that plan reads and sorts every pending payment for the four that are due
+/// first.
 #[tokio::test]
 async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_empty_table()
 -> anyhow::Result<()> {
@@ -270,7 +271,7 @@ async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_e
     let pending = "insert into payments (id, order_id, customer_id, amount, currency, event_id, traceparent, state)
                    select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 100, 'EUR', gen_random_uuid(), '', 'asked'
                    from generate_series(1, 20000)";
-    // Locked, because a scan meanwhile would read entries that are not committed yet.
+    // Locked, because a scan in the meantime would read entries that are not committed yet.
     let mut filling = billing.pool.begin().await?;
     sqlx::query("lock table payments in access exclusive mode").execute(&mut *filling).await?;
     sqlx::query(pending).execute(&mut *filling).await?;

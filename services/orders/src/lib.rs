@@ -43,8 +43,8 @@ pub static SERVICE: Service =
 
 pub type Settings = service::settings::Settings<OrderSettings>;
 
-/// Runs the order service until it is stopped: the HTTP API, the relays, and the consumer that moves orders on, in one process.
-/// `routes` is given the product's routes and returns those to serve.
+/// Runs the order service until it is stopped: the HTTP API, the relays, and the consumer that moves orders on, in one
+/// process. `routes` is given the product's routes and returns those to serve.
 pub async fn run(
     parts: impl Parts,
     routes: impl FnOnce(Router, &Settings, &Wake) -> anyhow::Result<Router>,
@@ -86,12 +86,12 @@ pub struct OrderSettings {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_requests: u16,
 
-    /// How long inventory and billing may take to answer, such as 15min or 2days: at least 1s. An order that has waited
+    /// How long inventory and billing may take to answer, for example 15min or 2days: at least 1s. An order that has waited
     /// longer is cancelled, so choose more than outages usually last.
     #[arg(long, default_value = "15min", value_parser = answer_within)]
     pub answer_within: Duration,
 
-    /// How long an `Idempotency-Key` is kept at least, such as 1day. A client that retries later gets a second order.
+    /// How long an `Idempotency-Key` is kept at least, for example 1day. A client that retries later gets a second order.
     #[arg(long, default_value = "1day", value_parser = age)]
     pub keep_idempotency_keys: Duration,
 }

@@ -30,11 +30,11 @@ const MAX_COUNTED: i64 = 100_001;
 /// The most orders that one check cancels.
 const MAX_CANCELLATIONS: i64 = 100;
 
-/// For so many checks in a row the consumer's queue has to be empty: the deliveries that it held are applied by then.
+/// For so many checks in a row the consumer's queue must be empty: the deliveries that it held are applied by then.
 const CAUGHT_UP_CHECKS: u32 = 10;
 
-/// Counts open orders into `orders_open`, up to 100,001, and the age of the oldest into `orders_oldest_open_seconds`, or NaN
-/// when the database does not answer. Cancels those that have waited longer than `answer_within`. Until `stop`.
+/// Counts open orders into `orders_open`, up to 100,001, and the age of the oldest into `orders_oldest_open_seconds`,
+/// or NaN when the database does not answer. Cancels those that have waited longer than `answer_within`. Until `stop`.
 ///
 /// A time-out is an event like any other: inventory and billing undo what they did for the order, before or after it.
 ///
@@ -82,7 +82,7 @@ pub async fn watch(
     stop.run_until_cancelled(rounds).await;
 }
 
-/// Cancels orders that have waited too long, oldest first, each in a statement of its own. Several instances may do so at
+/// Cancels orders that have waited too long, oldest first, each in its own statement. Several instances may do so at
 /// once: the second one finds the order changed. An order that another session has locked is left for the next check, and
 /// does not keep the younger ones from being cancelled; any other error ends the check.
 ///

@@ -181,7 +181,7 @@ impl From<events::Line> for Line {
 pub(crate) struct Money {
     /// In minor units: 1250 is 12.50.
     pub(crate) amount: i64,
-    /// Three letters, such as `EUR`.
+    /// Three letters, for example `EUR`.
     pub(crate) currency: String,
 }
 
@@ -233,10 +233,10 @@ impl OrderView {
 pub(crate) struct HistoryEntry {
     /// The event's identity, the same in every copy.
     pub(crate) event_id: Uuid,
-    /// The event's type, such as `OrderCreated`.
+    /// The event's type, for example `OrderCreated`.
     #[serde(rename = "type")]
     pub(crate) event_type: String,
-    /// The service that published it, such as `/orders`.
+    /// The service that published it, for example `/orders`.
     pub(crate) source: String,
     /// Own events: the order's version after it, 1, 2, 3 …
     #[serde(skip_serializing_if = "Option::is_none")]

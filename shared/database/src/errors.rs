@@ -16,7 +16,7 @@ pub enum Fault {
     Locked,
     /// It took too long. Less work at once may be fast enough.
     TooSlow,
-    /// Unknown, such as an exception that a trigger raises.
+    /// Unknown, for example an exception that a trigger raises.
     Unknown,
 }
 
@@ -34,8 +34,8 @@ const SQLSTATES: [(&str, Fault); 21] = [
     ("40", Fault::Server),     // deadlock, serialization failure
     ("42", Fault::Deployment), // no such table or column, permission denied
     ("53", Fault::Server),     // out of disk, memory or connections
-    ("54", Fault::Data),       // a program limit, such as a row that is too large
-    ("55", Fault::Server),     // not in the needed state, such as a sequence at its end
+    ("54", Fault::Data),       // a program limit, for example a row that is too large
+    ("55", Fault::Server),     // not in the needed state, for example a sequence at its end
     ("55P03", Fault::Locked),
     ("57", Fault::Server),     // shutdown, crash of another session
     ("57014", Fault::TooSlow), // cancelled at `statement_timeout`
@@ -49,8 +49,8 @@ const SQLSTATES: [(&str, Fault); 21] = [
 impl Fault {
     pub fn of(error: &sqlx::Error) -> Self {
         match error {
-            // A primary key that exists already. Where a message or a client can bring one, the statement says `on conflict`; so
-            // this is a sequence behind its table, as after a restore or a switch to a logical replica.
+            // A primary key that exists already. Where a message or a client can bring one, the statement says `on
+            // conflict`; so this is a sequence behind its table, as after a restore or a switch to a logical replica.
             sqlx::Error::Database(refusal)
                 if refusal.is_unique_violation()
                     && refusal.constraint().is_some_and(|name| name.ends_with("_pkey")) =>

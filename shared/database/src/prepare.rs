@@ -24,7 +24,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// The oldest server that this is tested with, as PostgreSQL counts versions.
 const OLDEST_SERVER: i32 = 150_000;
 
-/// The database refuses this service, or does not fit it. Waiting does not help; a setting has to change.
+/// The database refuses this service, or does not fit it. Waiting does not help; a setting must change.
 #[derive(Debug)]
 pub struct InvalidDatabase(pub String);
 
@@ -46,11 +46,11 @@ impl From<sqlx::Error> for Obstacle {
     }
 }
 
-/// Waits until the database is available, and brings the service's schema up to date. `Ok(false)` if `stop` came first. It fails
-/// when the database refuses the login, is too old, or has a schema of another history.
+/// Waits until the database is available, and brings the service's schema up to date. `Ok(false)` if `stop` came first.
+/// It fails when the database refuses the login, is too old, or has a schema of another history.
 ///
 /// Several instances may do this at once: one migrates, the others wait for it. A newer schema is accepted, with a warning:
-/// in a roll-out and after a roll-back, old processes run on it, so each migration has to fit the release before it.
+/// in a roll-out and after a roll-back, old processes run on it, so each migration must fit the release before it.
 pub async fn prepare(
     url: &DatabaseUrl,
     migrations: &[&Migrator],

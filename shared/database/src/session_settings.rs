@@ -12,32 +12,33 @@ pub enum PoolKind {
     AsyncCommit,
 }
 
-/// Set after connecting, and not by the connection's options: a connection pooler in between refuses those, or ignores them.
+/// Set after connecting, and not by the connection's options: a connection pooler in between refuses those, or ignores
+/// them.
 const SETTINGS: [(&str, &str); 7] = [
     // A statement or a lock that takes longer than this is stuck, and blocks others.
     ("statement_timeout", "10s"),
-    // A frozen process holds its locks no longer than this; the relay's confirm deadline has to be shorter.
+    // A frozen process holds its locks no longer than this; the relay's confirm deadline must be shorter.
     ("idle_in_transaction_session_timeout", "30s"),
     // The same if it froze while the server was sending to it, which neither of the two would end.
     ("tcp_user_timeout", "30s"),
-    // With a large backlog the planner overestimates the relay's claim, and compiles it to machine code each time, for longer
-    // than it runs: the relay drained at 0.64 of the bare publisher's rate, and at 0.84 without.
+    // With a large backlog the planner overestimates the relay's claim, and compiles it to machine code each time, for
+    // longer than it runs: the relay drained at 0.64 of the bare publisher's rate, and at 0.84 without.
     ("jit", "off"),
-    // Every statement here finds its rows by an index. While a table is young the planner takes it for small, reads all of it
-    // instead, and keeps that plan until the table is analysed for the first time.
+    // Every statement here finds its rows by an index. While a table is young the planner takes it for small, reads all
+    // of it instead, and keeps that plan until the table is analysed for the first time.
     ("enable_seqscan", "off"),
-    // In such a plan a bitmap scan reads the whole index and sorts what it finds, also for a statement that needs the first few
-    // entries in the index's order: the payment worker read 240,000 entries for 64 payments.
+    // In such a plan a bitmap scan reads the whole index and sorts what it finds, also for a statement that needs the
+    // first few entries in the index's order: the payment worker read 240,000 entries for 64 payments.
     ("enable_bitmapscan", "off"),
-    // With a stricter isolation, a transaction that has waited for a lock does not see what the lock's holder has committed,
-    // and the code after each lock relies on that.
+    // With a stricter isolation, a transaction that has waited for a lock does not see what the lock's holder has
+    // committed, and the code after each lock relies on that.
     ("default_transaction_isolation", "read committed"),
 ];
 
 impl PoolKind {
-    /// A connection that was idle for longer is tested before it is lent: the server may have been restarted, or may have become
-    /// a standby. In a busy pool one connection is tested in each such interval. Testing at every use would halve the
-    /// throughput. A client should not meet a dead connection; what else uses one tries again by itself.
+    /// A connection that was idle for longer is tested before it is lent: the server may have been restarted, or may
+    /// have become a standby. In a busy pool one connection is tested in each such interval. Testing at every use would
+    /// halve the throughput. A client should not meet a dead connection; what else uses one tries again by itself.
     pub(crate) fn test_interval(self) -> Duration {
         Duration::from_secs(if self == Self::Statements { 1 } else { 5 })
     }

@@ -27,7 +27,7 @@ async fn prepared(database: &TestDatabase, migrator: &Migrator) -> anyhow::Resul
 const FIRST: (i64, &str) = (1001, "create table things (id int)");
 const SECOND: (i64, &str) = (1002, "alter table things add column name text");
 
-/// In a roll-out an old process may restart after the new one has migrated; and a release has to be taken back.
+/// In a roll-out an old process may restart after the new one has migrated; and sometimes a release is taken back.
 #[tokio::test]
 async fn older_binary_starts_on_a_newer_schema() -> anyhow::Result<()> {
     let database = testbed::database().await?;

@@ -15,9 +15,9 @@ pub struct Envelope<D> {
     pub specversion: String,
     /// The event's id, the same at every attempt to publish. Consumers recognise duplicates by it.
     pub id: Uuid,
-    /// The service that wrote the event, such as `/orders`.
+    /// The service that wrote the event, for example `/orders`.
     pub source: String,
-    /// The event's name, such as `OrderCreated`.
+    /// The event's name, for example `OrderCreated`.
     #[serde(rename = "type")]
     pub event_type: String,
     /// The id of the aggregate that the event is about.
@@ -29,7 +29,7 @@ pub struct Envelope<D> {
     /// Always `application/json`.
     #[schemars(extend("const" = "application/json"))]
     pub datacontenttype: String,
-    /// The schema of `data` and its version, such as `urn:shop:OrderCreated:1`.
+    /// The schema of `data` and its version, for example `urn:shop:OrderCreated:1`.
     pub dataschema: String,
     /// The aggregate's version after this event: 1, 2, 3 … without gaps.
     #[schemars(range(min = 1))]
@@ -75,7 +75,7 @@ pub(crate) fn check_subject(name: &str, id: Uuid, subject: Uuid) -> Result<(), S
 pub struct NewEvent {
     /// A UUIDv7.
     pub event_id: Uuid,
-    /// The kind of aggregate, such as `order`.
+    /// The kind of aggregate, for example `order`.
     pub aggregate_type: &'static str,
     pub aggregate_id: Uuid,
     /// The aggregate's version after this event.
@@ -92,8 +92,8 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
-    /// Renders a body into an envelope and its outbox row. `version` is the aggregate's after this event. It never fails for the
-    /// bodies of this crate: all of them can be serialised as JSON.
+    /// Renders a body into an envelope and its outbox row. `version` is the aggregate's after this event. It never
+    /// fails for the bodies of this crate: all of them can be serialised as JSON.
     pub fn of<D: Data>(
         aggregate_id: Uuid,
         version: i32,

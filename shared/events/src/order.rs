@@ -38,7 +38,7 @@ pub struct Line {
 pub struct Money {
     /// In minor units: 1250 is 12.50.
     pub amount: i64,
-    /// Three letters, such as `EUR`.
+    /// Three letters, for example `EUR`.
     pub currency: String,
 }
 

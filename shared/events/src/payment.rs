@@ -1,4 +1,4 @@
-//! The events of billing. A payment is an aggregate of its own: its id is the `subject`, its versions are the
+//! The events of billing. A payment is its own aggregate: its id is the `subject`, its versions are the
 //! `sequence`, and the body names the order.
 
 use schemars::JsonSchema;

@@ -20,7 +20,7 @@ pub struct Span {
     /// Its own id, its trace's and its parent's.
     pub context: TraceContext,
     pub kind: Kind,
-    /// What was done, such as `process OrderCreated`: of a small set, never with an id in it.
+    /// What was done, for example `process OrderCreated`: of a small set, never with an id in it.
     pub name: String,
     pub start: SystemTime,
     pub end: SystemTime,
@@ -38,7 +38,8 @@ pub fn export_to(export: impl Fn(Span) + Send + Sync + 'static) {
     let _ = EXPORT.set(Box::new(export));
 }
 
-/// Records a span. `span` is called only if spans are exported, so a process that exports none pays for one load of a pointer.
+/// Records a span. `span` is called only if spans are exported, so a process that exports none pays for one load of a
+/// pointer.
 pub fn record(span: impl FnOnce() -> Span) {
     if let Some(export) = EXPORT.get() {
         export(span());
@@ -78,7 +79,8 @@ impl Span {
 
 /// W3C Trace Context (`traceparent`): ties the HTTP request, the outbox row, the message and the effects together.
 ///
-/// It names one span, such as answering a request or applying a message. An event carries the context of the span that wrote it.
+/// It names one span, for example answering a request or applying a message. An event carries the context of the span
+/// that wrote it.
 ///
 /// <https://www.w3.org/TR/trace-context/#traceparent-header>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ const MAX_COUNTED: i64 = 100_001;
 const MAX_TEXT: usize = 500;
 
 /// The most events that wait behind dead letters of one queue. More stay in the queue, and health shows a consumer that
-/// makes no progress: an operator has to decide first.
+/// makes no progress: an operator must decide first.
 const MAX_BEHIND: i64 = 10_000;
 
 /// Keeps dead letters in a table of the pool's schema, where an operator finds them.
@@ -55,8 +55,9 @@ impl DeadLetterTable {
         observe(count, show, stop).await;
     }
 
-    /// Saves an event behind an older dead letter, unless that one has been resolved. In turn with the replay, which looks for
-    /// such events after it has resolved one: otherwise each could miss the other, and the event would wait for nothing.
+    /// Saves an event behind an older dead letter, unless that one has been resolved. In turn with the replay, which
+    /// looks for such events after it has resolved one: otherwise each could miss the other, and the event would wait
+    /// for nothing.
     async fn insert_behind(&self, letter: &DeadLetter) -> Result<bool, Error> {
         let mut transaction = self.inbox.begin(&self.pool).await?;
         let older = sqlx::query!(

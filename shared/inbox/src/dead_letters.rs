@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::{DeadLetterTable, Error};
 
-/// The most dead letters that one call replays, and the most ids that it takes: it has to end within the deadline of a
+/// The most dead letters that one call replays, and the most ids that it takes: it must end within the deadline of a
 /// request.
 pub const MAX_REPLAY: i64 = 50;
 
@@ -49,7 +49,8 @@ pub struct DeadLetter {
     pub aggregate_id: Option<Uuid>,
     /// How many later events of its aggregate wait behind it: a replay applies them too, in their order.
     pub waiting_behind: i64,
-    /// A short, stable name of what was wrong; `behind` if nothing is, and an older event of its aggregate is a dead letter.
+    /// A short, stable name of what was wrong; `behind` if nothing is, and an older event of its aggregate is a dead
+    /// letter.
     pub reason: String,
     /// The same as a sentence.
     pub detail: String,
@@ -167,10 +168,10 @@ pub struct ReplayResult {
     pub outcome: ReplayOutcome,
 }
 
-/// Applies dead letters again, in the order of their arrival, with the service's own handler, and after each the events that
-/// wait behind it. The bytes are decoded again, so a service that has learnt a new schema meanwhile can read them, and
-/// `processed_events` decides in the transaction of the effect whether it is there already. A dead letter is resolved once
-/// it is applied. A dry run changes nothing.
+/// Applies dead letters again, in the order of their arrival, with the service's own handler, and after each the events
+/// that wait behind it. The bytes are decoded again, so a service that has learnt a new schema in the meantime can read
+/// them, and `processed_events` decides in the transaction of the effect whether it is there already. A dead letter is
+/// resolved once it is applied. A dry run changes nothing.
 ///
 /// A crash after the effect and before the dead letter is resolved leaves it waiting; the next replay finds it unchanged.
 ///
@@ -284,7 +285,7 @@ impl Replay<'_> {
                 Err(Error(failure)) => failed(&failure),
             });
         }
-        // In a task of its own: a client that hangs up does not cancel the transaction, and a panic affects one letter.
+        // In its own task: a client that hangs up does not cancel the transaction, and a panic affects one letter.
         let handler = self.handler.clone();
         let applying =
             tokio::spawn(

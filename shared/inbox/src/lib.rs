@@ -51,8 +51,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Applies the new events of a group, each once: `effect` writes to the transaction that records them as processed. What
-    /// it returns is for the caller, after the commit.
+    /// Applies the new events of a group, each once: `effect` writes to the transaction that records them as processed.
+    /// What it returns is for the caller, after the commit.
     ///
     /// # Errors
     /// A [`Failure`] that says what the consumer should do with the group: nothing of it was committed, or it is unknown
@@ -90,14 +90,14 @@ impl Inbox {
     /// this transaction.
     ///
     /// # Errors
-    /// A [`Failure`] that says what the consumer should do with the group: [`Failure::Behind`] if some have to wait.
+    /// A [`Failure`] that says what the consumer should do with the group: [`Failure::Behind`] if some must wait.
     pub async fn first_time<'group>(
         &self,
         pool: &Pool,
         group: &'group [Event],
     ) -> Result<(Session, Vec<&'group Event>), Error> {
         let array = |value: fn(&Event) -> String| group.iter().map(value).collect::<Vec<_>>().join(",");
-        // As text: a prepared statement would need a message of its own for `begin`. Only ids, and names that are constants
+        // As text: a prepared statement would need its own message for `begin`. Only ids, and names that are constants
         // of a service, are in it.
         let sql = format!(
             "begin; select * from inbox_first_time('{}', '{}', {}, '{{{}}}', '{{{}}}', '{{{}}}')",
@@ -167,7 +167,8 @@ impl Inbox {
 #[error(transparent)]
 pub struct Error(#[from] pub Failure);
 
-/// What is not the message's fault is temporary: as a message's own failure it would move a whole queue to the dead letters.
+/// What is not the message's fault is temporary: as a message's own failure it would move a whole queue to the dead
+/// letters.
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         Self(match Fault::of(&error) {

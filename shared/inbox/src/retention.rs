@@ -5,12 +5,12 @@ use std::time::Duration;
 use database::{Erase, Pool, Retention, Window};
 use uuid::Uuid;
 
-/// Erases the records of events that `consumer` processed longer ago than `keep`, by the database's clock. `keep` has to
+/// Erases the records of events that `consumer` processed longer ago than `keep`, by the database's clock. `keep` must
 /// be longer than the longest time after which an event can be published again: a copy that arrives later is applied
 /// again.
 ///
 /// The walk follows the primary key. Event ids are UUIDv7, made when the event happened, so the key is almost the order
-/// of processing, and no further index has to be maintained for each event. Ids only decide where the walk ends; whether
+/// of processing, and no further index must be maintained for each event. Ids only decide where the walk ends; whether
 /// a record is erased is decided by `processed_at`.
 pub fn retention(pool: Pool, consumer: &'static str, keep: Duration) -> Retention<EraseProcessed> {
     Retention::new("processed_events", pool.clone(), EraseProcessed { pool, consumer, keep })

@@ -190,7 +190,7 @@ pub trait DeadLetterStore: Send + Sync + 'static {
     fn save(&self, letter: &DeadLetter) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Saves an event of [`Failure::Behind`]. `false`: it is not saved, because the older dead letter has been resolved
-    /// meanwhile, and the event can be applied. A temporary failure may mean that too many events wait already.
+    /// in the meantime, and the event can be applied. A temporary failure may mean that too many events wait already.
     fn save_behind(&self, letter: &DeadLetter) -> impl Future<Output = Result<bool, Failure>> + Send;
 
     /// Records durably that an attempt at an event begins, and returns how many have begun and not ended, with this one. If

@@ -1,5 +1,5 @@
-//! Optional. Without it: workers under load begin a round of work for each event, and fill the machine at a rate that it could
-//! serve with a few.
+//! Optional. Without it: workers under load begin a round of work for each event, and fill the machine at a rate that
+//! it could serve with a few.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct RoundLimiter {
 /// The pause that a worker may still owe when it begins its next round: a short burst is not delayed.
 const ALLOWANCE: Duration = Duration::from_millis(5);
 
-/// The most that one round counts: what took longer has waited for something, such as a broker.
+/// The most that one round counts: what took longer has waited for something, for example a broker.
 const LONGEST_ROUND: Duration = Duration::from_millis(10);
 
 impl Default for RoundLimiter {

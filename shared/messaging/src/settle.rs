@@ -1,9 +1,10 @@
 //! What a consumer does with the deliveries that it has received. The rule that everything here serves: *commit, then
 //! acknowledge*.
 //!
-//! [`Settling::settle`] applies as many events as possible in one transaction. It halves a group that takes too long, tries each
-//! event of another failed one alone, and sets aside what can never be applied, as a dead letter. It settles deliveries in
-//! their order: an event must be neither applied nor set aside before the older events of its aggregate are.
+//! [`Settling::settle`] applies as many events as possible in one transaction. It halves a group that takes too long,
+//! tries each event of another failed one alone, and sets aside what can never be applied, as a dead letter. It settles
+//! deliveries in their order: an event must be neither applied nor set aside before the older events of its aggregate
+//! are.
 
 use std::{
     collections::HashSet, future::Future, mem::take, panic::AssertUnwindSafe, slice, sync::Arc,
@@ -43,7 +44,7 @@ const HOLD_DURATION: Duration = Duration::from_secs(15);
 /// How often it is checked whether the handler's database is available.
 pub const AVAILABILITY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Tells whether the handler can work, such as whether its database answers: the last known state, without waiting.
+/// Tells whether the handler can work, for example whether its database answers: the last known state, without waiting.
 pub type Availability = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Where deliveries come from and where the answers go: a channel to RabbitMQ, or the simulation's.
@@ -183,8 +184,8 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                     let Event { id, event_type, aggregate_id, .. } = event;
                     let attempt = rest.tries + 1;
                     tracing::warn!(event_id = %id, event_type, %aggregate_id, attempt, %failure, "trying an event again");
-                    // 100, 200, 400, 800 ms. The message is kept meanwhile: returned to the queue, later events of its
-                    // aggregate would overtake it.
+                    // 100, 200, 400, 800 ms. The message is kept in the meantime: returned to the queue, later events
+                    // of its aggregate would overtake it.
                     sleep(Duration::from_millis(50) * 2_u32.pow(rest.tries)).await;
                 }
             }
@@ -192,8 +193,8 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         Ok(pace)
     }
 
-    /// Applies an event that may be what crashes this process, and counts the attempt before it begins. The broker's count of
-    /// deliveries does not tell: it grows for all messages that were held together with the cause.
+    /// Applies an event that may be what crashes this process, and counts the attempt before it begins. The broker's
+    /// count of deliveries does not tell: it grows for all messages that were held together with the cause.
     async fn attempt(&mut self, delivery: &C::Delivery, event: &Event) -> Result<(), Interruption> {
         let Event { id, event_type, aggregate_id, .. } = event;
         let counting = || self.letters.begin_attempt(self.queue, *id);
@@ -260,9 +261,9 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         Ok(true)
     }
 
-    /// Makes attempts until one does not fail temporarily: the inner error is never temporary. The messages are kept meanwhile:
-    /// returned to the queue, they would look as if they had crashed their consumer. But not for ever: only one instance
-    /// receives messages, and another one may reach the database.
+    /// Makes attempts until one does not fail temporarily: the inner error is never temporary. The messages are kept in
+    /// the meantime: returned to the queue, they would look as if they had crashed their consumer. But not forever:
+    /// only one instance receives messages, and another one may reach the database.
     async fn retry<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         what: &str,
@@ -307,7 +308,8 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         outcome
     }
 
-    /// Returns when the handler has been unavailable for [`HOLD_DURATION`]. Shows meanwhile how long the attempts take.
+    /// Returns when the handler has been unavailable for [`HOLD_DURATION`]. Shows in the meantime how long the attempts
+    /// take.
     async fn unavailable(&self) -> String {
         let (began, mut since) = (Instant::now(), None);
         loop {

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use database::{Pool, observe};
 use tokio_util::sync::CancellationToken;
 
-/// Counts the backlog into the gauges `outbox_pending`, `outbox_oldest_pending_age_seconds` and `outbox_parked`, until `stop`.
+/// Counts the backlog into the gauges `outbox_pending`, `outbox_oldest_pending_age_seconds` and `outbox_parked`, until
+/// `stop`.
 pub async fn observe_backlog(pool: Pool, stop: CancellationToken) {
     let show = |[pending, oldest_age, parked]: [f64; 3]| {
         metrics::gauge!("outbox_pending").set(pending);
@@ -19,8 +20,9 @@ async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
     // Each part repeats the condition of a partial index to the letter, so that none reads the history. One scan of that
     // index counts the pending events and finds the first of each lane. The oldest is one of these, and only they are
     // read from the table: with half a million pending events, reading all of them every two seconds took most of a core,
-    // and pushed everything else out of PostgreSQL's cache. While vacuum is held back a scan also reads all dead entries, so
-    // there is no second one. A replayed event waits since its replay, and only an event without attempts keeps that time.
+    // and pushed everything else out of PostgreSQL's cache. While vacuum is held back a scan also reads all dead
+    // entries, so there is no second one. A replayed event waits since its replay, and only an event without attempts
+    // keeps that time.
     let row = sqlx::query!(
         r#"with lanes as materialized (
                select lane, count(*) as pending, min(seq) as first_seq
@@ -40,8 +42,9 @@ async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
     Ok([row.pending, row.oldest_age, row.parked])
 }
 
-/// The lanes that a step of the relay holds, in the gauge `outbox_lane_held`, until it is dropped. A relay that waits for the
-/// broker or for the database holds its lanes all the time: nothing else can publish their events meanwhile.
+/// The lanes that a step of the relay holds, in the gauge `outbox_lane_held`, until it is dropped. A relay that waits
+/// for the broker or for the database holds its lanes all the time: nothing else can publish their events in the
+/// meantime.
 pub(crate) struct HeldLanes(HashSet<i16>);
 
 impl HeldLanes {

@@ -178,7 +178,7 @@ pub async fn replay(
 }
 
 /// The first events after `selection.after` that were published in its period. No index has their time: every mark would
-/// have to maintain it. So this reads what was created in the period or within [`LATE`] before it, and with an index what
+/// maintain it. So this reads what was created in the period or within [`LATE`] before it, and with an index what
 /// was published later than that: after an outage, a refusal or a replay.
 async fn published_in_period(
     pool: &Pool,

@@ -80,7 +80,8 @@ pub trait OutboxTransaction: Send {
     fn commit(self, confirmed: &[ClaimedEvent]) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// How long one message may take, seen from here. The server's own limit is shorter; this one ends the wait for a silent server.
+/// How long one message may take, seen from here. The server's own limit is shorter; this one ends the wait for a
+/// silent server.
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
 
 /// Waits for a message to the server. `what` says what failed, if it fails: `failed to <verb> <object>`.
@@ -126,7 +127,7 @@ impl Store for PostgresStore {
     async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<PostgresTransaction<'_>>, Error> {
         let mut session = within_deadline("failed to connect", self.pool.acquire()).await?;
         let mut scan = self.watermark.start_scan();
-        // As text: a prepared statement would need a message of its own for `begin`. Only numbers are in it.
+        // As text: a prepared statement would need its own message for `begin`. Only numbers are in it.
         let (first_lane, scan_from) = (self.first_lane, array(scan.from));
         let sql = format!("begin; select * from outbox_claim({first_lane}, {lanes}, {batch}, '{scan_from}')");
         // Lanes take turns.
@@ -187,8 +188,8 @@ fn claimed(row: &PgRow) -> Result<Option<ClaimedEvent>, sqlx::Error> {
 }
 
 /// The limits of the waits after the first, second, … failed attempt of one event, in seconds. Each wait is drawn evenly
-/// from zero to its limit (full jitter). The length is the most attempts, so the last wait never happens: the schedule takes
-/// ten minutes on average, and nineteen at most.
+/// from zero to its limit (full jitter). The length is the most attempts, so the last wait never happens: the schedule
+/// takes ten minutes on average, and nineteen at most.
 pub const RETRY_SECONDS: [f64; 13] =
     [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 300.0, 300.0, 300.0];
 
@@ -196,8 +197,8 @@ pub const RETRY_SECONDS: [f64; 13] =
 /// them. Its other attempts remain for a refusal that is its own.
 pub const MAX_NACKED_ATTEMPTS: u8 = 7;
 
-/// Marks events that the broker has confirmed, and commits, in one message to the server. If the marks fail, PostgreSQL skips
-/// the commit. `published_at is null`: the mark of an operator who changed the row meanwhile stands.
+/// Marks events that the broker has confirmed, and commits, in one message to the server. If the marks fail, PostgreSQL
+/// skips the commit. `published_at is null`: the mark of an operator who changed the row in the meantime stands.
 pub async fn mark_published_and_commit(
     mut session: Session,
     confirmed: &[ClaimedEvent],
@@ -241,8 +242,8 @@ pub async fn try_write(transaction: &mut PgConnection, seq: i64) -> Result<(), E
 /// Records which events the broker refused: when to try each again, or, at the end of the schedule, that it is parked. An
 /// event that only queues refuse is never parked: it needs no more than room in the queue, and no operator.
 ///
-/// One statement for all: a full queue refuses hundreds at once. One by one, over a link to the database that takes 0.7 s there
-/// and back, the lanes were locked for five minutes.
+/// One statement for all: a full queue refuses hundreds at once. One by one, over a link to the database that takes 0.7
+/// s there and back, the lanes were locked for five minutes.
 pub async fn mark_refused(
     transaction: &mut PgConnection,
     refused: &[(ClaimedEvent, Refusal)],

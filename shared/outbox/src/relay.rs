@@ -42,8 +42,8 @@ use crate::{Claim, ClaimedEvent, Error, OutboxTransaction, PostgresStore, Store,
 /// How much a relay claims, and how long it sleeps.
 #[derive(Debug, Clone)]
 pub struct RelayOptions {
-    /// The most events that one step publishes, 1 to 10,000. From 100 on a quorum queue gives most of its throughput, and past
-    /// 1,000 only memory and the duplicates after a crash grow.
+    /// The most events that one step publishes, 1 to 10,000. From 100 on a quorum queue gives most of its throughput,
+    /// and past 1,000 only memory and the duplicates after a crash grow.
     pub batch: u16,
     /// The longest sleep when nothing wakes a relay of this process: they take turns. If every wake-up is lost, events are
     /// published this much later, and nothing else changes.
@@ -69,8 +69,8 @@ pub enum Step {
     PublishedAll(usize),
     /// Events were claimed, and the broker confirmed none of them: it is slow, or has no room.
     NoneConfirmed,
-    /// Events were claimed, and the broker refused all of them because of what they are. Each waits by itself now, and others
-    /// may be behind them.
+    /// Events were claimed, and the broker refused all of them because of what they are. Each waits by itself now, and
+    /// others may be behind them.
     Refused,
     /// No event is claimable.
     Idle,
@@ -86,8 +86,8 @@ const FIRST_BUSY_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The age of a step after which it begins no further wave. The transaction idles while a wave is published, for up to the
-/// confirm deadline (17 s at most), and PostgreSQL ends an idle transaction after 30 s. Without this limit a broker that takes
-/// seconds for each wave would have every long batch cut off before its marks, and published again for ever.
+/// confirm deadline (17 s at most), and PostgreSQL ends an idle transaction after 30 s. Without this limit a broker
+/// that takes seconds for each wave would have every long batch cut off before its marks, and published again forever.
 const LAST_WAVE_AGE: Duration = Duration::from_secs(4);
 
 /// Back-off while the broker or the database is unavailable: short enough to use a recovered broker within seconds, long
@@ -206,11 +206,12 @@ fn log_change(database_answers: &mut bool, step: &Result<Step, Error>) {
     *database_answers = step.is_ok();
 }
 
-/// Publishes claimed events, and records those that were refused. Returns the confirmed ones, and whether the broker may still
-/// take one that it has not confirmed: it is slow, or a queue is full.
+/// Publishes claimed events, and records those that were refused. Returns the confirmed ones, and whether the broker
+/// may still take one that it has not confirmed: it is slow, or a queue is full.
 ///
-/// An aggregate's second event is not sent before its first is confirmed: the second could be accepted and the first refused,
-/// which would break their order for good. So each wave holds one event per aggregate. Nearly always one wave is enough.
+/// An aggregate's second event is not sent before its first is confirmed: the second could be accepted and the first
+/// refused, which would break their order for good. So each wave holds one event per aggregate. Nearly always one wave
+/// is enough.
 async fn publish(
     publisher: &mut impl Publisher,
     transaction: &mut impl OutboxTransaction,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use database::{Erase, Pool, Retention, Window};
 
-/// Erases events that were published longer ago than `keep`, by the database's clock. Pending events stay for ever.
+/// Erases events that were published longer ago than `keep`, by the database's clock. Pending events stay forever.
 ///
 /// The walk follows the primary key. An index on `published_at` would find the rows too, and every mark would have to
 /// maintain it; `seq` is almost the order of publishing, and its index exists. `docs/retention.md` has the measurements.

@@ -71,8 +71,8 @@ impl ScanWatermark {
 
 impl Scan<'_> {
     /// Records what the statement of this scan has found, and how long it took. With `more`, only the lanes of these events
-    /// were read, otherwise all. A statement that failed counts as one that read all: repeated at once, it would fail for the
-    /// same reason.
+    /// were read, otherwise all. A statement that failed counts as one that read all: repeated at once, it would fail
+    /// for the same reason.
     pub(crate) fn ended(&mut self, events: &[ClaimedEvent], more: bool) {
         let lane = |event: &ClaimedEvent| usize::try_from(event.lane).ok().filter(|lane| *lane < LANE_COUNT);
         self.claimed = events.iter().filter_map(|event| Some((lane(event)?, event.seq))).collect();
@@ -95,7 +95,7 @@ impl Scan<'_> {
         }
     }
 
-    /// A refused event becomes claimable again below events that are published meanwhile: scan in full next time.
+    /// A refused event becomes claimable again below events that are published in the meantime: scan in full next time.
     pub(crate) fn refused(&mut self) {
         self.watermark.next_full_scan = [Instant::now(); LANE_COUNT];
     }

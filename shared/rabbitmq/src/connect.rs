@@ -64,7 +64,7 @@ impl Endpoint {
         if !url.starts_with("amqp://") {
             return Err(Error::Url("it must begin with amqp://: this build has no TLS"));
         }
-        // The parser takes what it does not understand, such as an IPv6 address or a list of hosts, for `localhost`.
+        // The parser takes what it does not understand, for example an IPv6 address or a list of hosts, for `localhost`.
         let host = &uri.authority.host;
         let named = url.rsplit('@').next().unwrap_or_default().trim_start_matches("amqp://");
         if !named.starts_with(host.as_str()) || host.contains(',') {
@@ -90,13 +90,14 @@ impl Endpoint {
         request("connect", Connection::connect_uri(uri, properties)).await
     }
 
-    /// Opens a connection and a channel, lets `work` use them, and closes the connection. Declares the topology first, so that
-    /// nothing is published before every queue that should receive it exists, whichever service starts first.
+    /// Opens a connection and a channel, lets `work` use them, and closes the connection. Declares the topology first,
+    /// so that nothing is published before every queue that should receive it exists, whichever service starts first.
     ///
     /// A consumer's connection is closed without `basic.cancel` before it. With one, the broker makes the next consumer the
-    /// active one while messages prefetched here are unacknowledged: it receives later messages first, and these after them.
-    /// When a connection closes, both happen in one step. (Found by the soak: one order in 24,000.) It is closed after a
-    /// failure too: a broker that was frozen may carry out the request to subscribe later, for a consumer that no one reads.
+    /// active one while messages prefetched here are unacknowledged: it receives later messages first, and these after
+    /// them. When a connection closes, both happen in one step. (Found by the soak: one order in 24,000.) It is closed
+    /// after a failure too: a broker that was frozen may carry out the request to subscribe later, for a consumer that
+    /// no one reads.
     pub(crate) async fn with_connection(
         &self,
         role: Role,

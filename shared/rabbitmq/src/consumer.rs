@@ -22,8 +22,8 @@ use crate::{
     topology,
 };
 
-/// How many unacknowledged messages the broker may deliver. A round trip per message costs nine tenths of the throughput; an
-/// unlimited number would be buffered here.
+/// How many unacknowledged messages the broker may deliver. A round trip per message costs nine tenths of the
+/// throughput; an unlimited number would be buffered here.
 const PREFETCH: u16 = 500;
 
 /// The most messages that are applied in one transaction.
@@ -36,9 +36,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// A group takes no further message when its bodies are this large together: each is held as bytes and as an event.
 const MAX_GROUP_BYTES: usize = 8 * 1024 * 1024;
 
-/// A connection that lasted for less than this is followed by a longer pause than the one before. Each lost connection counts as
-/// a delivery of all that it held: if the network breaks each within milliseconds, a consumer that connects again at once
-/// uses up the delivery limit of good messages within seconds.
+/// A connection that lasted for less than this is followed by a longer pause than the one before. Each lost connection
+/// counts as a delivery of all that it held: if the network breaks each within milliseconds, a consumer that connects
+/// again at once uses up the delivery limit of good messages within seconds.
 const LASTING: Duration = Duration::from_secs(10);
 
 /// Consumes one queue until it is stopped, and reconnects after every failure.
@@ -108,8 +108,8 @@ impl Consumer {
     }
 }
 
-/// Shows how much waits in the queue while a group is applied, which may take minutes. Whether the consumer has caught up is
-/// not decided here: it holds messages meanwhile.
+/// Shows how much waits in the queue while a group is applied, which may take minutes. Whether the consumer has caught
+/// up is not decided here: it holds messages in the meantime.
 async fn show_waiting(channel: Channel, queue: &'static str) -> Infallible {
     loop {
         sleep(CHECK_INTERVAL).await;
@@ -168,8 +168,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Waits for a delivery, and takes all others that have arrived, up to `limit`: under load groups are large and cheap per
-    /// message; when calm, each message is applied at once. `None`: the stop came.
+    /// Waits for a delivery, and takes all others that have arrived, up to `limit`: under load groups are large and
+    /// cheap per message; when calm, each message is applied at once. `None`: the stop came.
     async fn receive(
         &mut self,
         limit: usize,
@@ -254,7 +254,7 @@ impl DeliveryChannel for Session<'_> {
     }
 
     fn is_open(&self) -> bool {
-        // RabbitMQ can close the channel alone, such as when a delivery is not answered within its consumer time-out.
+        // RabbitMQ can close the channel alone, for example when a delivery is not answered within its consumer time-out.
         self.connection.status().connected() && self.channel.status().connected() && !self.is_cancelled
     }
 }

@@ -30,8 +30,8 @@ const PREFETCH: u16 = 16;
 /// saved, which must not keep the others from being delivered.
 const MAX_SUBSCRIPTIONS: usize = 32;
 
-/// How soon the collector tries to save a dead letter again. It keeps it meanwhile: each delivery counts, and with a lower
-/// limit by a policy the broker would drop it.
+/// How soon the collector tries to save a dead letter again. It keeps it in the meantime: each delivery counts, and
+/// with a lower limit by a policy the broker would drop it.
 const UNSAVED_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The longest detail of a dead letter, in characters: an error text can quote the whole message.

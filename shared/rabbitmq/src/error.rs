@@ -8,7 +8,7 @@ use messaging::{BrokerUnavailable, settle::Interruption};
 use tokio::time::timeout;
 
 /// How long one request to the broker may take. lapin has no time-out of its own: connecting to a server that accepts
-/// and stays silent would hang for ever.
+/// and stays silent would hang forever.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(3);
 
 /// A failed request to the broker.
@@ -80,8 +80,8 @@ pub enum Fault {
     Server,
 }
 
-/// Reply codes of AMQP with a part of their texts: RabbitMQ uses one code for several causes. The first row that fits decides.
-/// <https://www.rabbitmq.com/amqp-0-9-1-reference#constants>
+/// Reply codes of AMQP with a part of their texts: RabbitMQ uses one code for several causes. The first row that fits
+/// decides. <https://www.rabbitmq.com/amqp-0-9-1-reference#constants>
 const REPLIES: [(u16, &str, Fault); 20] = [
     (311, "", Fault::Message),                   // CONTENT_TOO_LARGE
     (320, "", Fault::Server),                    // CONNECTION_FORCED: a shutdown, or an operator

@@ -10,7 +10,7 @@
 //! What confirms and deliveries mean is in `messaging`, apart from AMQP.
 //!
 //! lapin's automatic recovery is not used: confirms in flight would stay pending through the whole outage, and a consumer
-//! whose channel the broker closed would hang for ever. Publisher and consumer supervise their own connections: open, work
+//! whose channel the broker closed would hang forever. Publisher and consumer supervise their own connections: open, work
 //! until any error or deadline, drop everything, back off, open again.
 
 mod connect;

@@ -28,30 +28,30 @@ use crate::{
     topology::{EVENTS, FOR_EXTERNAL_CONSUMERS},
 };
 
-/// The largest body that is sent. RabbitMQ closes the channel over one that is too large for it (16 MiB by default since 4.0),
-/// and the confirms of the whole batch are lost with it.
+/// The largest body that is sent. RabbitMQ closes the channel over one that is too large for it (16 MiB by default
+/// since 4.0), and the confirms of the whole batch are lost with it.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// The longest routing key and type of AMQP. lapin panics over a longer one.
 const MAX_NAME_BYTES: usize = 255;
 
-/// The longest trace context that is sent; W3C's has 55 bytes. The headers of a message have to fit into one frame, and over
+/// The longest trace context that is sent; W3C's has 55 bytes. The headers of a message must fit into one frame, and over
 /// a larger frame RabbitMQ closes the connection.
 const MAX_TRACEPARENT_BYTES: usize = 1024;
 
-/// How often the topology is declared again. When one of several queues loses its binding, the broker routes messages to the
-/// others and reports nothing: this bounds for how long.
+/// How often the topology is declared again. When one of several queues loses its binding, the broker routes messages
+/// to the others and reports nothing: this bounds for how long.
 const DECLARE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often the topology is declared again because messages are returned: a binding is missing, or no queue wants them.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a channel is replaced while messages are negatively acknowledged: RabbitMQ 3.10 goes on refusing on it after the
-/// queue has room again.
+/// How often a channel is replaced while messages are negatively acknowledged: RabbitMQ 3.10 goes on refusing on it
+/// after the queue has room again.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long health shows that a queue refuses messages, after the last refusal: longer than the longest wait before the next
-/// attempt of a refused event.
+/// How long health shows that a queue refuses messages, after the last refusal: longer than the longest wait before the
+/// next attempt of a refused event.
 const REFUSAL_SHOWN: Duration = Duration::from_secs(65);
 const REFUSED: &str = "a queue refuses messages, or does not confirm them";
 
@@ -283,7 +283,7 @@ async fn send_all(
     sent
 }
 
-/// Waits for all confirms of a batch, and only then decides. Also returns why the channel was closed meanwhile.
+/// Waits for all confirms of a batch, and only then decides. Also returns why the channel was closed in the meantime.
 async fn await_confirms(
     connection: &Connection,
     batch: &[&Outgoing],

@@ -3,9 +3,9 @@
 //! Every client declares all of them. Declaring is idempotent, and it solves the problem of the first start: an exchange
 //! drops messages that no queue is bound for, so an event published before its consumer's first start would be lost.
 //!
-//! An external consumer, such as the mailer in `examples`, brings its own queue (`Endpoint::with_queue`). No other client
-//! declares that one: a queue that all clients declare and none reads would grow for ever. The price: events that were
-//! published before an external consumer's first start are not in its queue.
+//! An external consumer, for example the mailer in `examples`, brings its own queue (`Endpoint::with_queue`). No other
+//! client declares that one: a queue that all clients declare and none reads would grow forever. The price: events that
+//! were published before an external consumer's first start are not in its queue.
 //!
 //! There is deliberately no alternate exchange. It would turn "no queue is bound for this" into an ordinary confirm,
 //! and the relay would mark an event as published that no service received. Without it a `mandatory` message is returned,
@@ -24,7 +24,7 @@ use lapin::{
 
 use crate::error::{Error, request};
 
-/// Where events are published: a topic exchange, with routing keys such as `order.created`.
+/// Where events are published: a topic exchange, with routing keys like `order.created`.
 pub const EVENTS: &str = "shop.events";
 
 /// Where the broker puts messages that no consumer could settle; the routing key is the queue that they came from.
@@ -43,7 +43,7 @@ pub const BILLING: &str = "billing.events";
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
     pub name: &'static str,
-    /// The routing keys that are bound to it, such as `order.created`.
+    /// The routing keys that are bound to it, for example `order.created`.
     pub keys: &'static [&'static str],
 }
 
@@ -65,15 +65,15 @@ pub const SHOP_QUEUES: [Queue; 3] = [
 ];
 
 /// The routing keys of events that no service consumes. They are published without `mandatory`: external consumers may want
-/// them, but none need run, and an event that is returned would be parked. A list, and not what no queue of the shop is bound
-/// for: an event with a mistyped name would be confirmed, dropped, and marked as published.
+/// them, but none need run, and an event that is returned would be parked. A list, and not what no queue of the shop is
+/// bound for: an event with a mistyped name would be confirmed, dropped, and marked as published.
 pub const FOR_EXTERNAL_CONSUMERS: [&str; 1] = ["order.confirmed"];
 
 /// How often a message may be redelivered before the broker dead-letters it. The broker counts a delivery for every message
-/// that a lost consumer held, and for each of its standbys after a crash of its own: the number says little about the
-/// message. So this is far away, some eight minutes of connections that all break, and the consumer counts its own attempts.
-/// Without any limit, a message that crashes its consumer before it can count would stop the queue for good. Explicit,
-/// because the default differs: none before RabbitMQ 4, 20 since.
+/// that a lost consumer held, and for each of its standbys after its own crash: the number says little about the
+/// message. So this is far away, some eight minutes of connections that all break, and the consumer counts its own
+/// attempts. Without any limit, a message that crashes its consumer before it can count would stop the queue for good.
+/// Explicit, because the default differs: none before RabbitMQ 4, 20 since.
 const DELIVERY_LIMIT: i32 = 500;
 
 /// The dead-letter queue of a queue.

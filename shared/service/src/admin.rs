@@ -1,4 +1,4 @@
-//! The admin API, on a listener of its own and behind a token: list, show, replay and discard what was set aside.
+//! The admin API, on its own listener and behind a token: list, show, replay and discard what was set aside.
 //! `docs/http.md` is the reference of its routes. The owners of the tables, `outbox` and `inbox`, do the work.
 
 use std::{
@@ -42,7 +42,7 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 /// Requests at the same time; further ones are answered with 503.
 const MAX_REQUESTS: usize = 4;
 
-/// Serves the admin API on an address of its own, which is off unless it is configured.
+/// Serves the admin API on its own address, which is off unless it is configured.
 pub(crate) struct AdminServer {
     listener: TcpListener,
     token: Token,
@@ -50,7 +50,7 @@ pub(crate) struct AdminServer {
 
 impl AdminServer {
     /// Listens, if an address is configured. An address without a token ends the process: an unprotected admin API would be
-    /// an invalid setting that no one notices. `prefix` is that of the service's variables, such as `ORDERS_`.
+    /// an invalid setting that no one notices. `prefix` is that of the service's variables, for example `ORDERS_`.
     pub(crate) fn bind(prefix: &str, address: Option<SocketAddr>, token: Option<&Token>) -> Option<Self> {
         let address = address?;
         let Some(token) = token else {

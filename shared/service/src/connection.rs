@@ -36,7 +36,7 @@ use tower::Layer as _;
 use crate::problem::Problem;
 
 /// How long a client may take to send a request's head, how long a connection may be idle, and how long a client may read
-/// nothing of an answer. A client that sends one byte a minute would otherwise keep its connection open for ever.
+/// nothing of an answer. A client that sends one byte a minute would otherwise keep its connection open forever.
 pub(crate) const CLIENT_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Connections of one listener at the same time, if the process may open enough files.
@@ -63,7 +63,8 @@ fn count_closed(reason: &'static str) {
     metrics::counter!("http_connections_closed_total", "reason" => reason).increment(1);
 }
 
-/// Whether the service works for a request whose client has sent all of it. Such a connection is not closed for another one.
+/// Whether the service works for a request whose client has sent all of it. Such a connection is not closed for another
+/// one.
 pub(crate) type InProgress = Arc<AtomicBool>;
 
 /// Accepts connections up to a limit. When three quarters of the places are taken, each new connection closes the one whose
@@ -130,7 +131,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Called while the client neither sends nor reads: an error when the connection has to end.
+    /// Called while the client neither sends nor reads: an error when the connection must end.
     fn poll_end<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let reason = if self.unread.as_mut().is_some_and(|unread| unread.as_mut().poll(cx).is_ready()) {
             "unread"
@@ -221,8 +222,8 @@ pub(crate) async fn read_body(request: Request, next: Next) -> Response {
     }
 }
 
-/// Answers at once, and goes on reading for a while: a connection that is closed while bytes arrive is reset, and the client
-/// might lose the answer, or that to its next request.
+/// Answers at once, and goes on reading for a while: a connection that is closed while bytes arrive is reset, and the
+/// client might lose the answer, or that to its next request.
 fn too_large(body: Body) -> Response {
     tokio::spawn(timeout(BODY_DEADLINE, discard(body)));
     Problem::too_large().into_response()
@@ -242,5 +243,5 @@ async fn discard(mut body: Body) {
 /// The body did not arrive in time.
 pub fn slow_body() -> Problem {
     Problem::new(StatusCode::REQUEST_TIMEOUT, "slow-body", "The body took too long to arrive")
-        .detail(format!("a body has to arrive within {} s", BODY_DEADLINE.as_secs()))
+        .detail(format!("a body must arrive within {} s", BODY_DEADLINE.as_secs()))
 }

@@ -109,7 +109,7 @@ fn explain(command: &Command, error: &clap::Error) -> String {
     }
 }
 
-/// For `value_parser`: a duration with its unit, such as `500ms` or `2s`, above zero and at most an hour.
+/// For `value_parser`: a duration with its unit, for example `500ms` or `2s`, above zero and at most an hour.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let invalid = || format!("{text:?} is not a duration between 1ms and 1h, such as 500ms or 2s");
     let duration = humantime::parse_duration(text).map_err(|_| invalid())?;
@@ -117,7 +117,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if allowed.contains(&duration) { Ok(duration) } else { Err(invalid()) }
 }
 
-/// For `value_parser`: an age with its unit, such as `7days` or `12h`, between a minute and ten years.
+/// For `value_parser`: an age with its unit, for example `7days` or `12h`, between a minute and ten years.
 pub fn age(text: &str) -> Result<Duration, String> {
     let invalid = || format!("{text:?} is not an age between 1min and 3650days, such as 7days or 12h");
     let age = humantime::parse_duration(text).map_err(|_| invalid())?;

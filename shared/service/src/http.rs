@@ -214,7 +214,7 @@ pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) 
 }
 
 /// Refuses a request that may change something, and that a page of another site has made. A browser sends such a request
-/// without asking if it has no body, such as a cancellation; the page only cannot read the answer.
+/// without asking if it has no body, for example a cancellation; the page only cannot read the answer.
 pub(crate) async fn refuse(request: Request, next: Next) -> Response {
     if request.method().is_safe() || !is_foreign(request.headers()) {
         return next.run(request).await;
@@ -227,7 +227,7 @@ pub(crate) async fn refuse(request: Request, next: Next) -> Response {
 /// Browsers send `Sec-Fetch-Site` to https and to localhost, and `Origin` with each request that is not safe. Clients that
 /// are not browsers send neither.
 ///
-/// Over http, a page's origin has to be an address or localhost: of a site that has made its own name resolve to our address
+/// Over http, a page's origin must be an address or localhost: of a site that has made its own name resolve to our address
 /// (DNS rebinding), origin and host are the same. Over https it would need our certificate.
 fn is_foreign(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {

@@ -2,9 +2,9 @@
 //!
 //! Sends a process's spans to a trace store over OTLP (HTTP with protocol buffers).
 //!
-//! Tracing must never cost an order. So nothing waits for the trace store: spans go into a queue of bounded length, one task
-//! sends what is in it, and a span that finds the queue full, or that could not be sent in time, is dropped and counted in
-//! `spans_dropped_total`. What is in the queue when the process is killed is lost.
+//! Tracing must never cost an order. So nothing waits for the trace store: spans go into a queue of bounded length, one
+//! task sends what is in it, and a span that finds the queue full, or that could not be sent in time, is dropped and
+//! counted in `spans_dropped_total`. What is in the queue when the process is killed is lost.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// How long after the stop spans are still collected and sent: those of the requests and groups in progress.
 const AFTER_STOP: Duration = Duration::from_secs(2);
 
-/// Exports this process's spans from now on, to `/v1/traces` below a trace store's base address such as
+/// Exports this process's spans from now on, to `/v1/traces` below a trace store's base address, for example
 /// `http://127.0.0.1:4318`. The returned task sends them, until a while after `stop`.
 ///
 /// `ratio` is the part of all traces that is recorded, 0 to 1. The trace's id decides, so every service decides alike.
@@ -80,7 +80,7 @@ fn count_dropped(reason: &'static str, spans: u64) {
     metrics::counter!("spans_dropped_total", "reason" => reason).increment(spans);
 }
 
-/// The base address may have a path of its own. `None`: it can have none at all.
+/// The base address may have its own path. `None`: it can have none at all.
 fn traces_url(base: &Url) -> Option<Url> {
     let mut url = base.clone();
     url.path_segments_mut().ok()?.pop_if_empty().extend(["v1", "traces"]);

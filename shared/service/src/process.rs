@@ -31,7 +31,7 @@ const OPERATIONS_CONNECTIONS: u32 = 4;
 #[derive(Debug, Clone, Copy)]
 pub struct Service {
     pub name: &'static str,
-    /// The prefix of its variables, such as `ORDERS_`.
+    /// The prefix of its variables, for example `ORDERS_`.
     pub prefix: &'static str,
     /// The port of its health check when no address is set.
     pub http_port: u16,
@@ -88,8 +88,8 @@ pub fn request_if_asked(prefix: &str, port: u16) {
     std::process::exit(i32::from(printed.is_err() || !answer.starts_with(expected)));
 }
 
-/// A path under `/admin` goes to the admin API, with the token of the environment: on a command line every user could read it. The
-/// body of a POST is standard input.
+/// A path under `/admin` goes to the admin API, with the token of the environment: on a command line every user could
+/// read it. The body of a POST is standard input.
 fn request(prefix: &str, port: u16, method: &str, path: &str) -> io::Result<String> {
     let listener = if path.starts_with("/admin/") { "ADMIN" } else { "HTTP" };
     let variable = |name: &str| std::env::var(format!("{prefix}{name}")).unwrap_or_default();
@@ -111,8 +111,8 @@ fn request(prefix: &str, port: u16, method: &str, path: &str) -> io::Result<Stri
 /// bytes.
 ///
 /// The AMQP client reads headers recursively, on a thread that it starts itself. A frame has room for 26,000 arrays in each
-/// other, which need 96 MiB; less than a thousand overflow the usual 2 MiB, and end each process that receives them. Only as
-/// much memory is used as a stack has needed.
+/// other, which need 96 MiB; less than a thousand overflow the usual 2 MiB, and end each process that receives them.
+/// Only as much memory is used as a stack has needed.
 fn start_with_large_stacks() {
     const VARIABLE: &str = "RUST_MIN_STACK";
     let size: u64 = if cfg!(debug_assertions) { 1 << 30 } else { 256 << 20 };
@@ -256,7 +256,7 @@ impl Process {
         self.tasks.spawn_infallible("database watch", watch);
     }
 
-    /// Runs until the stop. Exit code 0 means that the stop was asked for and every task ended in order.
+    /// Runs until the stop. Exit code 0 means that the stop was requested and every task ended in order.
     pub async fn run(self) -> ExitCode {
         self.tasks.run().await
     }

@@ -15,8 +15,8 @@ use crate::{
 pub trait ServiceSettings: Parser {
     fn common(&mut self) -> &mut CommonSettings;
 
-    /// Checks what concerns more than one setting. `prefix` is that of the service's variables, such as `ORDERS_`; an error
-    /// names the variable and says what is valid.
+    /// Checks what concerns more than one setting. `prefix` is that of the service's variables, for example `ORDERS_`;
+    /// an error names the variable and says what is valid.
     fn check(&self, prefix: &str) -> Result<(), String>;
 }
 
@@ -84,7 +84,7 @@ pub struct CommonSettings {
     #[arg(long, default_value = "14days", value_parser = age)]
     pub replay_within: Duration,
 
-    /// The log filter: a level, or a filter such as warn,outbox=debug. At info each order and each event is a line.
+    /// The log filter: a level, or a filter like warn,outbox=debug. At info each order and each event is a line.
     #[arg(long, default_value = "info", value_parser = telemetry::filter)]
     pub log: String,
 
@@ -92,7 +92,8 @@ pub struct CommonSettings {
     #[arg(long, default_value = "json")]
     pub log_format: LogFormat,
 
-    /// A trace store that receives spans over OTLP, such as http://127.0.0.1:4318. Without it, or empty: none are recorded.
+    /// A trace store that receives spans over OTLP, for example http://127.0.0.1:4318. Without it, or empty: none are
+    /// recorded.
     #[arg(long, default_value = "", value_parser = endpoint)]
     pub otlp_endpoint: OtlpEndpoint,
 
@@ -101,7 +102,7 @@ pub struct CommonSettings {
     pub trace_ratio: f64,
 }
 
-/// The shortest token, in bytes. Wrong guesses are not counted, so it has to be long.
+/// The shortest token, in bytes. Wrong guesses are not counted, so it must be long.
 const MIN_TOKEN_BYTES: usize = 16;
 
 /// The bearer token of the admin API. Without `Debug`: nothing can print it.
@@ -149,17 +150,17 @@ pub struct PublisherSettings {
     pub relay_poll: Duration,
 
     /// How often a relay scans all pending events, and not only those after its watermark: 1ms to 1h. The longest that an
-    /// event whose transaction committed very late has to wait, unless full scans take long: see docs/scan-watermark.md.
+    /// event whose transaction committed very late must wait, unless full scans take long: see docs/scan-watermark.md.
     #[arg(long, default_value = "3s", value_parser = duration)]
     pub relay_full_scan: Duration,
 
-    /// How long published events stay in the outbox, such as 7days: what can be published again, and in the order service
-    /// the history of `GET /orders/{id}`. Pending events stay for ever.
+    /// How long published events stay in the outbox, for example 7days: what can be published again, and in the order
+    /// service the history of `GET /orders/{id}`. Pending events stay forever.
     #[arg(long, default_value = "7days", value_parser = age)]
     pub keep_published: Duration,
 
-    /// How long the broker may take to confirm one batch. At most 17s: the relay holds a transaction open meanwhile, and
-    /// PostgreSQL ends a session that is idle in one after 30s.
+    /// How long the broker may take to confirm one batch. At most 17s: the relay holds a transaction open in the
+    /// meantime, and PostgreSQL ends a session that is idle in one after 30s.
     #[arg(long, default_value = "10s", value_parser = confirm_deadline)]
     pub confirm_deadline: Duration,
 }
@@ -177,14 +178,15 @@ pub struct ConsumerSettings {
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub prefetch: u16,
 
-    /// How long the record of a processed event is kept, such as 30days: at least a day. A copy that arrives later is
-    /// applied again, so it has to be longer than an event can be published again (docs/retention.md).
+    /// How long the record of a processed event is kept, for example 30days: at least a day. A copy that arrives later is
+    /// applied again, so it must be longer than an event can be published again (docs/retention.md).
     #[arg(long, default_value = "30days", value_parser = keep_processed)]
     pub keep_processed: Duration,
 }
 
-/// For `value_parser`. The relay begins its last wave after four seconds, asks a broker that has not confirmed in time whether it
-/// answers for up to three, and closes a connection within one. That leaves five seconds until PostgreSQL ends its session.
+/// For `value_parser`. The relay begins its last wave after four seconds, asks a broker that has not confirmed in time
+/// whether it answers for up to three, and closes a connection within one. That leaves five seconds until PostgreSQL
+/// ends its session.
 fn confirm_deadline(text: &str) -> Result<Duration, String> {
     let deadline = duration(text)?;
     if deadline > Duration::from_secs(17) {

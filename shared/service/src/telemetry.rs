@@ -28,7 +28,7 @@ pub enum LogFormat {
 const BUCKETS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// For `value_parser`: a log filter such as `info` or `warn,outbox=debug`.
+/// For `value_parser`: a log filter, for example `info` or `warn,outbox=debug`.
 pub fn filter(text: &str) -> Result<String, String> {
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -52,8 +52,8 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<PrometheusHandle
     Ok(metrics)
 }
 
-/// Adds limits for RabbitMQ's client. At `warn` it prints each returned message whole, with what a customer has ordered, and at
-/// `trace` the password. A filter that names the client has its way, except for the password.
+/// Adds limits for RabbitMQ's client. At `warn` it prints each returned message whole, with what a customer has
+/// ordered, and at `trace` the password. A filter that names the client has its way, except for the password.
 fn with_quiet_client(filter: &str) -> String {
     let returned = if filter.contains("lapin") { "" } else { ",lapin=info,lapin::returned_messages=error" };
     format!("{filter}{returned},lapin::io_loop=debug")
@@ -195,7 +195,7 @@ mod tests {
             writer.write_all(&line)?;
         }
         assert_eq!(writer.state.dropped.load(Relaxed), 3);
-        // The end of a process does not wait for it for ever.
+        // The end of a process does not wait for it forever.
         LogWriter::flush(&writer);
         let reading = thread::spawn(move || reader.iter().take(fit).map(|line| line.len()).sum::<usize>());
         assert_eq!(reading.join().unwrap(), MAX_WAITING);

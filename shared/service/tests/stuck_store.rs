@@ -28,7 +28,7 @@ async fn spans_for_a_store_that_never_answers_are_dropped_and_counted_and_the_pr
     let stop = CancellationToken::new();
     let sending = service::otlp::start("test", &endpoint, 1.0, stop.clone()).unwrap();
     let sending = tokio::spawn(sending);
-    // Not one of these waits: this task does not yield, so none of them could be sent meanwhile.
+    // Not one of these waits: this task does not yield, so none of them could be sent in the meantime.
     for _ in 0..SPANS {
         events::spans::record(|| {
             Span::ended(TraceContext::root(), Kind::Internal, "test", SystemTime::now())

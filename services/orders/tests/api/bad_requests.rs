@@ -225,7 +225,7 @@ async fn connection_can_be_used_after_a_body_that_is_too_large() -> anyhow::Resu
     Ok(())
 }
 
-/// Each would otherwise keep its connection for ever.
+/// Each would otherwise keep its connection forever.
 #[tokio::test]
 async fn head_that_never_ends_or_is_too_large_is_given_up() -> anyhow::Result<()> {
     let orders = Orders::start().await?;

@@ -1,4 +1,4 @@
-//! Starts the order service in a process of its own.
+//! Starts the order service in its own process.
 
 use std::{
     io::Write as _,

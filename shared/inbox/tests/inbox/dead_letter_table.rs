@@ -68,7 +68,7 @@ async fn attempts_at_an_event_are_counted_until_one_ends() -> anyhow::Result<()>
     Ok(())
 }
 
-/// Zero would say that nobody has to look.
+/// Zero would say that nobody needs to look.
 #[tokio::test]
 async fn dead_letters_are_counted_and_their_number_is_unknown_without_the_database() -> anyhow::Result<()> {
     let recorder = PrometheusBuilder::new().build_recorder();

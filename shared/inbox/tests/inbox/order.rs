@@ -1,5 +1,5 @@
-//! Later events of an aggregate wait behind one that is a dead letter, until an operator replays or discards it. The dead letters
-//! of each test have the ids 1, 2 and 3, in the order in which they are saved.
+//! Later events of an aggregate wait behind one that is a dead letter, until an operator replays or discards it. The
+//! dead letters of each test have the ids 1, 2 and 3, in the order in which they are saved.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::support::{BILLING, TestInbox, event, event_of, letter, record, waits_for_the_lock};
 
-/// Which events of a group would be applied, or which of them have to wait. Changes nothing.
+/// Which events of a group would be applied, or which of them must wait. Changes nothing.
 async fn try_group(
     inbox: Inbox,
     pool: &Pool,

@@ -13,7 +13,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) const BILLING: Inbox = Inbox { consumer: "billing", queue: "billing.events", keeps_order: true };
 
-/// The tables of an inbox in a database of their own.
+/// The tables of an inbox in their own database.
 pub(crate) struct TestInbox {
     pub(crate) pool: Pool,
     pub(crate) table: DeadLetterTable,

@@ -240,7 +240,7 @@ async fn event_that_a_full_queue_refuses_is_never_parked_and_keeps_attempts() ->
     Ok(())
 }
 
-/// If each search began at the same lane, busy lanes would keep a relay from all others for ever.
+/// If each search began at the same lane, busy lanes would keep a relay from all others forever.
 #[tokio::test]
 async fn lanes_take_turns_and_a_step_publishes_no_more_than_its_batch() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
@@ -278,7 +278,7 @@ async fn step_that_leaves_events_of_its_lane_says_so() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// PostgreSQL ends a transaction that idles for long. Its marks would be lost, and the same events published again for ever.
+/// PostgreSQL ends a transaction that idles for long. Its marks would be lost, and the same events published again forever.
 #[tokio::test]
 async fn step_that_has_taken_long_begins_no_further_wave() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
@@ -459,7 +459,7 @@ async fn events_that_no_queue_wants_do_not_hold_back_the_others() -> anyhow::Res
         }
     });
     let mut relay = outbox.relay(&broker);
-    // Each of them is tried once before the good one's turn comes, and few of them again meanwhile.
+    // Each of them is tried once before the good one's turn comes, and few of them again in the meantime.
     let mut steps = 0;
     while !outbox.state(good).await?.published {
         let step = relay.step().await?;
@@ -480,8 +480,8 @@ const GATED: &str = "
         select event.* from outbox_claimable_at_once(in_lane, scan_from) event where (select gate())
     $$";
 
-/// What a claim reads has to be younger than its locks. Otherwise it returns what the last holder of a lane has just published,
-/// or overtakes what that has just refused.
+/// What a claim reads must be younger than its locks. Otherwise it returns what the last holder of a lane has just
+/// published, or overtakes what that has just refused.
 #[tokio::test]
 async fn claim_returns_nothing_that_was_published_or_refused_between_its_scan_and_its_lock()
 -> anyhow::Result<()> {

@@ -149,7 +149,7 @@ async fn settable_clock(outbox: &Outbox) -> anyhow::Result<Pool> {
     Ok(pool(&url, 2, PoolKind::Transactions))
 }
 
-/// A database whose clock is a month ahead for a minute must not lose what it has to keep.
+/// A database whose clock is a month ahead for a minute must not lose what it must keep.
 #[tokio::test]
 async fn nothing_is_erased_while_the_clock_is_wrong() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;

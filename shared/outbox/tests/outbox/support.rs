@@ -1,4 +1,4 @@
-//! An outbox in a database of its own, and a broker that returns the outcomes that a test asks for.
+//! An outbox in its own database, and a broker that returns the outcomes that a test asks for.
 //!
 //! `shared/rabbitmq` tests the real broker. Here only the outcomes matter, and a real broker does not return all of them
 //! on demand.
@@ -61,8 +61,8 @@ impl Outbox {
         self.database.url("orders")
     }
 
-    /// How many connections the server accepts for this database: none of the tests' logins connects again with 0, and -1 means
-    /// any number.
+    /// How many connections the server accepts for this database: none of the tests' logins connects again with 0, and
+    /// -1 means any number.
     pub(crate) async fn limit_connections(&self, limit: i8) -> anyhow::Result<()> {
         let mut admin = PgConnection::connect(&self.database.admin_url()).await?;
         let sql = format!("alter database \"{}\" connection limit {limit}", self.database.name());

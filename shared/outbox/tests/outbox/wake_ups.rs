@@ -45,7 +45,7 @@ impl Store for CountingStore {
     }
 }
 
-/// A relay in a task of its own. It ends with this value.
+/// A relay in its own task. It ends with this value.
 struct RunningRelay {
     idle_scans: Arc<AtomicUsize>,
     _stop: DropGuard,

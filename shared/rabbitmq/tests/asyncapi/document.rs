@@ -2,9 +2,9 @@
 //!
 //! <https://www.asyncapi.com/docs/reference/specification/v3.0.0>
 //!
-//! The messages come from the files of `shared/events/contracts`, the receivers from [`topology`](rabbitmq::topology), the senders from the
-//! `source` of the examples. Each routing key is a channel to which one service sends. Each queue is a channel from
-//! which one service receives. RabbitMQ's bindings connect the two.
+//! The messages come from the files of `shared/events/contracts`, the receivers from [`topology`](rabbitmq::topology),
+//! the senders from the `source` of the examples. Each routing key is a channel to which one service sends. Each queue
+//! is a channel from which one service receives. RabbitMQ's bindings connect the two.
 
 use std::{fs, path::Path};
 
@@ -22,7 +22,7 @@ pub(crate) struct Message {
     schema: Value,
     /// Whether this is the event's newest version, the only one that is still written.
     is_written: bool,
-    /// The name in the document, such as `OrderCreated.1`.
+    /// The name in the document, for example `OrderCreated.1`.
     pub(crate) name: String,
     routing_key: String,
     example: Value,

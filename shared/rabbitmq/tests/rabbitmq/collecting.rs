@@ -85,7 +85,7 @@ async fn dead_letter_saved_but_not_acknowledged_is_delivered_again_with_the_same
 }
 
 /// More than the collector's prefetch: they must not keep it from the others, and are saved once their cause is repaired. A
-/// collector that is stopped meanwhile leaves them to the next one.
+/// collector that is stopped in the meantime leaves them to the next one.
 #[tokio::test]
 async fn dead_letters_that_cannot_be_saved_block_no_others_and_are_saved_after_the_repair()
 -> anyhow::Result<()> {
@@ -159,7 +159,8 @@ fn table(entries: &[(&str, AMQPValue)]) -> FieldTable {
     table
 }
 
-/// Headers that the consumer or the collector reads, with values of other types than it expects. No relay of ours sends them.
+/// Headers that the consumer or the collector reads, with values of other types than it expects. No relay of ours sends
+/// them.
 pub(crate) fn odd_headers() -> Vec<FieldTable> {
     let text = |text: &str| AMQPValue::LongString(text.into());
     let death = |entries: &[(&str, AMQPValue)]| {

@@ -35,7 +35,7 @@ async fn queues_are_declared_with_what_the_promises_need() -> anyhow::Result<()>
             "x-delivery-limit": 500,
         });
         assert_eq!(arguments(queue.name).await?, expected);
-        // Without a limit of its own RabbitMQ 4 would drop a dead letter after 20 deliveries.
+        // Without its own limit RabbitMQ 4 would drop a dead letter after 20 deliveries.
         let expected = json!({ "x-queue-type": "quorum", "x-delivery-limit": i32::MAX });
         assert_eq!(arguments(&topology::dead_letter_queue(queue.name)).await?, expected);
     }
@@ -95,8 +95,8 @@ async fn consumer_ends_its_connection_without_cancelling_its_subscription() -> a
     Ok(())
 }
 
-/// The AMQP methods, class and number, in what a client has sent: after the protocol header, frames of a type, a channel, a size,
-/// a payload and an end mark. A method's payload begins with its class and its number.
+/// The AMQP methods, class and number, in what a client has sent: after the protocol header, frames of a type, a
+/// channel, a size, a payload and an end mark. A method's payload begins with its class and its number.
 fn methods(sent: &[u8]) -> Vec<(u16, u16)> {
     let (mut methods, mut rest) = (vec![], sent);
     loop {

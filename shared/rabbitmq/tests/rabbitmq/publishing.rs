@@ -157,7 +157,7 @@ async fn message_above_a_size_limit_is_refused_and_others_are_confirmed() -> any
 
 #[tokio::test]
 async fn silent_broker_is_unavailable_within_a_deadline() -> anyhow::Result<()> {
-    // The listener accepts connections and never answers. lapin would wait for ever.
+    // The listener accepts connections and never answers. lapin would wait forever.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = Endpoint::new(&format!("amqp://shop:shop@{}/shop", listener.local_addr()?), "test")?;
     let mut publisher = TestPublisher::new(endpoint, DEADLINE).publisher;
@@ -191,7 +191,7 @@ async fn check_refuses_invalid_settings_only() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A limit of connections ends by itself, such as when the old instance of a roll-out stops.
+/// A limit of connections ends by itself, for example when the old instance of a roll-out stops.
 #[tokio::test]
 async fn limit_of_connections_is_no_invalid_setting() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;

@@ -36,7 +36,7 @@ async fn subscribe(vhost: &Vhost, handler: &ScriptedHandler) -> anyhow::Result<R
     Ok(running)
 }
 
-/// RabbitMQ puts what a lost consumer held behind what was returned before it and not taken. So a standby has to take
+/// RabbitMQ puts what a lost consumer held behind what was returned before it and not taken. So a standby must take
 /// everything: with a smaller prefetch it would take the first event, be lost too, and leave that one at the end.
 #[tokio::test]
 async fn events_of_two_lost_consumers_are_applied_in_their_order() -> anyhow::Result<()> {
@@ -117,14 +117,15 @@ async fn stops_during_a_temporary_failure_set_nothing_aside() -> anyhow::Result<
     applying.has_applied(&[event]).await
 }
 
-/// Each connection counts as one more delivery of everything that it held. A network that breaks every connection before the
-/// first acknowledgement would use up the delivery limit of good messages within seconds, if the consumer connected again at
-/// once. (Found by the soak: in an hour the broker set some hundred good events aside like this, and their order was lost.)
+/// Each connection counts as one more delivery of everything that it held. A network that breaks every connection
+/// before the first acknowledgement would use up the delivery limit of good messages within seconds, if the consumer
+/// connected again at once. (Found by the soak: in an hour the broker set some hundred good events aside like this, and
+/// their order was lost.)
 #[tokio::test]
 async fn consumer_whose_connections_break_again_and_again_pauses_longer_each_time() -> anyhow::Result<()> {
     const BREAKS: usize = 12;
-    // The pauses are drawn at random from limits that double up to 2 s: about 9 s in all, and less than a third of it once in
-    // a hundred thousand times.
+    // The pauses are drawn at random from limits that double up to 2 s: about 9 s in all, and less than a third of it
+    // once in a hundred thousand times.
     let vhost = Vhost::new().await?;
     // One event, so that each connection tries once.
     let event = vhost.put_event().await?;

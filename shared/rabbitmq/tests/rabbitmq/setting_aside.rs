@@ -22,8 +22,8 @@ const LARGEST: usize = 1024 * 1024;
 async fn events_behind_a_dead_letter_are_set_aside_in_order_and_the_others_are_applied() -> anyhow::Result<()>
 {
     let vhost = Vhost::new().await?;
-    // About twenty acknowledgements. Of more than 32 in a row RabbitMQ keeps some back for a moment, and forgets them with a
-    // connection that is closed then: the messages come again, which is harmless, and not what is tested here.
+    // About twenty acknowledgements. Of more than 32 in a row RabbitMQ keeps some back for a moment, and forgets them
+    // with a connection that is closed then: the messages come again, which is harmless, and not what is tested here.
     let mut others = vhost.put_events(30).await?;
     let behind: Vec<_> = others.iter().copied().skip(1).step_by(3).collect();
     others.retain(|event| !behind.contains(event));
@@ -36,7 +36,7 @@ async fn events_behind_a_dead_letter_are_set_aside_in_order_and_the_others_are_a
     assert_eq!(ids(&letters), behind.iter().map(ToString::to_string).collect::<Vec<_>>());
     assert!(letters.iter().all(|letter| letter.reason == "behind"), "{letters:?}");
     handler.has_applied_exactly(&others).await?;
-    // Two events are between two that are behind. Alone, each would be a transaction of its own.
+    // Two events are between two that are behind. Alone, each would be its own transaction.
     assert_eq!(handler.record.lock().unwrap().largest_applied, 2);
     consumer.stop().await?;
     assert_eq!(vhost.count_without_consumers(QUEUE).await?, 0, "a message was not acknowledged");
@@ -88,7 +88,7 @@ async fn event_that_is_no_longer_behind_a_dead_letter_is_applied() -> anyhow::Re
 }
 
 /// A message is settled before a later one of the same group is: otherwise a later event of its aggregate could be applied
-/// first, or wait behind it for ever. The store is unavailable at first, and the consumer waits for it.
+/// first, or wait behind it forever. The store is unavailable at first, and the consumer waits for it.
 #[tokio::test]
 async fn messages_are_applied_and_set_aside_in_the_order_of_their_queue() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;

@@ -38,7 +38,7 @@ async fn lose_database(
     Ok(since.elapsed())
 }
 
-/// Only one consumer of a queue receives messages. If that one has lost its database, another one has to take over.
+/// Only one consumer of a queue receives messages. If that one has lost its database, another one must take over.
 #[tokio::test]
 async fn consumer_without_its_database_gives_messages_to_another_instance() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
@@ -78,7 +78,7 @@ async fn consumer_without_its_database_takes_no_messages() -> anyhow::Result<()>
     waiting.stop().await
 }
 
-/// A group that the database cannot apply in time would be tried again for ever, and block everything behind it.
+/// A group that the database cannot apply in time would be tried again forever, and block everything behind it.
 #[tokio::test]
 async fn group_that_is_too_slow_is_halved_and_keeps_its_order() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
@@ -91,7 +91,7 @@ async fn group_that_is_too_slow_is_halved_and_keeps_its_order() -> anyhow::Resul
     Ok(())
 }
 
-/// A memory alarm keeps the broker from taking messages. Consumers have to go on: they are what frees memory.
+/// A memory alarm keeps the broker from taking messages. Consumers must go on: they are what frees memory.
 #[tokio::test]
 async fn alarm_of_the_broker_stops_no_consumer_that_has_to_set_a_message_aside() -> anyhow::Result<()> {
     let rabbitmq = Rabbitmq::private().await?;
@@ -106,7 +106,7 @@ async fn alarm_of_the_broker_stops_no_consumer_that_has_to_set_a_message_aside()
     Ok(())
 }
 
-/// The broker is fine and messages wait, but one group takes for ever.
+/// The broker is fine and messages wait, but one group takes forever.
 #[tokio::test]
 async fn health_shows_a_consumer_that_makes_no_progress() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
@@ -123,7 +123,8 @@ async fn health_shows_a_consumer_that_makes_no_progress() -> anyhow::Result<()> 
     consumer.until_working().await
 }
 
-/// RabbitMQ reports a queue whose leader is silent as empty, and without consumers. Orders are cancelled when a queue is empty.
+/// RabbitMQ reports a queue whose leader is silent as empty, and without consumers. Orders are cancelled when a queue
+/// is empty.
 #[tokio::test]
 async fn queue_with_a_silent_leader_does_not_count_as_empty() -> anyhow::Result<()> {
     let broker = Rabbitmq::private().await?;

@@ -240,7 +240,7 @@ impl TestPublisher {
     }
 }
 
-/// A consumer or a collector in a task of its own, with its status. Dropping it stops the task.
+/// A consumer or a collector in its own task, with its status. Dropping it stops the task.
 pub(crate) struct Running {
     pub(crate) status: ConnectionStatus,
     stop: CancellationToken,
