@@ -1,7 +1,7 @@
 -- A login and a schema for the mailer. An administrator runs this after `migrations/bootstrap.sql` and before the
 -- mailer's first start. It is safe to run again. The password is set afterwards (`\password mailer` in psql).
 --
--- It is a file of its own, because a system without the mailer needs neither.
+-- It is a separate file, because a system without the mailer needs neither.
 do $$
 begin
     if not exists (select from pg_roles where rolname = 'mailer') then

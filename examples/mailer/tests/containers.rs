@@ -1,4 +1,4 @@
-//! How a project of your own tests such a consumer: with testcontainers, and nothing of this repository's testbed.
+//! How your own project tests such a consumer: with testcontainers, and nothing of this repository's testbed.
 //!
 //! `cargo test -p mailer --features containers` needs a container engine. The feature keeps the engine's client out of every
 //! other build.

@@ -1,4 +1,4 @@
-//! Writes the payment provider's answers: each with the event that reports it, and those of a round in one statement.
+//! Writes the payment provider's answers: each with the event that reports it, all answers of a round in one statement.
 
 use std::error::Error;
 

@@ -86,7 +86,7 @@ pub async fn watch(
 /// once: the second one finds the order changed. An order that another session has locked is left for the next check, and
 /// does not keep the younger ones from being cancelled; any other error ends the check.
 ///
-/// An order waits from when its event was published: before that no service was asked, and an outage of the broker is not
+/// An order waits from when its event was published: before that no service knew of it, and an outage of the broker is not
 /// the other services' silence. A parked event is given up, so its order ends like one without answers. Only the oldest
 /// orders are looked at, because events are published in about that order.
 async fn cancel_late(state: &AppState, operations: &Pool, answer_within: Duration) -> Result<(), String> {

@@ -66,7 +66,7 @@ impl Pool {
             queue_mode: QueueMode::Lifo,
             ..PoolConfig::new(connections.try_into().unwrap_or(1))
         };
-        // It only fails for deadlines of its own without a runtime, and there are none.
+        // It only fails for its own deadlines without a runtime, and there are none.
         let pool = managed::Pool::builder(connector).config(config).build();
         Self(pool.unwrap_or_else(|error| unreachable!("failed to build a pool: {error}")))
     }

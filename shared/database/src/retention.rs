@@ -81,7 +81,7 @@ pub struct Round {
 }
 
 impl<E: Erase> Retention<E> {
-    /// `table` is the label of `retention_erased_total`; `pool` is asked for the time.
+    /// `table` is the label of `retention_erased_total`; the time comes from `pool`.
     pub fn new(table: &'static str, pool: Pool, erase: E) -> Self {
         Self { table, pool, erase, next: E::FIRST_KEY, clock: ClockWatch::default() }
     }

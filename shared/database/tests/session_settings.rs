@@ -148,7 +148,7 @@ async fn health_reports_commits_that_wait_for_an_absent_standby() -> anyhow::Res
     for sql in ["alter system set synchronous_standby_names = 'absent'", "select pg_reload_conf()"] {
         sqlx::query(sql).execute(&admin).await?;
     }
-    // More than one: the server obeys the setting some moment after it was told to.
+    // More than one: the server obeys the setting some moment after it was changed.
     let writing = tokio::spawn(async move {
         while sqlx::query("insert into things values ('one')").execute(&pool).await.is_ok() {}
     });

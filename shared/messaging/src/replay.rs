@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use time::{OffsetDateTime, UtcOffset};
 
-/// Which items a replay means: some by id, those of a period, or all.
+/// Which items a replay means: some by id, a period, or all.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default, bound = "Id: DeserializeOwned + Default")]
 pub struct Selection<Id> {

@@ -56,7 +56,7 @@ pub enum ReplayOutcome {
     WouldBePending,
     /// Refused: older than [`ReplayPolicy::max_age`]. `force` replays it all the same.
     TooOld,
-    /// There is no such event, or it is not in the state that was asked for.
+    /// There is no such event, or it is not in the requested state.
     NotFound,
 }
 

@@ -1,4 +1,4 @@
-//! The relay: publishes the committed events of an outbox, each at least once, and those of an aggregate in their order.
+//! The relay: publishes the committed events of an outbox, each at least once, and in order within an aggregate.
 //!
 //! A step is one short transaction, in two messages to the database ([`Relay::step`]):
 //!

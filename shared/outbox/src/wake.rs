@@ -44,7 +44,7 @@ impl Wake {
     /// misses none. `last_step` is how long the caller's last step took.
     pub(crate) async fn woken(&self, last_step: Duration, poll: Duration) {
         let mut limiter = self.0.limiter.lock().await;
-        // First the pause, then the wake-up: what is committed during the pause needs no step of its own.
+        // First the pause, then the wake-up: what is committed during the pause needs no separate step.
         limiter.wait(last_step).await;
         // A time-out is the poll.
         let _ = timeout(poll, self.0.committed.notified()).await;

@@ -7,7 +7,7 @@ use lapin::ErrorKind;
 use messaging::{BrokerUnavailable, settle::Interruption};
 use tokio::time::timeout;
 
-/// How long one request to the broker may take. lapin has no time-out of its own: connecting to a server that accepts
+/// How long one request to the broker may take. lapin has no time-out: connecting to a server that accepts
 /// and stays silent would hang forever.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(3);
 

@@ -50,7 +50,7 @@ pub(crate) struct AdminServer {
 
 impl AdminServer {
     /// Listens, if an address is configured. An address without a token ends the process: an unprotected admin API would be
-    /// an invalid setting that no one notices. `prefix` is that of the service's variables, for example `ORDERS_`.
+    /// an invalid setting that no one notices. `prefix` starts the service's variables, for example `ORDERS_`.
     pub(crate) fn bind(prefix: &str, address: Option<SocketAddr>, token: Option<&Token>) -> Option<Self> {
         let address = address?;
         let Some(token) = token else {

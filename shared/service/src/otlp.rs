@@ -38,7 +38,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// How long the trace store may take to answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long after the stop spans are still collected and sent: those of the requests and groups in progress.
+/// How long after the stop the spans of requests and groups in progress are still collected and sent.
 const AFTER_STOP: Duration = Duration::from_secs(2);
 
 /// Exports this process's spans from now on, to `/v1/traces` below a trace store's base address, for example

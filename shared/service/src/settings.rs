@@ -15,7 +15,7 @@ use crate::{
 pub trait ServiceSettings: Parser {
     fn common(&mut self) -> &mut CommonSettings;
 
-    /// Checks what concerns more than one setting. `prefix` is that of the service's variables, for example `ORDERS_`;
+    /// Checks what concerns more than one setting. `prefix` starts the service's variables, for example `ORDERS_`;
     /// an error names the variable and says what is valid.
     fn check(&self, prefix: &str) -> Result<(), String>;
 }
@@ -41,7 +41,7 @@ pub struct Settings<Own: Args> {
     pub consumer: ConsumerSettings,
 }
 
-/// Of a service that has no settings of its own.
+/// For a service without further settings.
 #[derive(Debug, Clone, Args)]
 pub struct NoSettings {}
 

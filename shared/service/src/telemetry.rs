@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// An output whose reader takes what it is asked to take.
+    /// An output whose reader takes as much as the test says.
     struct Pipe(SyncSender<Vec<u8>>);
 
     impl Write for Pipe {

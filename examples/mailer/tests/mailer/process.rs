@@ -1,4 +1,4 @@
-//! Starts the mailer's binary in a process of its own.
+//! Starts the mailer's binary in its own process.
 
 use std::{
     path::{Path, PathBuf},

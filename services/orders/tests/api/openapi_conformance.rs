@@ -175,7 +175,7 @@ async fn every_documented_status_occurs() -> anyhow::Result<()> {
         let (refused, waiting) = select(ask(), ask()).await.factor_first();
         assert_eq!(
             refused?.status, 503,
-            "{route}: one request has to wait, and the other is refused at once"
+            "{route}: one request must wait, and the other is refused at once"
         );
         // The documents are outside the limit.
         for path in ["/openapi.json", "/asyncapi.json", "/docs/"] {

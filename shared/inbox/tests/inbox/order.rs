@@ -104,7 +104,7 @@ async fn events_are_released_one_after_the_other_and_nothing_is_saved_behind_a_r
     Ok(())
 }
 
-/// A replay of it would change nothing, and an operator is told so before.
+/// A replay of it would change nothing, and a dry run says so.
 #[tokio::test]
 async fn dry_run_tells_that_an_event_was_applied_and_changes_nothing() -> anyhow::Result<()> {
     let TestInbox { pool, table, .. } = &TestInbox::new().await?;

@@ -29,7 +29,7 @@ async fn waiting_messages_are_applied_in_order_and_in_groups() -> anyhow::Result
     release.set(true);
     handler.has_applied_exactly(&ids).await?;
     let largest = handler.record.lock().unwrap().largest_group;
-    assert!(largest > 1, "each of 200 waiting messages had a transaction of its own");
+    assert!(largest > 1, "each of 200 waiting messages had its own transaction");
     Ok(())
 }
 
@@ -126,7 +126,7 @@ async fn deleted_queue_is_declared_and_consumed_again() -> anyhow::Result<()> {
     .await
 }
 
-/// lapin announces once that a subscription has ended. A consumer that is told behind deliveries that it has not read yet must
+/// lapin announces once that a subscription has ended. A consumer that hears of it behind deliveries that it has not read yet must
 /// not read over it.
 #[tokio::test]
 async fn queue_deleted_behind_buffered_deliveries_is_consumed_again() -> anyhow::Result<()> {

@@ -22,7 +22,7 @@ impl Database {
         Ok(Self { pool, database })
     }
 
-    /// So many connections of their own.
+    /// So many separate connections.
     pub(crate) fn pool_of(&self, connections: u32) -> anyhow::Result<Pool> {
         pool(&self.database, connections)
     }
