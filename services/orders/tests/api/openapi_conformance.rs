@@ -173,10 +173,7 @@ async fn every_documented_status_occurs() -> anyhow::Result<()> {
     for (route, request) in waits {
         let ask = || Box::pin(orders.ask(request.try_clone().unwrap()));
         let (refused, waiting) = select(ask(), ask()).await.factor_first();
-        assert_eq!(
-            refused?.status, 503,
-            "{route}: one request must wait, and the other is refused at once"
-        );
+        assert_eq!(refused?.status, 503, "{route}: one request must wait, and the other is refused at once");
         // The documents are outside the limit.
         for path in ["/openapi.json", "/asyncapi.json", "/docs/"] {
             assert_eq!(get(path).send().await?.status(), 200, "{path}");

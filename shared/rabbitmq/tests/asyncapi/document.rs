@@ -182,8 +182,8 @@ fn channels(messages: &[Message]) -> Map<String, Value> {
         let channel = json!({
             "address": queue,
             "description": format!(
-                "A quorum queue, consumed by one instance at a time. Bound to {EVENTS} with: {}. Messages that cannot \
-                 be applied go to {queue}.dead.",
+                "A quorum queue, consumed by one instance at a time. Bound to {EVENTS} with: {}. The consumer saves \
+                 what it cannot apply in its table dead_letters; {queue}.dead gets only what the broker sets aside.",
                 keys.join(", "),
             ),
             "messages": references(received(messages, keys)),
