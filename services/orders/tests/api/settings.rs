@@ -32,7 +32,7 @@ fn invalid_settings_end_the_start_with_one_line() {
         ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "0s")]),
         ("ORDERS_CONFIRM_DEADLINE", vec![database, broker, ("ORDERS_CONFIRM_DEADLINE", "18s")]),
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "0days")]),
-        ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "for ever")]),
+        ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "forever")]),
         // The inequalities of docs/retention.md, over the defaults: 7 days, 14 and 30.
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "15days")]),
         ("ORDERS_KEEP_PROCESSED", vec![database, broker, ("ORDERS_KEEP_PROCESSED", "14days")]),

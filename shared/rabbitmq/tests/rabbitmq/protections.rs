@@ -124,7 +124,7 @@ async fn external_queue_exists_from_its_consumers_first_connection_on() -> anyho
     let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
     let channel = vhost.open_channel().await?;
     let declared = channel.queue_declare(EXTERNAL.name.into(), passive, FieldTable::default()).await;
-    assert!(declared.is_err(), "without a consumer the queue would grow for ever");
+    assert!(declared.is_err(), "without a consumer the queue would grow forever");
 
     vhost.endpoint().with_queue(EXTERNAL).check().await?;
     let id = after.id.to_string();
