@@ -1,11 +1,9 @@
-//! Receives spans as a trace store does: OTLP over HTTP with protocol buffers, decoded with the official definitions. It
-//! keeps the last ones in memory, so that the lab can show a trace and a test can look at one without another product.
+//! Receives spans as a trace store does (OTLP over HTTP with protocol buffers, in the official crate's types), and draws a
+//! trace, so that the lab can show one, and a test can look at one, without another product.
 
-mod received;
 mod waterfall;
 
 use std::{
-    collections::VecDeque,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -14,30 +12,25 @@ use anyhow::Context as _;
 use axum::{
     Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, State},
+    extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::post,
 };
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse},
+    common::v1::{AnyValue, KeyValue, any_value::Value},
+    trace::v1::{Span, status::StatusCode as SpanStatus},
 };
 use prost::Message as _;
 use tokio::{net::TcpListener, task::AbortHandle};
 
-pub use received::ReceivedSpan;
 pub use waterfall::waterfall;
 
-/// The most spans that are kept: the oldest are forgotten.
+/// The most spans that are kept: later ones are dropped.
 const CAPACITY: usize = 100_000;
 
-/// The largest request body, in bytes.
-const MAX_BODY: usize = 8 * 1024 * 1024;
-
-/// The media type of protocol buffers, in requests and answers.
-const PROTOBUF: &str = "application/x-protobuf";
-
-/// A store that listens on a port of its own until it is dropped.
+/// A trace store on the loopback interface. It listens until it is dropped.
 #[derive(Debug)]
 pub struct TraceStore {
     address: SocketAddr,
@@ -45,37 +38,25 @@ pub struct TraceStore {
     server: AbortHandle,
 }
 
-type Spans = Arc<Mutex<Received>>;
+type Spans = Arc<Mutex<Vec<ReceivedSpan>>>;
 
-#[derive(Debug, Default)]
-struct Received {
-    /// The last ones.
-    spans: VecDeque<ReceivedSpan>,
-    /// How many there were.
-    count: usize,
+/// A span, and the service that recorded it.
+#[derive(Debug, Clone)]
+pub struct ReceivedSpan {
+    pub service: String,
+    pub span: Span,
 }
 
 impl TraceStore {
-    /// Listens on a free port of the loopback interface.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub async fn start() -> anyhow::Result<Self> {
-        Self::start_on(0).await
-    }
-
-    /// Listens on this port of the loopback interface.
+    /// Listens on this port of the loopback interface, or on a free one for 0.
     ///
     /// # Errors
     /// When it is in use.
-    pub async fn start_on(port: u16) -> anyhow::Result<Self> {
+    pub async fn start(port: u16) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.context("failed to listen for spans")?;
         let address = listener.local_addr()?;
         let spans = Spans::default();
-        let routes = Router::new()
-            .route("/v1/traces", post(receive))
-            .layer(DefaultBodyLimit::max(MAX_BODY))
-            .with_state(spans.clone());
+        let routes = Router::new().route("/v1/traces", post(receive)).with_state(spans.clone());
         let server = tokio::spawn(async move { axum::serve(listener, routes).await }).abort_handle();
         Ok(Self { address, spans, server })
     }
@@ -89,14 +70,9 @@ impl TraceStore {
     pub fn trace(&self, trace_id: &str) -> Vec<ReceivedSpan> {
         let received = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
         let mut trace: Vec<_> =
-            received.spans.iter().filter(|span| span.trace_id == trace_id).cloned().collect();
-        trace.sort_by_key(|span| (span.start_nanos, span.end_nanos));
+            received.iter().filter(|received| hex(&received.span.trace_id) == trace_id).cloned().collect();
+        trace.sort_by_key(|received| (received.span.start_time_unix_nano, received.span.end_time_unix_nano));
         trace
-    }
-
-    /// How many spans have arrived, those included that are forgotten.
-    pub fn count(&self) -> usize {
-        self.spans.lock().unwrap_or_else(PoisonError::into_inner).count
     }
 }
 
@@ -106,33 +82,52 @@ impl Drop for TraceStore {
     }
 }
 
+impl ReceivedSpan {
+    /// The value of an attribute, or an empty text.
+    pub fn attribute(&self, name: &str) -> String {
+        text_of(&self.span.attributes, name)
+    }
+
+    /// Why it failed, if it did.
+    pub fn error(&self) -> Option<&str> {
+        let status = self.span.status.as_ref().filter(|status| status.code() == SpanStatus::Error)?;
+        Some(&status.message)
+    }
+}
+
+/// Hexadecimal digits, as ids are written.
+pub fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An attribute's value as text.
+pub fn text(value: Option<&AnyValue>) -> String {
+    match value.and_then(|value| value.value.as_ref()) {
+        Some(Value::StringValue(text)) => text.clone(),
+        Some(Value::IntValue(integer)) => integer.to_string(),
+        Some(Value::BoolValue(flag)) => flag.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn text_of(attributes: &[KeyValue], name: &str) -> String {
+    let attribute = attributes.iter().find(|attribute| attribute.key == name);
+    attribute.map(|attribute| text(attribute.value.as_ref())).unwrap_or_default()
+}
+
 async fn receive(State(spans): State<Spans>, body: Bytes) -> Response {
     let request = match ExportTraceServiceRequest::decode(body) {
         Ok(request) => request,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("not OTLP: {error}")).into_response(),
     };
-    let mut received = spans.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = received.spans.len();
-    received.spans.extend(received::spans(request));
-    received.count += received.spans.len() - kept;
-    let surplus = received.spans.len().saturating_sub(CAPACITY);
-    received.spans.drain(..surplus);
-    ([(header::CONTENT_TYPE, PROTOBUF)], ExportTraceServiceResponse::default().encode_to_vec())
-        .into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_body_that_is_not_otlp_is_refused() -> anyhow::Result<()> {
-        let store = TraceStore::start().await?;
-        let url = format!("{}/v1/traces", store.endpoint());
-        let client = reqwest::Client::builder().no_proxy().build()?;
-        assert_eq!(client.post(&url).body("nonsense").send().await?.status(), 400);
-        assert_eq!(client.post(&url).body("").send().await?.status(), 200);
-        assert_eq!(store.count(), 0);
-        Ok(())
+    let mut kept = spans.lock().unwrap_or_else(PoisonError::into_inner);
+    for of_resource in request.resource_spans {
+        let attributes = of_resource.resource.map(|resource| resource.attributes).unwrap_or_default();
+        let service = text_of(&attributes, "service.name");
+        let spans = of_resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
+        let room = CAPACITY.saturating_sub(kept.len());
+        kept.extend(spans.take(room).map(|span| ReceivedSpan { service: service.clone(), span }));
     }
+    let answer = ExportTraceServiceResponse::default().encode_to_vec();
+    ([(header::CONTENT_TYPE, "application/x-protobuf")], answer).into_response()
 }

@@ -5,88 +5,75 @@ const WIDTH: usize = 40;
 
 /// Draws a trace: one line for each span, indented below the one that caused it, with a bar for its time.
 pub fn waterfall(trace: &[ReceivedSpan]) -> Vec<String> {
-    let start = trace.iter().map(|span| span.start_nanos).min().unwrap_or_default();
-    let end = trace.iter().map(|span| span.end_nanos).max().unwrap_or_default();
+    let start = trace.iter().map(|received| received.span.start_time_unix_nano).min().unwrap_or_default();
+    let end = trace.iter().map(|received| received.span.end_time_unix_nano).max().unwrap_or_default();
     let total = (end - start).max(1);
-    let mut lines = vec![];
-    // A span whose parent was not received, such as the caller's own, is drawn as one that has none.
-    let known = |id: &str| trace.iter().any(|span| span.span_id == id);
-    for root in trace.iter().filter(|span| !known(&span.parent_id)) {
-        draw(root, 0, trace, &mut lines);
+    let column = |nanos: u64| {
+        let column = u128::from(nanos - start) * WIDTH as u128 / u128::from(total);
+        usize::try_from(column).unwrap_or(WIDTH).min(WIDTH - 1)
+    };
+    let mut rows = vec![];
+    // A span whose parent was not received, for example the caller's own, is drawn as one that has none.
+    let known = |id: &[u8]| trace.iter().any(|received| received.span.span_id == id);
+    for root in trace.iter().filter(|received| !known(&received.span.parent_span_id)) {
+        collect(root, 0, trace, &mut rows);
     }
-    let columns = lines.iter().map(|(depth, span)| label(*depth, span).chars().count());
-    let longest = columns.max().unwrap_or_default();
-    let draw_line = |(depth, span): (usize, &ReceivedSpan)| {
-        let place = |nanos: u64| {
-            let part = (nanos - start) as f64 / total as f64 * WIDTH as f64;
-            // From 0 to the width.
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "it is a small column number"
-            )]
-            let column = part.floor() as usize;
-            column.min(WIDTH - 1)
-        };
-        let (from, to) = (place(span.start_nanos), place(span.end_nanos));
-        let bar = format!("{}{}", " ".repeat(from), "█".repeat(to - from + 1));
-        let milliseconds = (span.end_nanos - span.start_nanos) as f64 / 1e6;
+    let longest = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or_default();
+    let line = |(label, received): (String, &ReceivedSpan)| {
+        let (from, to) = (received.span.start_time_unix_nano, received.span.end_time_unix_nano);
+        let bar = format!("{}{}", " ".repeat(column(from)), "█".repeat(column(to) - column(from) + 1));
+        let milliseconds = (to - from) as f64 / 1e6;
         let line = format!(
-            "{:longest$}  {:<9}  {milliseconds:>9.2} ms  {bar:WIDTH$}  {}",
-            label(depth, span),
-            span.service,
-            note(span)
+            "{label:longest$}  {:<9}  {milliseconds:>9.2} ms  {bar:WIDTH$}  {}",
+            received.service,
+            note(received)
         );
         line.trim_end().to_owned()
     };
-    lines.into_iter().map(draw_line).collect()
+    rows.into_iter().map(line).collect()
 }
 
-fn draw<'a>(
-    span: &'a ReceivedSpan,
+fn collect<'a>(
+    received: &'a ReceivedSpan,
     depth: usize,
     trace: &'a [ReceivedSpan],
-    lines: &mut Vec<(usize, &'a ReceivedSpan)>,
+    rows: &mut Vec<(String, &'a ReceivedSpan)>,
 ) {
-    // Ids come from other processes: a circle among them must not be followed for ever.
-    if lines.iter().any(|(_, drawn)| drawn.span_id == span.span_id) {
+    let span = &received.span;
+    // Ids come from other processes: a circle among them must not be followed endlessly.
+    if rows.iter().any(|(_, drawn)| drawn.span.span_id == span.span_id) {
         return;
     }
-    lines.push((depth, span));
-    for child in trace.iter().filter(|child| child.parent_id == span.span_id) {
-        draw(child, depth + 1, trace, lines);
+    rows.push((format!("{}{}", "  ".repeat(depth), span.name), received));
+    for child in trace.iter().filter(|child| child.span.parent_span_id == span.span_id) {
+        collect(child, depth + 1, trace, rows);
     }
 }
 
-fn label(depth: usize, span: &ReceivedSpan) -> String {
-    format!("{}{}", "  ".repeat(depth), span.name)
-}
-
-fn note(span: &ReceivedSpan) -> String {
-    match (&span.error, span.attribute("shop.duplicate")) {
-        (Some(error), _) => format!("failed: {error}"),
-        (None, Some("true")) => "duplicate".to_owned(),
-        _ => String::new(),
+fn note(received: &ReceivedSpan) -> String {
+    match received.error() {
+        Some(error) => format!("failed: {error}"),
+        None if received.attribute("shop.duplicate") == "true" => "duplicate".to_owned(),
+        None => String::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use opentelemetry_proto::tonic::trace::v1::Span;
+
     use super::*;
 
     fn span(id: &str, parent: &str, name: &str, from: u64, to: u64) -> ReceivedSpan {
-        ReceivedSpan {
-            trace_id: "1".into(),
+        let span = Span {
             span_id: id.into(),
-            parent_id: parent.into(),
-            service: "orders".into(),
+            parent_span_id: parent.into(),
             name: name.into(),
-            kind: "SPAN_KIND_INTERNAL",
-            start_nanos: from,
-            end_nanos: to,
-            attributes: vec![],
-            error: None,
-        }
+            start_time_unix_nano: from,
+            end_time_unix_nano: to,
+            ..Span::default()
+        };
+        ReceivedSpan { service: "orders".into(), span }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use events::{
 use metrics_exporter_prometheus::PrometheusBuilder;
 use testbed::eventually;
 use tokio_util::sync::CancellationToken;
-use trace_store::TraceStore;
+use trace_store::{TraceStore, hex};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -36,7 +36,7 @@ async fn spans_are_sent_once_the_store_is_there_with_their_ids_and_attributes() 
     .await
     .unwrap();
 
-    let store = TraceStore::start_on(port).await.unwrap();
+    let store = TraceStore::start(port).await.unwrap();
     let parent = TraceContext::root();
     let child = parent.child();
     record(child);
@@ -45,14 +45,13 @@ async fn spans_are_sent_once_the_store_is_there_with_their_ids_and_attributes() 
     tokio::time::timeout(DEADLINE, sending).await.unwrap().unwrap();
     let trace = store.trace(&parent.trace_id());
     assert_eq!(trace.len(), 1, "{}", metrics.render());
-    let span = &trace[0];
+    let (received, span) = (&trace[0], &trace[0].span);
+    let ids = (hex(&span.span_id), hex(&span.parent_span_id));
     let (_, id, _) = child.ids();
     let (_, parent_id, _) = parent.ids();
-    assert_eq!((&*span.span_id, &*span.parent_id), (&*format!("{id:016x}"), &*format!("{parent_id:016x}")));
-    assert_eq!(
-        (span.service.as_str(), span.name.as_str(), span.kind),
-        ("test", "process", "SPAN_KIND_CONSUMER")
-    );
-    assert_eq!((span.attribute("shop.duplicate"), span.error.as_deref()), (Some("true"), Some("why")));
+    assert_eq!(ids, (format!("{id:016x}"), format!("{parent_id:016x}")));
+    let kind = span.kind().as_str_name();
+    assert_eq!((&*received.service, &*span.name, kind), ("test", "process", "SPAN_KIND_CONSUMER"));
+    assert_eq!((&*received.attribute("shop.duplicate"), received.error()), ("true", Some("why")));
     assert!(metrics.render().contains("spans_sent_total 1"), "{}", metrics.render());
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use testbed::eventually;
-use trace_store::{ReceivedSpan, TraceStore, waterfall};
+use trace_store::{ReceivedSpan, TraceStore, hex, text, waterfall};
 use uuid::Uuid;
 
 use crate::choice::Choice;
@@ -45,7 +45,7 @@ const EXPECTED: [(&str, &str, usize); 16] = [
 /// Starts a system whose services send their spans to this process, places an order, has its event published a second time,
 /// and draws the trace.
 pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
-    let store = TraceStore::start().await?;
+    let store = TraceStore::start(0).await?;
     let mut setup = Setup::default();
     for service in ["ORDERS", "INVENTORY", "BILLING"] {
         setup = setup.with(&format!("{service}_OTLP_ENDPOINT"), store.endpoint());
@@ -121,31 +121,39 @@ async fn place(system: &RunningSystem, trace_id: &str) -> Result<Uuid> {
 fn missing(spans: &[ReceivedSpan]) -> Vec<String> {
     let mut wrong = vec![];
     for (service, name, count) in EXPECTED {
-        let is_meant = |span: &&ReceivedSpan| match name.strip_prefix("duplicate ") {
+        let is_meant = |received: &&ReceivedSpan| match name.strip_prefix("duplicate ") {
             Some(event) => {
-                span.name == format!("process {event}") && span.attribute("shop.duplicate") == Some("true")
+                received.span.name == format!("process {event}")
+                    && received.attribute("shop.duplicate") == "true"
             }
-            None => span.name == name,
+            None => received.span.name == name,
         };
         let found = spans.iter().filter(|span| span.service == service).filter(is_meant).count();
         if found != count {
             wrong.push(format!("{service}: {name} {found} times, not {count}"));
         }
     }
-    let known = |id: &str| spans.iter().any(|span| span.span_id == id);
-    let orphans = spans.iter().filter(|span| span.name != "POST /orders" && !known(&span.parent_id));
-    wrong.extend(orphans.map(|span| format!("{}: the cause of {}", span.service, span.name)));
+    let known = |id: &[u8]| spans.iter().any(|received| received.span.span_id == id);
+    let is_orphan = |received: &&ReceivedSpan| {
+        received.span.name != "POST /orders" && !known(&received.span.parent_span_id)
+    };
+    let orphans = spans.iter().filter(is_orphan);
+    wrong
+        .extend(orphans.map(|received| format!("{}: the cause of {}", received.service, received.span.name)));
     wrong
 }
 
 fn document(spans: &[ReceivedSpan]) -> Vec<Value> {
-    let document = |span: &ReceivedSpan| {
-        let attributes: serde_json::Map<_, _> =
-            span.attributes.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    let document = |received: &ReceivedSpan| {
+        let span = &received.span;
+        let attributes = span.attributes.iter();
+        let attributes =
+            attributes.map(|attribute| (attribute.key.clone(), json!(text(attribute.value.as_ref()))));
         json!({
-            "service": span.service, "name": span.name, "kind": span.kind, "id": span.span_id,
-            "parent": span.parent_id, "startNanos": span.start_nanos, "endNanos": span.end_nanos,
-            "attributes": attributes, "error": span.error,
+            "service": received.service, "name": span.name, "kind": span.kind().as_str_name(),
+            "id": hex(&span.span_id), "parent": hex(&span.parent_span_id),
+            "startNanos": span.start_time_unix_nano, "endNanos": span.end_time_unix_nano,
+            "attributes": attributes.collect::<serde_json::Map<_, _>>(), "error": received.error(),
         })
     };
     spans.iter().map(document).collect()
