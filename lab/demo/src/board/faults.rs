@@ -246,7 +246,8 @@ async fn judge(
     let settled = settle(wait, read).await?;
     ensure!(settled.ending != Ending::DeadlinePassed, "not everything was at rest after {SETTLE_DEADLINE:?}");
     let read: &Reconciliation = &settled.reconciliation;
-    let (lost, doubled) = (read.count_everywhere(Kind::Missing), read.count_everywhere(Kind::Doubled));
+    let orders = |kind| read.affected.get(&kind).copied().unwrap_or_default();
+    let (lost, doubled) = (orders(Kind::Missing), orders(Kind::Doubled));
     let Answers { accepted, refused, hanging } = answers;
     ensure!(accepted + refused + hanging > 0, "no order was placed meanwhile");
     // What happened to most of them.

@@ -42,8 +42,8 @@ pub(crate) async fn run(
 }
 
 fn judge(reconciliation: &Reconciliation) -> (Verdict, String) {
-    if !reconciliation.findings.is_empty() {
-        return (Verdict::Broken, "the records do not reconcile; the ids are above".to_owned());
+    if let Some(broken) = reconciliation.broken() {
+        return (Verdict::Broken, broken);
     }
     let waiting = reconciliation.waiting_for_operator();
     if reconciliation.in_progress() + waiting > 0 {

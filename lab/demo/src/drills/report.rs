@@ -3,7 +3,7 @@
 use load_tests::Summary;
 use serde::Serialize;
 
-use crate::reconciliation::{DuplicatesDropped, Kind, Reconciliation};
+use crate::reconciliation::{DuplicatesDropped, Reconciliation};
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
@@ -97,14 +97,8 @@ fn judge(
     refusals: Refusals,
     reconciliation: &Reconciliation,
 ) -> (Verdict, String) {
-    let [missing, doubled, phantom, sums, order] =
-        [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::WrongSum, Kind::OutOfOrder]
-            .map(|kind| reconciliation.count_everywhere(kind));
-    if missing + doubled + phantom + sums + order > 0 {
-        let what = format!(
-            "{missing} missing, {doubled} doubled, {phantom} phantom, {sums} wrong sums, {order} out of order"
-        );
-        return (Verdict::Broken, format!("{what}; the ids are above"));
+    if let Some(broken) = reconciliation.broken() {
+        return (Verdict::Broken, broken);
     }
     if reconciliation.in_progress() + reconciliation.parked > 0 {
         let (progress, parked) = (reconciliation.progress(), reconciliation.parked);

@@ -428,6 +428,10 @@ select json_build_object(
     'charges', (select count(*) from charge),
     'charged', charged, 'refunded', refunded, 'confirmedTotal', confirmed_total,
     'reserved', reserved, 'confirmedPieces', confirmed_pieces,
+    -- Distinct orders: one that inventory and billing both lack is one lost order.
+    'affected', coalesce((
+        select json_object_agg(kind, n) from (select kind, count(distinct id) as n from findings group by kind) as each
+    ), '{}'),
     'findings', coalesce((
         select json_agg(json_build_object('kind', kind, 'place', place, 'what', what, 'count', n, 'first', ids))
         from (

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
@@ -43,9 +45,14 @@ pub struct Reconciliation {
     pub reserved: i64,
     /// Pieces of the confirmed orders. In a quiescent system they are `reserved`.
     pub confirmed_pieces: i64,
+    /// How many distinct orders (or SKUs) have findings of a kind, at whichever places.
+    pub affected: BTreeMap<Kind, u64>,
     /// Everything that is wrong.
     pub findings: Vec<Finding>,
 }
+
+/// How many findings of a kind a verdict names.
+const NAMED: usize = 2;
 
 /// Whose records are compared.
 pub const PLACES: [&str; 4] = ["orders", "inventory", "billing", "provider"];
@@ -77,7 +84,7 @@ pub struct Finding {
 }
 
 /// The kinds of findings.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A record that has to exist does not.
@@ -109,6 +116,31 @@ impl Reconciliation {
     pub fn count(&self, kind: Kind, place: &str) -> u64 {
         let matching = self.findings.iter().filter(|found| found.kind == kind && found.place == place);
         matching.map(|found| found.count).sum()
+    }
+
+    /// The broken promises in words, for a verdict: how many orders, each counted once, and what is wrong with them. `None`
+    /// if the records agree.
+    pub fn broken(&self) -> Option<String> {
+        let kinds: Vec<_> = self.affected.iter().map(|(kind, count)| self.broken_by(*kind, *count)).collect();
+        (!kinds.is_empty()).then(|| kinds.join(", "))
+    }
+
+    fn broken_by(&self, kind: Kind, count: u64) -> String {
+        let (order, sum) = if count == 1 { ("order", "sum") } else { ("orders", "sums") };
+        let counted = match kind {
+            Kind::Missing => format!("{count} {order} missing"),
+            Kind::Doubled => format!("{count} {order} doubled"),
+            Kind::Phantom => format!("{count} phantom {order}"),
+            Kind::WrongSum => format!("{count} wrong {sum}"),
+            Kind::OutOfOrder => format!("{count} {order} out of order"),
+        };
+        let mut what: Vec<_> =
+            self.findings.iter().filter(|found| found.kind == kind).map(|found| &*found.what).collect();
+        what.dedup();
+        let more = what.len().saturating_sub(NAMED);
+        what.truncate(NAMED);
+        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+        format!("{counted} ({}{more})", what.join("; "))
     }
 
     /// Counts the findings of a kind at all places.

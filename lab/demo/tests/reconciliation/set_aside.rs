@@ -52,6 +52,12 @@ async fn pending_event_is_not_missing_and_the_system_is_not_quiescent() -> Resul
     records.run("update orders.outbox set parked_at = null, published_at = now()").await?;
     let result = records.reconcile(&[order]).await?;
     assert_eq!((result.count(Kind::Missing, "inventory"), result.count(Kind::Missing, "billing")), (1, 1));
+    assert_eq!(result.affected[&Kind::Missing], 1, "one order, at two places");
+    let broken = result.broken().unwrap_or_default();
+    assert!(
+        broken.starts_with("1 order missing (billing never applied the order: no payment exists; inv"),
+        "{broken}"
+    );
     assert!(!result.is_quiescent() && !result.is_violated(), "{result:?}");
     Ok(())
 }

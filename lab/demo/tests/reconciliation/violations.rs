@@ -356,6 +356,8 @@ async fn every_planted_violation_is_found_and_named() -> Result<()> {
         let named = [victim.to_string(), "MUG-001".into(), "all orders".into()];
         assert!(named.contains(&found.first[0]), "{found:?}");
         assert!(!result.is_quiescent() || kind != Kind::Missing, "{what}: quiescent");
+        let of_kind = result.findings.iter().filter(|found| found.kind == kind).map(|found| found.count);
+        assert!((1..=of_kind.sum()).contains(&result.affected[&kind]), "{:?}", result.affected);
         let table = result.table(DuplicatesDropped::default()).join("\n");
         assert!(table.contains(what) && table.contains(&found.first[0]), "{table}");
     }
