@@ -27,19 +27,15 @@ pub struct Passwords {
 impl Passwords {
     /// A password for each login that no other user of this machine can guess.
     pub fn random() -> Self {
-        let password = || Uuid::new_v4().simple().to_string();
-        Self {
-            orders: password(),
-            inventory: password(),
-            billing: password(),
-            provider: password(),
-            auditor: password(),
-        }
+        Self::each_from(|| Uuid::new_v4().simple().to_string())
     }
 
     /// The same password for all five logins, for servers that run only as long as a test.
     pub fn all(password: &str) -> Self {
-        let password = || password.to_owned();
+        Self::each_from(|| password.to_owned())
+    }
+
+    fn each_from(password: impl Fn() -> String) -> Self {
         Self {
             orders: password(),
             inventory: password(),

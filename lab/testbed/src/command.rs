@@ -1,5 +1,6 @@
 //! Helpers for running programs.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -40,4 +41,17 @@ pub(crate) fn copy_surroundings(from: &std::process::Command, to: &mut std::proc
     if let Some(dir) = from.get_current_dir() {
         to.current_dir(dir);
     }
+}
+
+/// A command that runs `program` as another user, without that user's shell or login session.
+pub(crate) fn command_as(user: &str, program: impl AsRef<OsStr>) -> std::process::Command {
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid", user, "--regid", user, "--clear-groups", "--"]).arg(program);
+    command
+}
+
+/// Whether this process runs as root. It asks the program `id`: one call does not justify another dependency.
+pub(crate) fn is_root() -> bool {
+    let id = std::process::Command::new("id").arg("-u").output();
+    id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }

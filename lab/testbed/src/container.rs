@@ -58,24 +58,9 @@ impl Container {
         Ok(Self { name: spec.name, _remove: remove })
     }
 
-    pub(crate) async fn kill(&self) -> Result<()> {
-        docker(&["kill", "--signal", "KILL", &self.name]).await.map(drop)
-    }
-
-    pub(crate) async fn start(&self) -> Result<()> {
-        docker(&["start", &self.name]).await.map(drop)
-    }
-
-    pub(crate) async fn pause(&self) -> Result<()> {
-        docker(&["pause", &self.name]).await.map(drop)
-    }
-
-    pub(crate) async fn resume(&self) -> Result<()> {
-        docker(&["unpause", &self.name]).await.map(drop)
-    }
-
-    pub(crate) async fn stop(&self) -> Result<()> {
-        docker(&["stop", "--time", "30", &self.name]).await.map(drop)
+    /// Runs a command of the engine on this container.
+    pub(crate) async fn docker(&self, command: &[&str]) -> Result<()> {
+        docker(&[command, &[&self.name]].concat()).await.map(drop)
     }
 
     /// Runs a program in the container.

@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 use anyhow::{Result, bail};
 
-use crate::{container, local_postgres, local_rabbitmq};
+use crate::container;
+use crate::install::{find_postgres, find_rabbitmq};
 
 /// Where servers run: in containers, or as local processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +47,8 @@ impl Home {
             Ok(()) => return Ok(Self::Docker),
             Err(reason) => reason,
         };
-        local_postgres::find()
-            .and(local_rabbitmq::find())
+        find_postgres()
+            .and(find_rabbitmq())
             .map(|_| Self::Local)
             .map_err(|missing| missing.context(format!("no container engine to use either ({no_engine:#})")))
     }

@@ -1,4 +1,4 @@
-//! Installs the servers on Debian and Ubuntu.
+//! Finds the servers that are installed, and installs them on Debian and Ubuntu.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,11 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use tokio::process::Command;
 
-use crate::command::{output, shown};
+use crate::command::{is_root, output, shown};
 use crate::eventually::eventually;
 use crate::guard::AtExit;
-use crate::user::is_root;
-use crate::{local_postgres, local_rabbitmq};
 
 /// The packages have about 60 MB, and the network may be slow.
 const INSTALL_DEADLINE: Duration = Duration::from_secs(900);
@@ -21,19 +19,75 @@ const INSTALL_DEADLINE: Duration = Duration::from_secs(900);
 /// Debian's maintainer scripts run this program before they start a service. Exit code 101 forbids the start.
 const POLICY_PROGRAM: &str = "/usr/sbin/policy-rc.d";
 
-/// How our program begins its second line, before the id of the process that has written it.
-const MARK: &str = "# Until the testbed has installed its servers: process ";
+/// Our program.
+const FORBIDS: &str = "#!/bin/sh\n# Until the testbed has installed its servers.\nexit 101\n";
+
+/// Finds the directory with `initdb` and `postgres`. The error says in one line how to install them.
+pub fn find_postgres() -> Result<PathBuf> {
+    let mut candidates = Vec::new();
+    if let Ok(output) = std::process::Command::new("pg_config").arg("--bindir").output() {
+        candidates.push(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    }
+    // Debian and its derivatives can install several versions at once. The newest comes first.
+    if let Ok(versions) = std::fs::read_dir("/usr/lib/postgresql") {
+        let mut versions: Vec<PathBuf> = versions.flatten().map(|entry| entry.path()).collect();
+        let number = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
+        versions.sort_by_key(number);
+        candidates.extend(versions.into_iter().rev().map(|version| version.join("bin")));
+    }
+    candidates.extend(["/usr/pgsql-17/bin", "/opt/homebrew/bin", "/usr/local/bin"].map(PathBuf::from));
+    // Homebrew links no formula whose name has a version.
+    for prefix in ["/opt/homebrew", "/usr/local"] {
+        candidates.extend((15..=18).rev().map(|n| PathBuf::from(format!("{prefix}/opt/postgresql@{n}/bin"))));
+    }
+    candidates.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths));
+    candidates.into_iter().find(|dir| dir.join("initdb").exists() && dir.join("postgres").exists()).context(
+        "PostgreSQL's server is not installed: run `apt-get install -y postgresql` (Debian, Ubuntu), \
+         `dnf install postgresql-server` (Fedora) or `brew install postgresql@17` (macOS); \
+         as root on Debian or Ubuntu, `cargo demo test` installs it",
+    )
+}
+
+/// Finds the script that starts a RabbitMQ node. The error says in one line how to install it.
+pub fn find_rabbitmq() -> Result<PathBuf> {
+    // Debian's `/usr/sbin/rabbitmq-server` is a wrapper that changes the user and redirects the log. This runs the
+    // script that the wrapper calls.
+    let mut candidates: Vec<PathBuf> = [
+        "/usr/lib/rabbitmq/bin/rabbitmq-server",
+        "/opt/homebrew/sbin/rabbitmq-server",
+        "/usr/local/sbin/rabbitmq-server",
+    ]
+    .map(PathBuf::from)
+    .into();
+    let path = std::env::var_os("PATH");
+    candidates.extend(path.iter().flat_map(std::env::split_paths).map(|dir| dir.join("rabbitmq-server")));
+    candidates.into_iter().find(|script| script.exists()).context(
+        "RabbitMQ is not installed: run `apt-get install -y rabbitmq-server` (Debian, Ubuntu), \
+         `dnf install rabbitmq-server` (Fedora) or `brew install rabbitmq` (macOS); \
+         as root on Debian or Ubuntu, `cargo demo test` installs it",
+    )
+}
 
 /// The Debian packages of the servers that are not installed on this machine.
 pub fn missing_packages() -> Vec<&'static str> {
     let mut packages = Vec::new();
-    if local_postgres::find().is_err() {
+    if find_postgres().is_err() {
         packages.push("postgresql");
     }
-    if local_rabbitmq::find().is_err() {
+    if find_rabbitmq().is_err() {
         packages.push("rabbitmq-server");
     }
     packages
+}
+
+/// Finds the library that `LD_PRELOAD` loads into a process whose clock is to be wrong.
+pub fn find_faketime() -> Result<PathBuf> {
+    let architectures = std::fs::read_dir("/usr/lib").context("failed to list /usr/lib")?;
+    let library = |folder: PathBuf| folder.join("faketime/libfaketime.so.1");
+    let mut candidates = architectures.filter_map(|entry| Some(library(entry.ok()?.path())));
+    candidates
+        .find(|path| path.exists())
+        .context("libfaketime is not installed: `apt-get install -y libfaketime`")
 }
 
 /// Succeeds if [`install_missing`] can work here: it has to run as root and needs `apt-get`.
@@ -69,7 +123,12 @@ pub async fn install_missing(report: impl Fn(&str)) -> Result<()> {
 /// would listen on all addresses after the next boot.
 pub async fn install_packages(packages: &[&str], report: impl Fn(&str)) -> Result<()> {
     can_install()?;
-    let _forbidden = forbid_starting_services().await?;
+    // The kernel ends the lock with the process. Only root can write here.
+    let lock =
+        fs::File::create("/run/testbed-install.lock").context("failed to create the installation's lock")?;
+    let locked = async || Ok(lock.try_lock().is_ok().then_some(()));
+    eventually("another process to end its installation", INSTALL_DEADLINE, locked).await?;
+    let _forbidden = forbid_starting_services()?;
     let enabled = enabled_services();
     let install = ["install", "-y", "--no-install-recommends"];
     for arguments in [&["update"][..], &[&install[..], packages].concat()] {
@@ -91,29 +150,17 @@ fn enabled_services() -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Forbids maintainer scripts to start services until the value is dropped or this process ends. If the program were
-/// left there, no later package could start its service. If the machine has another program there, that one decides. One
-/// of another process of ours is waited for: when that process ends, the program is removed.
-async fn forbid_starting_services() -> Result<Option<AtExit>> {
-    let policy = Path::new(POLICY_PROGRAM);
-    let wait = "another process to end its installation";
-    eventually(wait, INSTALL_DEADLINE, async || Ok((!is_installing(policy)).then_some(()))).await?;
-    if fs::read_to_string(policy).is_ok_and(|program| !program.contains(MARK)) {
+/// Forbids maintainer scripts to start services until the value is dropped or this process ends, however it ends. If the
+/// program were left there, no later package could start its service. If the machine has another program there, that one
+/// decides.
+fn forbid_starting_services() -> Result<Option<AtExit>> {
+    if fs::read_to_string(POLICY_PROGRAM).is_ok_and(|program| program != FORBIDS) {
         return Ok(None);
     }
     let remove = AtExit::run(r#"rm -f -- "$1""#, &[POLICY_PROGRAM.as_ref()])?;
-    fs::write(policy, format!("#!/bin/sh\n{MARK}{}\nexit 101\n", std::process::id()))
-        .with_context(|| format!("failed to write {POLICY_PROGRAM}"))?;
-    fs::set_permissions(policy, fs::Permissions::from_mode(0o755))?;
+    fs::write(POLICY_PROGRAM, FORBIDS).with_context(|| format!("failed to write {POLICY_PROGRAM}"))?;
+    fs::set_permissions(POLICY_PROGRAM, fs::Permissions::from_mode(0o755))?;
     Ok(Some(remove))
-}
-
-/// Whether the program was written by a process that still runs. One whose process was killed together with its watcher is
-/// a left-over.
-fn is_installing(policy: &Path) -> bool {
-    let program = fs::read_to_string(policy).unwrap_or_default();
-    let process = program.lines().find_map(|line| line.strip_prefix(MARK));
-    process.is_some_and(|process| Path::new("/proc").join(process).exists())
 }
 
 async fn apt_get(args: &[&str]) -> Result<()> {
@@ -126,25 +173,4 @@ async fn apt_get(args: &[&str]) -> Result<()> {
         bail!("`{}` failed: {}", shown(command.as_std()), errors.join(" "));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::private_dir::PrivateDir;
-
-    #[test]
-    fn a_left_over_of_a_killed_process_is_no_installation() -> Result<()> {
-        let dir = PrivateDir::new("policy", None)?;
-        let policy = dir.path().join("policy-rc.d");
-        for (program, expected) in [
-            (format!("#!/bin/sh\n{MARK}{}\nexit 101\n", std::process::id()), true),
-            (format!("#!/bin/sh\n{MARK}{}\nexit 101\n", u32::MAX), false),
-            ("#!/bin/sh\nexit 101\n".to_owned(), false),
-        ] {
-            fs::write(&policy, &program)?;
-            assert_eq!(is_installing(&policy), expected, "{program}");
-        }
-        Ok(())
-    }
 }

@@ -18,14 +18,10 @@ mod command;
 mod container;
 mod database;
 mod eventually;
-mod faketime;
 mod forwarder;
 pub mod guard;
 mod home;
 mod install;
-mod local_postgres;
-mod local_rabbitmq;
-mod local_server;
 mod ports;
 mod postgres;
 mod private_dir;
@@ -33,11 +29,9 @@ mod rabbitmq;
 mod restartable_process;
 mod schema;
 mod server;
-mod server_settings;
 mod shared_servers;
 mod system;
 mod system_options;
-mod user;
 mod vhost;
 
 pub use binaries::{build_lab, build_services, cargo, find as find_service, profile_option, workspace_root};
@@ -45,16 +39,17 @@ pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
 pub use container::{IMAGES, engine_architecture, engine_version, image_is_present};
 pub use database::{TestDatabase, database};
 pub use eventually::{eventually, eventually_send};
-pub use faketime::find_faketime;
 pub use forwarder::Forwarder;
 pub use home::Home;
-pub use install::{can_install, install_missing, install_packages, missing_packages};
-pub use local_postgres::find as find_postgres;
-pub use local_rabbitmq::find as find_rabbitmq;
+pub use install::{
+    can_install, find_faketime, find_postgres, find_rabbitmq, install_missing, install_packages,
+    missing_packages,
+};
 pub use ports::{free_port, is_free};
 pub use postgres::Postgres;
 pub use rabbitmq::Rabbitmq;
 pub use schema::migrate;
+pub use server::Server;
 pub use shared_servers::{Servers, servers};
 pub use system::System;
 pub use system_options::{Instances, SystemOptions};

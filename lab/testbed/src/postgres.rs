@@ -1,24 +1,23 @@
 //! A private PostgreSQL server.
 
-use std::time::Duration;
+use std::ops::Deref;
+use std::process::Command;
 
-use anyhow::{Context as _, Result};
-use sqlx::{Connection as _, PgConnection};
-use tokio::time::timeout;
+use anyhow::{Context as _, Result, bail};
 use uuid::Uuid;
 
-use crate::container::{Container, ContainerSpec, POSTGRES_IMAGE};
+use crate::command::{command_as, is_root};
+use crate::container::{ContainerSpec, POSTGRES_IMAGE};
 use crate::home::Home;
-use crate::local_postgres;
+use crate::install::find_postgres;
 use crate::ports::free_port;
-use crate::server::Server;
-use crate::server_settings::POSTGRES_MAX_CONNECTIONS;
+use crate::private_dir::PrivateDir;
+use crate::server::{LocalServer, Probe, Server};
 
-/// After a crash the server replays its log before it accepts connections. A container's first start runs `initdb`.
-const READY_DEADLINE: Duration = Duration::from_secs(60);
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// All tests of a process share a server, and each opens its own pools: the default of 100 connections is too low.
+const MAX_CONNECTIONS: &str = "max_connections=400";
 
-/// A PostgreSQL server that the caller can kill, pause and restart. It keeps its port and its data until it is dropped.
+/// A PostgreSQL server with the operations of a [`Server`]. It keeps its port and its data until it is dropped.
 #[derive(Debug)]
 pub struct Postgres {
     server: Server,
@@ -38,74 +37,66 @@ impl Postgres {
         // A database superuser can run programs as the server's user: other users of this machine must not be able to
         // guess the password.
         let password = Uuid::new_v4().simple().to_string();
-        let server = match home {
-            Home::Local => {
-                let server = local_postgres::create(port, &password)?;
-                server.process.start()?;
-                Server::Local(Box::new(server))
-            }
-            Home::Docker => {
-                let spec = ContainerSpec {
-                    name: format!("testbed-postgres-{}-{port}", std::process::id()),
-                    image: POSTGRES_IMAGE,
-                    env: vec![("POSTGRES_PASSWORD", password.clone())],
-                    args: ["postgres", "-c", POSTGRES_MAX_CONNECTIONS].map(str::to_owned).into(),
-                    ports: vec![(port, 5432)],
-                };
-                Server::Container(Container::start_new(spec).await?)
-            }
+        let container = ContainerSpec {
+            name: format!("testbed-postgres-{}-{port}", std::process::id()),
+            image: POSTGRES_IMAGE,
+            env: vec![("POSTGRES_PASSWORD", password.clone())],
+            args: ["postgres", "-c", MAX_CONNECTIONS].map(str::to_owned).into(),
+            ports: vec![(port, 5432)],
         };
-        let postgres = Self { server, port, password };
-        postgres.wait_ready().await?;
-        Ok(postgres)
+        let probe = Probe::Postgres { url: admin_url(&password, port, "postgres") };
+        let local = || create(port, &password);
+        let server = Server::start_new("PostgreSQL", home, local, container, probe).await?;
+        Ok(Self { server, port, password })
     }
 
     /// The superuser's URL for a database of this server.
     pub fn admin_url(&self, database: &str) -> String {
-        format!("postgres://postgres:{}@127.0.0.1:{}/{database}", self.password, self.port)
+        admin_url(&self.password, self.port, database)
+    }
+}
+
+impl Deref for Postgres {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+fn admin_url(password: &str, port: u16, database: &str) -> String {
+    format!("postgres://postgres:{password}@127.0.0.1:{port}/{database}")
+}
+
+/// Creates a new, empty cluster; the server is not started. Durability keeps its default (`fsync` is on): the tests
+/// crash the server.
+fn create(port: u16, password: &str) -> Result<LocalServer> {
+    let bin = find_postgres()?;
+    // `initdb` and `postgres` refuse to run as root.
+    let user = is_root().then_some("postgres");
+    let dir = PrivateDir::new("postgres", user)?;
+    let data = dir.directory_of(user, "data")?;
+    let run = |program: &str| match user {
+        Some(user) => command_as(user, bin.join(program)),
+        None => Command::new(bin.join(program)),
+    };
+
+    let password_file = dir.secret_of(user, "password", password)?;
+    let mut initdb = run("initdb");
+    initdb.arg("-D").arg(&data).arg("--pwfile").arg(&password_file).current_dir(dir.path());
+    // `--no-sync`: the files of an empty cluster need not survive a power cut.
+    initdb.args(["-U", "postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]);
+    let output = initdb.output().context("failed to run `initdb`")?;
+    std::fs::remove_file(&password_file)?;
+    if !output.status.success() {
+        bail!("`initdb` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
 
-    /// Sends SIGKILL to the server and all its sessions.
-    pub async fn kill(&self) -> Result<()> {
-        self.server.kill().await.context("failed to kill PostgreSQL")
+    let mut postgres = run("postgres");
+    postgres.arg("-D").arg(&data).arg("-p").arg(port.to_string()).current_dir(dir.path());
+    for setting in [MAX_CONNECTIONS, "listen_addresses=127.0.0.1", "unix_socket_directories="] {
+        postgres.arg("-c").arg(setting);
     }
-
-    /// Starts the server again after [`Postgres::kill`] or [`Postgres::stop`], and waits until it accepts connections.
-    pub async fn start(&self) -> Result<()> {
-        self.server.start().await.context("failed to start PostgreSQL")?;
-        self.wait_ready().await
-    }
-
-    /// Sends SIGSTOP: connections stay open and the server does not answer.
-    pub async fn pause(&self) -> Result<()> {
-        self.server.pause().await.context("failed to pause PostgreSQL")
-    }
-
-    /// Undoes [`Postgres::pause`].
-    pub async fn resume(&self) -> Result<()> {
-        self.server.resume().await.context("failed to resume PostgreSQL")
-    }
-
-    /// Shuts the server down in order: it ends its sessions and writes a checkpoint.
-    pub async fn stop(&self) -> Result<()> {
-        self.server.stop().await.context("failed to stop PostgreSQL")
-    }
-
-    /// The server's process id on this machine, or `None` while it does not run.
-    pub async fn pid(&self) -> Option<u32> {
-        self.server.pid().await
-    }
-
-    /// Waits until a login succeeds. An open port proves nothing: the container engine's proxy accepts connections for
-    /// a server that is still starting.
-    async fn wait_ready(&self) -> Result<()> {
-        let url = self.admin_url("postgres");
-        self.server
-            .wait_ready("PostgreSQL", READY_DEADLINE, || async {
-                let login = async { PgConnection::connect(&url).await?.close().await };
-                timeout(PROBE_TIMEOUT, login).await.context("the login timed out")??;
-                Ok(())
-            })
-            .await
-    }
+    // SIGINT asks for a fast shutdown. SIGTERM would wait until the last client has disconnected.
+    Ok(LocalServer::new(postgres, "INT", dir))
 }

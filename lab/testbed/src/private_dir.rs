@@ -9,8 +9,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::binaries::target_dir;
+use crate::command::command_as;
 use crate::guard::AtExit;
-use crate::user::command_as;
 
 /// A directory that no other user can change or list. It is erased when the value is dropped or when this process ends.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::user::is_root;
+    use crate::command::is_root;
 
     #[test]
     fn a_link_that_another_user_has_planted_is_refused_and_not_followed() -> Result<()> {

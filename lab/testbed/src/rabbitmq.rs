@@ -1,26 +1,24 @@
 //! A private RabbitMQ broker.
 
-use std::time::Duration;
+use std::ops::Deref;
+use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use anyhow::{Context as _, Result};
 use uuid::Uuid;
 
-use crate::container::{Container, ContainerSpec, RABBITMQ_IMAGE};
+use crate::container::{ContainerSpec, RABBITMQ_IMAGE};
+use crate::guard::GuardedProcess;
 use crate::home::Home;
-use crate::local_rabbitmq;
+use crate::install::find_rabbitmq;
 use crate::ports::free_port;
-use crate::server::Server;
-use crate::server_settings::{RABBITMQ_USER as USER, RABBITMQ_VHOST as VHOST};
+use crate::private_dir::PrivateDir;
+use crate::server::{LocalServer, Probe, Server, check_amqp};
 
-/// A start usually takes five seconds, and longer while two cores also compile.
-const READY_DEADLINE: Duration = Duration::from_secs(120);
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+const USER: &str = "shop";
+const VHOST: &str = "shop";
 
-/// A RabbitMQ broker that the caller can kill, pause and restart. It keeps its ports and its durable queues until it is
-/// dropped.
+/// A RabbitMQ broker with the operations of a [`Server`]. It keeps its ports and its durable queues until it is dropped.
 #[derive(Debug)]
 pub struct Rabbitmq {
     server: Server,
@@ -44,30 +42,21 @@ impl Rabbitmq {
         let (port, api_port) = (free_port()?, free_port()?);
         // Who has it can publish any event: other users of this machine must not be able to guess it.
         let password = Uuid::new_v4().simple().to_string();
-        let server = match home {
-            Home::Local => {
-                let server = local_rabbitmq::create(port, api_port, &password)?;
-                server.process.start()?;
-                Server::Local(Box::new(server))
-            }
-            Home::Docker => {
-                let spec = ContainerSpec {
-                    name: format!("testbed-rabbitmq-{}-{port}", std::process::id()),
-                    image: RABBITMQ_IMAGE,
-                    env: vec![
-                        ("RABBITMQ_DEFAULT_USER", USER.to_owned()),
-                        ("RABBITMQ_DEFAULT_PASS", password.clone()),
-                        ("RABBITMQ_DEFAULT_VHOST", VHOST.to_owned()),
-                    ],
-                    args: Vec::new(),
-                    ports: vec![(port, 5672), (api_port, 15672)],
-                };
-                Server::Container(Container::start_new(spec).await?)
-            }
+        let container = ContainerSpec {
+            name: format!("testbed-rabbitmq-{}-{port}", std::process::id()),
+            image: RABBITMQ_IMAGE,
+            env: vec![
+                ("RABBITMQ_DEFAULT_USER", USER.to_owned()),
+                ("RABBITMQ_DEFAULT_PASS", password.clone()),
+                ("RABBITMQ_DEFAULT_VHOST", VHOST.to_owned()),
+            ],
+            args: Vec::new(),
+            ports: vec![(port, 5672), (api_port, 15672)],
         };
-        let broker = Self { server, port, api_port, password };
-        broker.wait_ready().await?;
-        Ok(broker)
+        let probe = Probe::Rabbitmq { port, api_url: url("http", &password, api_port) };
+        let local = || create(port, api_port, &password);
+        let server = Server::start_new("RabbitMQ", home, local, container, probe).await?;
+        Ok(Self { server, port, api_port, password })
     }
 
     /// The AMQP URL of the virtual host `shop`.
@@ -77,33 +66,12 @@ impl Rabbitmq {
 
     /// The AMQP URL without a virtual host.
     pub fn base_url(&self) -> String {
-        format!("amqp://{USER}:{}@127.0.0.1:{}", self.password, self.port)
+        url("amqp", &self.password, self.port)
     }
 
     /// The management API's URL. Its statistics are seconds old: to count the messages in a queue, use AMQP.
     pub fn api_url(&self) -> String {
-        format!("http://{USER}:{}@127.0.0.1:{}", self.password, self.api_port)
-    }
-
-    /// Sends SIGKILL to the broker.
-    pub async fn kill(&self) -> Result<()> {
-        self.server.kill().await.context("failed to kill RabbitMQ")
-    }
-
-    /// Starts the broker again after [`Rabbitmq::kill`] or [`Rabbitmq::stop`], and waits until it accepts connections.
-    pub async fn start(&self) -> Result<()> {
-        self.server.start().await.context("failed to start RabbitMQ")?;
-        self.wait_ready().await
-    }
-
-    /// Sends SIGSTOP: connections stay open and the broker does not answer.
-    pub async fn pause(&self) -> Result<()> {
-        self.server.pause().await.context("failed to pause RabbitMQ")
-    }
-
-    /// Undoes [`Rabbitmq::pause`].
-    pub async fn resume(&self) -> Result<()> {
-        self.server.resume().await.context("failed to resume RabbitMQ")
+        url("http", &self.password, self.api_port)
     }
 
     /// Sets the memory use above which the broker raises an alarm: it then reads nothing more from publishers. One byte
@@ -123,49 +91,96 @@ impl Rabbitmq {
 
     async fn rabbitmqctl(&self, arguments: &[&str]) -> Result<()> {
         let node = format!("testbed-{}@localhost", self.port);
-        match &self.server {
-            Server::Local(server) => server.tool("rabbitmqctl", &[&["-n", &node], arguments].concat()).await,
-            Server::Container(container) => container.tool("rabbitmqctl", arguments).await,
-        }
-    }
-
-    /// Shuts the broker down in order.
-    pub async fn stop(&self) -> Result<()> {
-        self.server.stop().await.context("failed to stop RabbitMQ")
-    }
-
-    /// The broker's process id on this machine, or `None` while it does not run.
-    pub async fn pid(&self) -> Option<u32> {
-        self.server.pid().await
+        self.server.tool("rabbitmqctl", &["-n", &node], arguments).await
     }
 
     /// Whether the broker accepts AMQP connections at this moment.
     pub async fn answers(&self) -> bool {
         check_amqp(self.port).await.is_ok()
     }
+}
 
-    async fn wait_ready(&self) -> Result<()> {
-        self.server
-            .wait_ready("RabbitMQ", READY_DEADLINE, || async {
-                check_amqp(self.port).await?;
-                let api = reqwest::Client::new().get(format!("{}/api/whoami", self.api_url()));
-                api.timeout(PROBE_TIMEOUT).send().await?.error_for_status()?;
-                Ok(())
-            })
-            .await
+impl Deref for Rabbitmq {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
     }
 }
 
-/// Sends the AMQP protocol header and checks that the reply begins with a method frame (1).
-///
-/// An open port proves nothing: the container engine's proxy accepts connections for a broker that is still starting.
-async fn check_amqp(port: u16) -> Result<()> {
-    let reply = timeout(PROBE_TIMEOUT, async {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(b"AMQP\x00\x00\x09\x01").await?;
-        stream.read_u8().await
-    });
-    let first = reply.await.context("no reply to the AMQP protocol header")??;
-    ensure!(first == 1, "the reply is not AMQP 0-9-1");
-    Ok(())
+fn url(scheme: &str, password: &str, port: u16) -> String {
+    format!("{scheme}://{USER}:{password}@127.0.0.1:{port}")
+}
+
+/// Prepares a new, empty node; only its name server is started. `port` is for AMQP, `api_port` for the management API.
+fn create(port: u16, api_port: u16, password: &str) -> Result<LocalServer> {
+    let script = find_rabbitmq()?;
+    let dir = PrivateDir::new("rabbitmq", None)?;
+    let at = |name: &str| dir.path().join(name);
+    for name in ["home", "log", "mnesia"] {
+        std::fs::create_dir(at(name))?;
+    }
+    std::fs::write(at("rabbitmq.conf"), config(port, api_port, password))?;
+    std::fs::write(at("advanced.config"), "[].\n")?;
+    std::fs::write(at("enabled_plugins"), "[rabbitmq_management].\n")?;
+    // An empty file, so that the system's `rabbitmq-env.conf` is not read.
+    std::fs::write(at("env.conf"), "")?;
+
+    let epmd_port = free_port()?;
+    let epmd = start_name_server(epmd_port, dir.path())?;
+
+    let mut node = Command::new(script);
+    for (name, _) in std::env::vars_os() {
+        // Settings for a developer's own broker must not reach this one.
+        if name.to_string_lossy().starts_with("RABBITMQ_") {
+            node.env_remove(name);
+        }
+    }
+    node.current_dir(dir.path())
+        .env("HOME", at("home"))
+        .env("RABBITMQ_NODENAME", format!("testbed-{port}@localhost"))
+        .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+        .env("RABBITMQ_NODE_PORT", port.to_string())
+        .env("RABBITMQ_DIST_PORT", free_port()?.to_string())
+        .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}")
+        .env("RABBITMQ_CONF_ENV_FILE", at("env.conf"))
+        .env("RABBITMQ_CONFIG_FILE", at("rabbitmq.conf"))
+        .env("RABBITMQ_ADVANCED_CONFIG_FILE", at("advanced.config"))
+        .env("RABBITMQ_ENABLED_PLUGINS_FILE", at("enabled_plugins"))
+        .env("RABBITMQ_MNESIA_BASE", at("mnesia"))
+        .env("RABBITMQ_LOG_BASE", at("log"))
+        .env("RABBITMQ_LOGS", "-")
+        .env("RABBITMQ_PID_FILE", at("pid"))
+        .env("ERL_CRASH_DUMP", "/dev/null")
+        .env("ERL_EPMD_PORT", epmd_port.to_string())
+        .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+        // The Erlang VM sizes its tables by `ulimit -n`: without a limit it allocates hundreds of megabytes.
+        .env("ERL_MAX_PORTS", "16384");
+    Ok(LocalServer::new(node, "TERM", dir).with_companion(epmd))
+}
+
+/// Starts Erlang's name server as a child process. Without it, the node would start one as a daemon, which would never
+/// end.
+fn start_name_server(port: u16, dir: &Path) -> Result<GuardedProcess> {
+    let mut epmd = Command::new("epmd");
+    epmd.args(["-address", "127.0.0.1", "-port", &port.to_string()]).current_dir(dir);
+    GuardedProcess::spawn(&epmd, &dir.join("epmd.log"))
+}
+
+fn config(port: u16, api_port: u16, password: &str) -> String {
+    let lines = [
+        format!("listeners.tcp.1 = 127.0.0.1:{port}"),
+        "management.tcp.ip = 127.0.0.1".to_owned(),
+        format!("management.tcp.port = {api_port}"),
+        format!("default_vhost = {VHOST}"),
+        format!("default_user = {USER}"),
+        format!("default_pass = {password}"),
+        "default_user_tags.administrator = true".to_owned(),
+        // The default is a share of the machine's memory, which other programs may need.
+        "vm_memory_high_watermark.absolute = 1GB".to_owned(),
+        "disk_free_limit.absolute = 50MB".to_owned(),
+        // As in `compose.yaml`: the largest message that our publishers send. The default is 128 MiB.
+        "max_message_size = 1048576".to_owned(),
+    ];
+    lines.join("\n") + "\n"
 }

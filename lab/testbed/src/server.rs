@@ -1,91 +1,245 @@
-//! A server in a container or as a local process.
+//! A private PostgreSQL or RabbitMQ server, in a container or as a process of the machine's own binaries.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
+use sqlx::{Connection as _, PgConnection};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
-use crate::container::Container;
+use crate::command::{copy_surroundings, output};
+use crate::container::{Container, ContainerSpec};
 use crate::eventually::eventually_send;
-use crate::local_server::LocalServer;
+use crate::guard::GuardedProcess;
+use crate::home::Home;
+use crate::private_dir::PrivateDir;
+use crate::restartable_process::RestartableProcess;
 
-/// A PostgreSQL or RabbitMQ server. Each operation means the same for a container and for a local process.
+/// PostgreSQL writes a checkpoint when it stops, RabbitMQ closes its queues.
+const STOP_DEADLINE: Duration = Duration::from_secs(30);
+/// A tool of RabbitMQ starts an Erlang VM; that takes seconds on a busy machine.
+const TOOL_DEADLINE: Duration = Duration::from_secs(60);
+/// After a crash PostgreSQL replays its log, and a container's first start runs `initdb`. RabbitMQ usually takes five
+/// seconds, and both take longer while two cores also compile.
+const READY_DEADLINE: Duration = Duration::from_secs(120);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A server that the caller can kill, pause and restart. Each operation means the same for a container and for a local
+/// process.
 #[derive(Debug)]
-pub(crate) enum Server {
+pub struct Server {
+    name: &'static str,
+    place: Place,
+    probe: Probe,
+}
+
+#[derive(Debug)]
+enum Place {
     Container(Container),
     Local(Box<LocalServer>),
 }
 
+/// What a server that is ready answers. An open port proves nothing: the container engine's proxy accepts connections for
+/// a server that is still starting.
+#[derive(Debug)]
+pub(crate) enum Probe {
+    /// A login to the database of this URL succeeds.
+    Postgres { url: String },
+    /// The broker speaks AMQP on this port, and its management API answers.
+    Rabbitmq { port: u16, api_url: String },
+}
+
+impl Probe {
+    async fn check(&self) -> Result<()> {
+        match self {
+            Self::Postgres { url } => {
+                let login = async { PgConnection::connect(url).await?.close().await };
+                timeout(PROBE_TIMEOUT, login).await.context("the login timed out")??;
+            }
+            Self::Rabbitmq { port, api_url } => {
+                check_amqp(*port).await?;
+                let api = reqwest::Client::new().get(format!("{api_url}/api/whoami"));
+                api.timeout(PROBE_TIMEOUT).send().await?.error_for_status()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends the AMQP protocol header and checks that the reply begins with a method frame (1).
+pub(crate) async fn check_amqp(port: u16) -> Result<()> {
+    let reply = timeout(PROBE_TIMEOUT, async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(b"AMQP\x00\x00\x09\x01").await?;
+        stream.read_u8().await
+    });
+    let first = reply.await.context("no reply to the AMQP protocol header")??;
+    ensure!(first == 1, "the reply is not AMQP 0-9-1");
+    Ok(())
+}
+
 impl Server {
-    pub(crate) async fn kill(&self) -> Result<()> {
-        match self {
-            Self::Container(container) => container.kill().await,
-            Self::Local(server) => server.process.kill().await,
+    /// Starts a new server in `home`, and waits until it is ready.
+    pub(crate) async fn start_new(
+        name: &'static str,
+        home: Home,
+        local: impl FnOnce() -> Result<LocalServer>,
+        container: ContainerSpec<'_>,
+        probe: Probe,
+    ) -> Result<Self> {
+        let place = match home {
+            Home::Local => Place::Local(Box::new(local()?)),
+            Home::Docker => Place::Container(Container::start_new(container).await?),
+        };
+        let server = Self { name, place, probe };
+        if let Place::Local(local) = &server.place {
+            local.process.start()?;
+        }
+        server.wait_ready().await?;
+        Ok(server)
+    }
+
+    /// Sends SIGKILL to the server and all its processes.
+    pub async fn kill(&self) -> Result<()> {
+        self.done(
+            "kill",
+            match &self.place {
+                Place::Container(container) => container.docker(&["kill", "--signal", "KILL"]).await,
+                Place::Local(server) => server.process.kill().await,
+            },
+        )
+    }
+
+    /// Starts the server again after [`Server::kill`] or [`Server::stop`], and waits until it accepts connections.
+    pub async fn start(&self) -> Result<()> {
+        self.done(
+            "start",
+            match &self.place {
+                Place::Container(container) => container.docker(&["start"]).await,
+                Place::Local(server) => server.process.start(),
+            },
+        )?;
+        self.wait_ready().await
+    }
+
+    /// Sends SIGSTOP: connections stay open and the server does not answer.
+    pub async fn pause(&self) -> Result<()> {
+        self.done(
+            "pause",
+            match &self.place {
+                Place::Container(container) => container.docker(&["pause"]).await,
+                Place::Local(server) => server.process.pause(),
+            },
+        )
+    }
+
+    /// Undoes [`Server::pause`].
+    pub async fn resume(&self) -> Result<()> {
+        self.done(
+            "resume",
+            match &self.place {
+                Place::Container(container) => container.docker(&["unpause"]).await,
+                Place::Local(server) => server.process.resume(),
+            },
+        )
+    }
+
+    /// Shuts the server down in order.
+    pub async fn stop(&self) -> Result<()> {
+        self.done(
+            "stop",
+            match &self.place {
+                Place::Container(container) => container.docker(&["stop", "--time", "30"]).await,
+                Place::Local(server) => server.stop().await,
+            },
+        )
+    }
+
+    /// The server's process id on this machine, or `None` while it does not run.
+    pub async fn pid(&self) -> Option<u32> {
+        match &self.place {
+            Place::Container(container) => container.pid().await,
+            Place::Local(server) => server.process.pid(),
         }
     }
 
-    pub(crate) async fn start(&self) -> Result<()> {
-        match self {
-            Self::Container(container) => container.start().await,
-            Self::Local(server) => server.process.start(),
+    /// Runs one of the server's tools. A local one is told its node, because several may run.
+    pub(crate) async fn tool(&self, name: &str, node: &[&str], args: &[&str]) -> Result<()> {
+        match &self.place {
+            Place::Container(container) => container.tool(name, args).await,
+            Place::Local(server) => server.tool(name, &[node, args].concat()).await,
         }
     }
 
-    pub(crate) async fn pause(&self) -> Result<()> {
-        match self {
-            Self::Container(container) => container.pause().await,
-            Self::Local(server) => server.process.pause(),
-        }
+    fn done(&self, what: &str, result: Result<()>) -> Result<()> {
+        result.with_context(|| format!("failed to {what} {}", self.name))
     }
 
-    pub(crate) async fn resume(&self) -> Result<()> {
-        match self {
-            Self::Container(container) => container.resume().await,
-            Self::Local(server) => server.process.resume(),
-        }
-    }
-
-    pub(crate) async fn stop(&self) -> Result<()> {
-        match self {
-            Self::Container(container) => container.stop().await,
-            Self::Local(server) => server.stop().await,
-        }
-    }
-
-    pub(crate) async fn pid(&self) -> Option<u32> {
-        match self {
-            Self::Container(container) => container.pid().await,
-            Self::Local(server) => server.process.pid(),
-        }
-    }
-
-    /// Waits until `probe` succeeds. If the server has ended, fails at once with the end of its log.
-    pub(crate) async fn wait_ready<Probe>(
-        &self,
-        name: &str,
-        deadline: Duration,
-        probe: impl Fn() -> Probe + Send + Sync,
-    ) -> Result<()>
-    where
-        Probe: Future<Output = Result<()>> + Send,
-    {
-        let probe = &probe;
-        eventually_send(&format!("{name} to accept connections"), deadline, || async move {
-            match probe().await {
+    /// Waits until the server is ready. If it has ended, fails at once with the end of its log.
+    async fn wait_ready(&self) -> Result<()> {
+        let what = format!("{} to accept connections", self.name);
+        let ready = eventually_send(&what, READY_DEADLINE, || async move {
+            match self.probe.check().await {
                 Ok(()) => Ok(Some(Ok(()))),
                 Err(not_ready) => match self.check_running().await {
                     Ok(()) => Err(not_ready),
                     Err(ended) => Ok(Some(Err(ended))),
                 },
             }
-        })
-        .await?
-        .with_context(|| format!("failed to start {name}"))
+        });
+        let ready = ready.await?;
+        self.done("start", ready)
     }
 
     async fn check_running(&self) -> Result<()> {
-        match self {
-            Self::Container(container) => container.check_running().await,
-            Self::Local(server) => server.process.check_running(),
+        match &self.place {
+            Place::Container(container) => container.check_running().await,
+            Place::Local(server) => server.process.check_running(),
         }
+    }
+}
+
+/// A server as a process of the machine's own binaries.
+#[derive(Debug)]
+pub(crate) struct LocalServer {
+    pub(crate) process: RestartableProcess,
+    stop_signal: &'static str,
+    /// Another process that the server needs (RabbitMQ's name server).
+    _companion: Option<GuardedProcess>,
+    /// The last field, because fields are dropped in order: the directory is erased after the processes were killed.
+    _dir: PrivateDir,
+}
+
+impl LocalServer {
+    pub(crate) fn new(command: Command, stop_signal: &'static str, dir: PrivateDir) -> Self {
+        let process = RestartableProcess::new(command, dir.path().join("server.log"));
+        Self { process, stop_signal, _companion: None, _dir: dir }
+    }
+
+    pub(crate) fn with_companion(self, companion: GuardedProcess) -> Self {
+        Self { _companion: Some(companion), ..self }
+    }
+
+    /// Runs a tool from the directory of the server's program, in the server's environment.
+    pub(crate) async fn tool(&self, name: &str, args: &[&str]) -> Result<()> {
+        let server = self.process.command();
+        let program = Path::new(server.get_program()).with_file_name(name);
+        let mut tool = Command::new(&program);
+        copy_surroundings(server, &mut tool);
+        tool.args(args);
+        let output = output(&mut tool.into(), TOOL_DEADLINE).await?;
+        if !output.status.success() {
+            bail!("`{}` failed: {}", program.display(), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
+    }
+
+    /// Asks the server to shut down in order, and waits until it has. Resumes it first if it is paused.
+    pub(crate) async fn stop(&self) -> Result<()> {
+        self.process.resume()?;
+        self.process.stop(self.stop_signal, STOP_DEADLINE).await.map(drop)
     }
 }

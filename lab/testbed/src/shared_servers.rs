@@ -23,7 +23,6 @@ pub struct Servers {
 // Statics are never dropped. The guard ends these servers when the process ends.
 static POSTGRES: OnceCell<SharedPostgres> = OnceCell::const_new();
 static RABBITMQ: OnceCell<SharedRabbitmq> = OnceCell::const_new();
-static SERVERS: OnceCell<Servers> = OnceCell::const_new();
 
 pub(crate) struct SharedPostgres {
     pub(crate) admin_url: String,
@@ -40,17 +39,13 @@ pub(crate) struct SharedRabbitmq {
 ///
 /// Uses the servers that the environment names. Otherwise the first call starts both at the same time, where
 /// [`crate::Home::choose`] says.
-pub async fn servers() -> Result<&'static Servers> {
-    SERVERS
-        .get_or_try_init(|| async {
-            let (postgres, rabbitmq) = tokio::try_join!(postgres(), rabbitmq())?;
-            Ok(Servers {
-                postgres_url: postgres.admin_url.clone(),
-                rabbitmq_url: rabbitmq.url.clone(),
-                rabbitmq_api: rabbitmq.api.clone(),
-            })
-        })
-        .await
+pub async fn servers() -> Result<Servers> {
+    let (postgres, rabbitmq) = tokio::try_join!(postgres(), rabbitmq())?;
+    Ok(Servers {
+        postgres_url: postgres.admin_url.clone(),
+        rabbitmq_url: rabbitmq.url.clone(),
+        rabbitmq_api: rabbitmq.api.clone(),
+    })
 }
 
 /// PostgreSQL alone: a test that needs only a database does not have to wait for a broker's start.
