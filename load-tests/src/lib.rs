@@ -6,6 +6,7 @@
 //! next request when the last one is answered. It answers "how many orders a second at most?", and its latencies say
 //! nothing about a given rate.
 
+pub mod charts;
 mod connection;
 mod open_loop;
 mod order_bodies;

@@ -106,6 +106,19 @@ impl Summary {
         self.refused.values().sum()
     }
 
+    /// Passes the summary on if every request that was due was accepted.
+    ///
+    /// # Errors
+    /// When one was not; names the failures.
+    pub fn all_accepted(self) -> anyhow::Result<Self> {
+        anyhow::ensure!(
+            self.accepted == self.sent && self.shed == 0 && self.accepted > 0,
+            "failed to place every order: {self} {:?}",
+            self.failures
+        );
+        Ok(self)
+    }
+
     /// Accepted orders per second of the run.
     pub fn accepted_per_second(&self) -> f64 {
         // Counts of requests are far below 2^52, where floating point numbers begin to lose units.

@@ -5,12 +5,12 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 use futures_util::StreamExt as _;
 use lapin::{
-    Channel, Connection, ConnectionProperties,
+    Channel, Connection,
     options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };
 
-use crate::bare_publisher::answered;
+use crate::bare_publisher::{answered, close, connect};
 
 /// The product's consumers have this many unacknowledged messages at most.
 pub(crate) const PREFETCH: u16 = 500;
@@ -25,9 +25,7 @@ pub(crate) struct BareConsumer {
 
 impl BareConsumer {
     pub(crate) async fn connect(amqp_url: &str) -> anyhow::Result<Self> {
-        let properties = ConnectionProperties::default().with_connection_name("load-tests".into());
-        let connection = answered("connect to the broker", Connection::connect(amqp_url, properties)).await?;
-        let channel = answered("open a channel", connection.create_channel()).await?;
+        let (connection, channel) = connect(amqp_url).await?;
         answered("set the prefetch", channel.basic_qos(PREFETCH, BasicQosOptions::default())).await?;
         Ok(Self { connection, channel })
     }
@@ -64,6 +62,6 @@ impl BareConsumer {
     }
 
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        answered("close the connection", self.connection.close(200, "done".into())).await
+        close(self.connection).await
     }
 }

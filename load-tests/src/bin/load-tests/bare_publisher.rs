@@ -49,12 +49,22 @@ pub(crate) async fn answered<T>(
         .with_context(|| format!("failed to {what}"))
 }
 
+/// Opens a connection and a channel. Closing the connection keeps the broker from logging it as broken: see [`close`].
+pub(crate) async fn connect(amqp_url: &str) -> anyhow::Result<(Connection, Channel)> {
+    let properties = ConnectionProperties::default().with_connection_name("load-tests".into());
+    let connection = answered("connect to the broker", Connection::connect(amqp_url, properties)).await?;
+    let channel = answered("open a channel", connection.create_channel()).await?;
+    Ok((connection, channel))
+}
+
+pub(crate) async fn close(connection: Connection) -> anyhow::Result<()> {
+    answered("close the connection", connection.close(200, "done".into())).await
+}
+
 impl BarePublisher {
     /// Connects to the broker. The exchange and the queues must exist: the services declare them.
     pub(crate) async fn connect(amqp_url: &str) -> anyhow::Result<Self> {
-        let properties = ConnectionProperties::default().with_connection_name("load-tests".into());
-        let connection = answered("connect to the broker", Connection::connect(amqp_url, properties)).await?;
-        let channel = answered("open a channel", connection.create_channel()).await?;
+        let (connection, channel) = connect(amqp_url).await?;
         let confirms = channel.confirm_select(ConfirmSelectOptions::default());
         answered("select confirms", confirms).await?;
         Ok(Self { connection, channel })
@@ -124,9 +134,8 @@ impl BarePublisher {
         answered("publish a message", published).await
     }
 
-    /// Closes the connection, so that the broker does not log it as broken.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        answered("close the connection", self.connection.close(200, "done".into())).await
+        close(self.connection).await
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     cpu_time::CpuTimes,
     orders_sql,
     report::{Figure, Report},
-    rig::{Login, Rig, Shape},
+    rig::{Login, Rig},
     setup::Setup,
     tap::Tap,
 };
@@ -40,13 +40,6 @@ const RELAYS: [&str; 6] =
     [PRODUCT, "poll-one-by-one", "row-locks", "delete-once-published", "trigger-notify", "listen-alone"];
 const PRODUCT: &str = "product";
 
-impl Options {
-    pub(crate) fn smoke(self) -> Self {
-        let relay = [PRODUCT, "poll-one-by-one"].map(str::to_owned).to_vec();
-        Self { events: self.events.min(500), rate: 50, seconds: 3, relay }
-    }
-}
-
 /// For a backlog: the slowest relay publishes some hundred events a second.
 fn drain_deadline(events: u32) -> Duration {
     Duration::from_secs(60) + Duration::from_millis(20) * events
@@ -69,7 +62,11 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     for name in chosen {
         eprintln!("{name}");
         let variant = Some(name).filter(|name| *name != PRODUCT);
-        let rig = Rig::start_with(setup, Shape { variant, ..Shape::default() }).await?;
+        let rig = Rig::start_with(setup, async |options| {
+            options.variant = variant;
+            Ok(())
+        })
+        .await?;
         let measured =
             measure(&rig, name, options, setup).await.with_context(|| format!("failed to measure {name}"));
         figures.extend(measured?);
@@ -141,13 +138,7 @@ async fn measure(rig: &Rig, name: &str, options: &Options, setup: &Setup) -> any
 async fn place(rig: &Rig, options: &Options) -> anyhow::Result<(usize, f64)> {
     let processes = rig.processes().await;
     let before = CpuTimes::read(&processes);
-    let load = Load::new(rig.orders_url(), options.rate, Duration::from_secs(options.seconds));
-    let summary = run_load(load, |_| ()).await?;
-    ensure!(
-        summary.accepted == summary.sent && summary.shed == 0,
-        "failed to place orders: {summary} {:?}",
-        summary.failures
-    );
+    let summary = rig.load(options.rate, Duration::from_secs(options.seconds)).await?;
     let spent = CpuTimes::read(&processes).since(&before);
     let by_others = processes.iter().filter_map(|(name, _)| spent.get(name));
     Ok((usize::try_from(summary.accepted)?, by_others.sum()))

@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::{
     benchmark::Benchmark,
-    comparison::{Build, Comparison},
+    comparison::{BUILDS, Comparison},
     setup::Setup,
 };
 
@@ -52,7 +52,8 @@ const START_AND_STOP: Duration = Duration::from_secs(120);
 
 /// One build's executables, and the checkout that they belong to.
 struct Executables {
-    build: Build,
+    /// An index of [`BUILDS`].
+    build: usize,
     dir: PathBuf,
     source: PathBuf,
 }
@@ -60,10 +61,10 @@ struct Executables {
 /// Runs all benchmarks of both builds, and prints the comparison. A run that fails does not keep the others from running.
 pub(crate) async fn run(options: &Options, setup: &Setup, json: bool) -> Result<()> {
     let builds = [
-        Executables::find(Build::Old, &options.old, options.old_source.as_deref())?,
-        Executables::find(Build::New, &options.new, options.new_source.as_deref())?,
+        Executables::find(0, &options.old, options.old_source.as_deref())?,
+        Executables::find(1, &options.new, options.new_source.as_deref())?,
     ];
-    let all = crate::benchmark::ALL.map(str::to_owned);
+    let all = crate::benchmark::ALL.map(|(line, _)| line.to_owned());
     let lines = if options.benchmarks.is_empty() { &all[..] } else { &options.benchmarks };
     let (mut comparison, mut failed) = (Comparison::default(), Vec::new());
     for round in 1..=options.rounds {
@@ -71,12 +72,12 @@ pub(crate) async fn run(options: &Options, setup: &Setup, json: bool) -> Result<
             // The second build of a pair may find the machine in another state: the builds take turns at being it.
             let [first, second] = if round % 2 == 1 { [0, 1] } else { [1, 0] };
             for executables in [&builds[first], &builds[second]] {
-                let build = executables.build;
+                let build = BUILDS[executables.build];
                 let (start, what) =
                     (Instant::now(), format!("round {round} of {}: {build} {line}", options.rounds));
                 eprintln!("{what}");
                 let output = executables.run(line, setup).await;
-                let added = output.and_then(|output| comparison.add(line, build, round, &output));
+                let added = output.and_then(|output| comparison.add(line, executables.build, round, &output));
                 if let Err(error) = added {
                     eprintln!("{what} failed: {error:#}");
                     failed.push(format!("{build} {line} in round {round}"));
@@ -95,21 +96,22 @@ pub(crate) async fn run(options: &Options, setup: &Setup, json: bool) -> Result<
 }
 
 impl Executables {
-    fn find(build: Build, dir: &Path, source: Option<&Path>) -> Result<Self> {
+    fn find(build: usize, dir: &Path, source: Option<&Path>) -> Result<Self> {
+        let name = BUILDS[build];
         let found = dir.canonicalize().with_context(|| format!("failed to find {}", dir.display()));
-        let dir = found.with_context(|| format!("failed to find the {build} build"))?;
+        let dir = found.with_context(|| format!("failed to find the {name} build"))?;
         let program = dir.join("load-tests");
-        ensure!(program.is_file(), "failed to find the {build} build: there is no {}", program.display());
+        ensure!(program.is_file(), "failed to find the {name} build: there is no {}", program.display());
         let around = || dir.ancestors().find(|dir| dir.join(".sqlx").is_dir()).map(Path::to_owned);
         let source = match source {
             Some(given) => {
                 given.canonicalize().with_context(|| format!("failed to find {}", given.display()))?
             }
             None => around().or_else(testbed::workspace_root).with_context(|| {
-                format!("failed to find the checkout of the {build} build: give --{build}-source")
+                format!("failed to find the checkout of the {name} build: give --{name}-source")
             })?,
         };
-        eprintln!("{build}: {} with the migrations and statements of {}", dir.display(), source.display());
+        eprintln!("{name}: {} with the migrations and statements of {}", dir.display(), source.display());
         Ok(Self { build, dir, source })
     }
 
@@ -149,7 +151,7 @@ mod tests {
     #[test]
     fn a_directory_without_the_executable_is_no_build() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let error = Executables::find(Build::Old, dir, None).err().unwrap().to_string();
+        let error = Executables::find(0, dir, None).err().unwrap().to_string();
         assert!(error.contains("the old build") && error.contains("there is no"), "{error}");
     }
 }

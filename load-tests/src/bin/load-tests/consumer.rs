@@ -24,12 +24,6 @@ pub(crate) struct Options {
     rounds: u32,
 }
 
-impl Options {
-    pub(crate) fn smoke(self) -> Self {
-        Self { events: self.events.min(3_000), rounds: 1 }
-    }
-}
-
 const CONSUMERS: [&str; 2] = ["inventory", "billing"];
 
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
@@ -78,9 +72,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         "the rate is taken from processed_at, from the end of the first group to the last".into(),
         "the bare consumer reads no body and writes nothing".into(),
     ];
-    let report = Report::new("consumer", setup, rig.conditions().await?, figures, notes);
-    rig.stop().await;
-    Ok(report)
+    rig.finish("consumer", figures, notes).await
 }
 
 struct Turn {

@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::ensure;
-use load_tests::{Load, Saturation, run as run_load, saturate};
 use sqlx::Row as _;
 
 use crate::{
@@ -32,12 +30,6 @@ pub(crate) struct Options {
     statements: bool,
 }
 
-impl Options {
-    pub(crate) fn smoke(self) -> Self {
-        Self { rate: vec![50], seconds: 1, rounds: 1, connections: self.connections.min(4), statements: true }
-    }
-}
-
 /// Begins after the last order. What is done in this time belongs to the orders too.
 const APPLIED_DEADLINE: Duration = Duration::from_secs(300);
 
@@ -49,7 +41,7 @@ const LISTED: usize = 25;
 
 /// One kind of load.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+enum Kind {
     Rate(u32),
     Saturation,
 }
@@ -79,7 +71,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         rig.count_statements().await?;
     }
     eprintln!("warming up");
-    run_load(Load::new(rig.orders_url(), WARM_UP_PER_SECOND, setup.pause(WARM_UP)), |_| ()).await?;
+    rig.load(WARM_UP_PER_SECOND, setup.pause(WARM_UP)).await?;
     rig.everything_applied(APPLIED_DEADLINE).await?;
 
     let mut kinds: Vec<Kind> = options.rate.iter().copied().map(Kind::Rate).collect();
@@ -111,18 +103,16 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
             figures.push(Figure::new(format!("{}: {process}", kind.name()), "ms", rounds)?);
         }
     }
-    let conditions = rig.conditions().await?;
-    rig.stop().await;
     notes.push(
         "processor time (user and system) for each order, from the first POST until all orders are confirmed and at rest; \
          PostgreSQL and RabbitMQ with all their processes"
             .into(),
     );
-    Ok(Report::new("cost", setup, conditions, figures, notes))
+    rig.finish("cost", figures, notes).await
 }
 
 /// Places orders, waits until all are at rest, and returns how many they were and what each process has spent.
-pub(crate) async fn measure(
+async fn measure(
     rig: &Rig,
     kind: Kind,
     seconds: u64,
@@ -132,17 +122,9 @@ pub(crate) async fn measure(
     let before = CpuTimes::read(&processes);
     let for_ = Duration::from_secs(seconds);
     let summary = match kind {
-        Kind::Rate(rate) => run_load(Load::new(rig.orders_url(), rate, for_), |_| ()).await?,
-        Kind::Saturation => {
-            let url = rig.orders_url();
-            saturate(Saturation { url, connections, for_, seed: fastrand::u64(..) }, |_| ()).await?
-        }
+        Kind::Rate(rate) => rig.load(rate, for_).await?,
+        Kind::Saturation => rig.saturate(connections, for_).await?,
     };
-    ensure!(
-        summary.accepted == summary.sent && summary.shed == 0 && summary.accepted > 0,
-        "failed to place orders: {summary} {:?}",
-        summary.failures
-    );
     rig.everything_applied(APPLIED_DEADLINE).await?;
     let spent = CpuTimes::read(&processes).since(&before);
     Ok((f64::from(u32::try_from(summary.accepted)?), spent))

@@ -12,7 +12,7 @@ use crate::{
     counting_forwarder::{AMQP, Counter, Counts, Kind},
     orders_sql,
     report::{Figure, Report},
-    rig::{Login, Rig, Shape},
+    rig::{Login, Rig},
     setup::{SERVICES, Setup},
 };
 
@@ -24,12 +24,6 @@ pub(crate) struct Options {
     /// For how many seconds the system is watched at rest.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     rest: u64,
-}
-
-impl Options {
-    pub(crate) fn smoke(self) -> Self {
-        Self { orders: self.orders.min(20), rest: self.rest.min(10) }
-    }
 }
 
 const CONFIRMED_DEADLINE: Duration = Duration::from_secs(30);
@@ -58,7 +52,7 @@ type Rates = BTreeMap<Kind, [f64; 2]>;
 
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
     let counter = Counter::default();
-    let mut rig = Rig::start_changed(setup, Shape::default(), async |system| {
+    let mut rig = Rig::start_with(setup, async |system| {
         let database = &mut system.database;
         let urls =
             [&mut database.orders, &mut database.inventory, &mut database.billing, &mut database.provider];
@@ -79,7 +73,6 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     let (before, begin) = (counter.counts(), Instant::now());
     tokio::time::sleep(Duration::from_secs(options.rest)).await;
     let rest = since(&before, counter.counts(), begin.elapsed().as_secs_f64());
-    let conditions = rig.conditions().await?;
 
     // A relay that was woken polls later. So what its polls send beside orders is less than what they send at rest, and could
     // not be subtracted.
@@ -91,7 +84,6 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     place(&rig, &mut database, options.orders).await?;
     let (orders, took) = (f64::from(options.orders), begin.elapsed().as_secs_f64());
     let mut order = since(&before, counter.counts(), orders);
-    rig.stop().await;
     for (kind, timers) in rest.iter().filter(|(kind, _)| kind.session != RELAY) {
         let count = order.entry(kind.clone()).or_default();
         *count = std::array::from_fn(|index| count[index] - timers[index] * took / orders);
@@ -109,7 +101,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         "left out of an order: connections are opened and tested, statements prepared, exchanges and queues declared again"
             .into(),
     );
-    Ok(Report::new("count", setup, conditions, figures, notes))
+    rig.finish("count", figures, notes).await
 }
 
 /// Places orders one at a time, and waits until each is confirmed and all events are published.

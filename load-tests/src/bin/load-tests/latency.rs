@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use load_tests::{Load, run as run_load};
 use sqlx::Row as _;
 
 use crate::{
@@ -26,12 +25,6 @@ pub(crate) struct Options {
     warm_up: u32,
 }
 
-impl Options {
-    pub(crate) fn smoke(self) -> Self {
-        Self { rate: vec![50], seconds: 1, warm_up: self.warm_up.min(50) }
-    }
-}
-
 /// For the warm-up and for the bare publisher.
 const WARM_UP_PER_SECOND: u32 = 100;
 
@@ -43,7 +36,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     // The first connections, plans and pages are no customer's latency.
     eprintln!("warming up");
     let duration = Duration::from_secs(1) * options.warm_up / WARM_UP_PER_SECOND;
-    run_load(Load::new(rig.orders_url(), WARM_UP_PER_SECOND, duration), |_| ()).await?;
+    rig.load(WARM_UP_PER_SECOND, duration).await?;
     rig.everything_applied(APPLIED_DEADLINE).await?;
 
     let mut figures = bare_confirms(&rig, options.warm_up).await?;
@@ -51,8 +44,6 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         eprintln!("{rate} orders a second for {} s", options.seconds);
         figures.extend(at_rate(&rig, rate, Duration::from_secs(options.seconds)).await?);
     }
-    let conditions = rig.conditions().await?;
-    rig.stop().await;
     let notes = vec![
         "both ends of each interval are the database's clock, read inside the statements: the order's flush is in \
          it, the flush of the last mark or effect is not"
@@ -62,7 +53,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
             .into(),
         "HTTP latency is counted from when a request was due and includes up to about 1 ms of the timer's grain".into(),
     ];
-    Ok(Report::new("latency", setup, conditions, figures, notes))
+    rig.finish("latency", figures, notes).await
 }
 
 /// Measures how long the broker alone takes to confirm one message.
@@ -88,12 +79,7 @@ async fn bare_confirms(rig: &Rig, count: u32) -> anyhow::Result<Vec<Figure>> {
 
 async fn at_rate(rig: &Rig, rate: u32, duration: Duration) -> anyhow::Result<Vec<Figure>> {
     let before = rig.last_seq().await?;
-    let summary = run_load(Load::new(rig.orders_url(), rate, duration), |_| ()).await?;
-    ensure!(
-        summary.accepted == summary.sent && summary.shed == 0,
-        "failed to place {rate} orders a second: {summary} {:?}",
-        summary.failures
-    );
+    let summary = rig.load(rate, duration).await?;
     rig.everything_applied(APPLIED_DEADLINE).await?;
 
     let mut auditor = rig.connect(Login::Auditor).await?;

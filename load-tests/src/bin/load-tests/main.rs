@@ -15,7 +15,6 @@ mod counting_forwarder;
 mod cpu_time;
 mod latency;
 mod orders_sql;
-mod other_work;
 mod pgbench;
 mod plots;
 mod recovery;
@@ -24,7 +23,6 @@ mod report;
 mod rig;
 mod rig_database;
 mod saga;
-mod sampled_load;
 mod setup;
 mod table;
 mod tap;
@@ -81,7 +79,7 @@ enum Command {
     Compare(compare::Options),
 }
 
-/// Ends a smoke run that waits for ever although every wait in it has a deadline of its own.
+/// Ends a smoke run that does not end although every wait in it has a deadline.
 const SMOKE_DEADLINE: Duration = Duration::from_secs(180);
 
 #[tokio::main]
@@ -158,7 +156,7 @@ async fn run_all(benchmarks: Vec<Benchmark>, setup: &Setup, json: bool) -> Resul
 
 async fn measure(benchmark: Benchmark, setup: &Setup) -> Result<Report> {
     let deadline = if setup.smoke { SMOKE_DEADLINE } else { benchmark.deadline() };
-    let benchmark = if setup.smoke { benchmark.smoke() } else { benchmark };
+    let benchmark = if setup.smoke { benchmark.smoke()? } else { benchmark };
     let measured = tokio::time::timeout(deadline, benchmark.run(setup)).await;
     measured.with_context(|| format!("failed to end within {deadline:?}"))?
 }

@@ -1,17 +1,25 @@
 //! Recovery: how an outage's backlog drains while orders keep coming, second by second.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail, ensure};
-use load_tests::Load;
+use load_tests::{Answer, Load, Outcome, Summary};
 use sqlx::{PgConnection, Row as _};
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
 
 use crate::{
     orders_sql,
     report::{Curve, Figure, Report},
     rig::{Login, Rig},
-    sampled_load::SampledLoad,
     setup::Setup,
 };
 
@@ -26,10 +34,6 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) fn smoke(self) -> Self {
-        Self { outage: vec![5], rate: self.rate.min(20) }
-    }
-
     pub(crate) fn longest_duration(&self) -> Duration {
         self.outage.iter().map(|outage| deadline(*outage)).sum()
     }
@@ -83,14 +87,12 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         measured.extend(figures(&samples, outage, options.rate)?);
         curves.push(curve(&samples, outage));
     }
-    let conditions = rig.conditions().await?;
-    rig.stop().await;
     let notes = vec![
         "the clock starts with the order service's process; orders are placed at the same rate from when it is ready".into(),
         "at rest: no more orders are open than are placed in one second".into(),
         "everything shares the cores: the load, the three services, the payment provider and the servers".into(),
     ];
-    Ok(Report::new("recovery", setup, conditions, measured, notes).with_curves(curves))
+    Ok(rig.finish("recovery", measured, notes).await?.with_curves(curves))
 }
 
 /// Starts the order service and the load, and samples each second until the system is at rest again.
@@ -215,5 +217,47 @@ fn curve(samples: &[Sample], outage: u32) -> Curve {
         name: format!("{outage} s away"),
         columns: ["second", "unpublished", "open", "published/s", "ended/s", "POST p99 ms"],
         rows: rows.collect(),
+    }
+}
+
+/// A load at a constant rate whose latencies are read while it runs. Ends with its value, also when a benchmark fails.
+struct SampledLoad {
+    running: JoinSet<anyhow::Result<Summary>>,
+    enough: Arc<AtomicBool>,
+    /// How long each order took that was accepted since the last look.
+    took: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl SampledLoad {
+    fn start(load: Load) -> Self {
+        let (enough, took) = (load.enough.clone(), Arc::<Mutex<Vec<Duration>>>::default());
+        let record = {
+            let took = took.clone();
+            move |outcome: Outcome| {
+                if let (Answer::Accepted(_), Ok(time)) =
+                    (&outcome.answer, outcome.finished.duration_since(outcome.due))
+                {
+                    took.lock().unwrap_or_else(PoisonError::into_inner).push(time);
+                }
+            }
+        };
+        Self { running: JoinSet::from_iter([load_tests::run(load, record)]), enough, took }
+    }
+
+    /// How many orders were accepted since the last look, and their p99 in milliseconds. `None`: there was none.
+    fn sample(&self) -> (usize, Option<f64>) {
+        let mut took = std::mem::take(&mut *self.took.lock().unwrap_or_else(PoisonError::into_inner));
+        took.sort();
+        let p99 = took.get(took.len() * 99 / 100).map(|took| took.as_secs_f64() * 1e3);
+        (took.len(), p99)
+    }
+
+    /// Sends nothing more, and waits for the outstanding answers.
+    ///
+    /// # Errors
+    /// When an order was not accepted.
+    async fn stop(mut self) -> anyhow::Result<()> {
+        self.enough.store(true, Ordering::Relaxed);
+        self.running.join_next().await.context("no load ran")???.all_accepted().map(drop)
     }
 }

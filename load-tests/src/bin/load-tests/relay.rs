@@ -7,7 +7,6 @@ use sqlx::Row as _;
 
 use crate::{
     bare_publisher::{BarePublisher, IN_FLIGHT},
-    conditions::Conditions,
     orders_sql,
     report::{Figure, Goal, Report},
     rig::{Login, Rig},
@@ -18,16 +17,10 @@ use crate::{
 pub(crate) struct Options {
     /// The backlog of each round.
     #[arg(long, default_value_t = 50_000)]
-    pub(crate) events: u32,
+    events: u32,
     /// How often each is measured, alternately.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) rounds: u32,
-}
-
-impl Options {
-    pub(crate) fn smoke(self) -> Self {
-        Self { events: self.events.min(3_000), rounds: 1 }
-    }
+    rounds: u32,
 }
 
 /// A rate below a hundred a second is a failure of another kind.
@@ -45,7 +38,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     }
     let bare = BarePublisher::connect(&rig.amqp_url()).await?;
 
-    let mut turns = Turns::default();
+    let [mut rates, mut wall, mut steps, mut bare_rates] = [vec![], vec![], vec![], vec![]];
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
         rig.fill_outbox(template, options.events).await?;
@@ -54,9 +47,9 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
 
         bare.empty_queues().await?;
         let drain = drain(&rig, options.events).await?;
-        turns.relay.push(drain.per_second);
-        turns.wall.push(drain.wall.as_secs_f64());
-        turns.steps.push(drain.per_step);
+        rates.push(drain.per_second);
+        wall.push(drain.wall.as_secs_f64());
+        steps.push(drain.per_step);
         let arrived = bare.empty_queues().await?;
         ensure!(
             arrived.iter().all(|count| *count >= options.events),
@@ -65,7 +58,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         );
 
         let took = bare.publish(&messages).await?;
-        turns.bare.push(f64::from(options.events) / took.as_secs_f64());
+        bare_rates.push(f64::from(options.events) / took.as_secs_f64());
         let arrived = bare.empty_queues().await?;
         ensure!(
             arrived == [options.events; 2],
@@ -74,53 +67,36 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         );
     }
     bare.close().await?;
-    let report = turns.into_report(rig.conditions().await?, options, setup)?;
-    rig.stop().await;
-    Ok(report)
-}
-
-#[derive(Default)]
-struct Turns {
-    relay: Vec<f64>,
-    wall: Vec<f64>,
-    steps: Vec<f64>,
-    bare: Vec<f64>,
-}
-
-impl Turns {
-    fn into_report(self, conditions: Conditions, options: &Options, setup: &Setup) -> anyhow::Result<Report> {
-        let relay = Figure::new("relay: published, confirmed and marked", "events/s", self.relay)?;
-        let bare = Figure::new("bare publisher: confirmed", "messages/s", self.bare)?;
-        let ratio = Figure::ratio("relay : bare publisher", &relay, &bare)?.goal(Goal::AtLeast(0.90));
-        let figures = vec![
-            relay.goal(Goal::AtLeast(12_000.0)),
-            bare,
-            ratio,
-            Figure::new("from the start of the process to the last mark", "s", self.wall)?,
-            Figure::new("events per step, mean", "events", self.steps)?,
-        ];
-        let notes = vec![
-            format!(
-                "{} events a round, bodies of real orders; each goes to the queues of inventory and billing; consumers are stopped",
-                options.events
-            ),
-            "the relay's rate is taken from published_at, from the end of its first step to its last mark"
-                .into(),
-            format!("the bare publisher reads nothing and marks nothing: one channel, {IN_FLIGHT} in flight"),
-        ];
-        Ok(Report::new("relay", setup, conditions, figures, notes))
-    }
+    let relay = Figure::new("relay: published, confirmed and marked", "events/s", rates)?;
+    let bare = Figure::new("bare publisher: confirmed", "messages/s", bare_rates)?;
+    let ratio = Figure::ratio("relay : bare publisher", &relay, &bare)?.goal(Goal::AtLeast(0.90));
+    let figures = vec![
+        relay.goal(Goal::AtLeast(12_000.0)),
+        bare,
+        ratio,
+        Figure::new("from the start of the process to the last mark", "s", wall)?,
+        Figure::new("events per step, mean", "events", steps)?,
+    ];
+    let notes = vec![
+        format!(
+            "{} events a round, bodies of real orders; each goes to the queues of inventory and billing; consumers are stopped",
+            options.events
+        ),
+        "the relay's rate is taken from published_at, from the end of its first step to its last mark".into(),
+        format!("the bare publisher reads nothing and marks nothing: one channel, {IN_FLIGHT} in flight"),
+    ];
+    rig.finish("relay", figures, notes).await
 }
 
 /// How the relay published a backlog.
-pub(crate) struct Drain {
-    pub(crate) per_second: f64,
+struct Drain {
+    per_second: f64,
     wall: Duration,
     per_step: f64,
 }
 
 /// Starts the order service, waits until no event is pending, and stops it.
-pub(crate) async fn drain(rig: &Rig, events: u32) -> anyhow::Result<Drain> {
+async fn drain(rig: &Rig, events: u32) -> anyhow::Result<Drain> {
     let last = rig.last_seq().await?;
     let mut database = rig.connect(Login::Orders).await?;
     let start = Instant::now();

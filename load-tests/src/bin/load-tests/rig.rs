@@ -3,11 +3,17 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use load_tests::{Load, Saturation, Summary};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use testbed::{DatabaseUrls, Home, Instances, Passwords, Postgres, Rabbitmq, System, SystemOptions};
+use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
 use uuid::Uuid;
 
-use crate::{conditions::Conditions, other_work, setup::Setup};
+use crate::{
+    conditions::Conditions,
+    cpu_time,
+    report::{Figure, Report},
+    setup::Setup,
+};
 
 /// Servers and services that no other program uses.
 pub(crate) struct Rig {
@@ -32,21 +38,6 @@ const READY_DEADLINE: Duration = Duration::from_secs(60);
 /// Servers go on working for a moment after they report that they are ready.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What runs beside the payment provider.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
-    /// A variant of the order service in its place.
-    pub(crate) variant: Option<&'static str>,
-    /// How many processes of each service. Orders are placed at the first.
-    pub(crate) instances: usize,
-}
-
-impl Default for Shape {
-    fn default() -> Self {
-        Self { variant: None, instances: 1 }
-    }
-}
-
 /// A login of the database.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Login {
@@ -59,19 +50,13 @@ pub(crate) enum Login {
 impl Rig {
     /// Starts servers and services, and waits until all of them are ready.
     pub(crate) async fn start(setup: &Setup) -> anyhow::Result<Self> {
-        Self::start_with(setup, Shape::default()).await
+        Self::start_with(setup, async |_| Ok(())).await
     }
 
-    /// Like [`start`](Self::start), with other processes.
-    pub(crate) async fn start_with(setup: &Setup, shape: Shape) -> anyhow::Result<Self> {
-        Self::start_changed(setup, shape, async |_| Ok(())).await
-    }
-
-    /// Like [`start_with`](Self::start_with), but the services get options that `change` has changed. The rig's connections
-    /// stay as they are.
-    pub(crate) async fn start_changed(
+    /// Like [`start`](Self::start), but the services get options that `change` has changed. The rig's connections stay as
+    /// they are.
+    pub(crate) async fn start_with(
         setup: &Setup,
-        shape: Shape,
         change: impl AsyncFnOnce(&mut SystemOptions) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
         eprintln!("starting PostgreSQL, RabbitMQ and the services");
@@ -87,14 +72,11 @@ impl Rig {
 
         let mut options = SystemOptions::new(urls.clone(), rabbitmq.url());
         options.env.clone_from(&setup.settings);
-        options.variant = shape.variant;
-        let count = shape.instances;
-        options.instances = Instances { orders: count, inventory: count, billing: count };
         change(&mut options).await?;
         let system = System::start(options.clone()).await?;
         system.wait_ready(READY_DEADLINE).await?;
         tokio::time::sleep(setup.pause(SETTLE)).await;
-        let busy_before = other_work::share(setup).await;
+        let busy_before = cpu_time::busy_share(setup).await;
         Ok(Self { system, options, rabbitmq, postgres, urls, home, setup: setup.clone(), busy_before })
     }
 
@@ -124,7 +106,7 @@ impl Rig {
     /// Reads the conditions in force; those of the broker only while it runs.
     pub(crate) async fn conditions(&self) -> anyhow::Result<Conditions> {
         let api = self.rabbitmq.pid().await.map(|_| self.rabbitmq.api_url());
-        let busy = [self.busy_before, other_work::share(&self.setup).await];
+        let busy = [self.busy_before, cpu_time::busy_share(&self.setup).await];
         let mut database = self.connect(Login::Auditor).await?;
         let conditions = Conditions::read(&mut database, api.as_deref(), self.home, busy).await?;
         Ok(conditions.with_settings(&self.setup.settings))
@@ -229,6 +211,35 @@ impl Rig {
         let order: serde_json::Value = answer.json().await?;
         let id = order["id"].as_str().and_then(|id| id.parse().ok());
         id.context("failed to place an order: the answer has no order id")
+    }
+
+    /// Places orders at a constant rate.
+    ///
+    /// # Errors
+    /// When one was not accepted.
+    pub(crate) async fn load(&self, rate: u32, for_: Duration) -> anyhow::Result<Summary> {
+        load_tests::run(Load::new(self.orders_url(), rate, for_), |_| ()).await?.all_accepted()
+    }
+
+    /// Places orders as fast as they are accepted, on so many connections.
+    ///
+    /// # Errors
+    /// When one was not accepted.
+    pub(crate) async fn saturate(&self, connections: u32, for_: Duration) -> anyhow::Result<Summary> {
+        let load = Saturation { url: self.orders_url(), connections, for_, seed: fastrand::u64(..) };
+        load_tests::saturate(load, |_| ()).await?.all_accepted()
+    }
+
+    /// Ends the benchmark with its figures: reads the conditions, and stops all services.
+    pub(crate) async fn finish(
+        self,
+        benchmark: &'static str,
+        figures: Vec<Figure>,
+        notes: Vec<String>,
+    ) -> anyhow::Result<Report> {
+        let report = Report::new(benchmark, &self.setup, self.conditions().await?, figures, notes);
+        self.stop().await;
+        Ok(report)
     }
 
     /// Stops all services in order. One that does not end is killed; the figures are valid all the same.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use load_tests::{Saturation, saturate};
 
 use crate::{
     report::{Figure, Report},
@@ -24,34 +23,18 @@ pub(crate) struct Options {
     rounds: u32,
 }
 
-impl Options {
-    pub(crate) fn smoke(self) -> Self {
-        Self { seconds: 1, connections: self.connections.min(4), rounds: 1 }
-    }
-}
-
 /// Enough for thirty thousand pending orders at a hundred a second.
 const CONFIRMED_DEADLINE: Duration = Duration::from_secs(300);
 
-/// What one round measured.
-pub(crate) struct Round {
-    /// Orders per second, while they are placed.
-    pub(crate) accepted: f64,
-    /// Orders per second, from the first `POST` to the last confirmation.
-    pub(crate) confirmed: f64,
-    /// Seconds from the last `POST` to the last confirmation.
-    behind: f64,
-}
-
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
     let rig = Rig::start(setup).await?;
-    let (mut accepted, mut confirmed, mut behind) = (vec![], vec![], vec![]);
+    let [mut accepted, mut confirmed, mut behind] = [vec![], vec![], vec![]];
     for number in 1..=options.rounds {
         eprintln!("round {number} of {}", options.rounds);
-        let round = measure(&rig, Duration::from_secs(options.seconds), options.connections).await?;
-        accepted.push(round.accepted);
-        confirmed.push(round.confirmed);
-        behind.push(round.behind);
+        let [in_placing, in_all, late] = measure(&rig, options).await?;
+        accepted.push(in_placing);
+        confirmed.push(in_all);
+        behind.push(late);
     }
     let figures = vec![
         Figure::new("orders accepted, while they are placed", "orders/s", accepted)?,
@@ -63,18 +46,15 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         "closed loop: accepting and confirming share the cores, and accepting does not wait for confirming"
             .into(),
     ];
-    let conditions = rig.conditions().await?;
-    rig.stop().await;
-    Ok(Report::new("saga", setup, conditions, figures, notes))
+    rig.finish("saga", figures, notes).await
 }
 
-/// Places orders as fast as they are accepted, and waits until all are confirmed.
-pub(crate) async fn measure(rig: &Rig, for_: Duration, connections: u32) -> anyhow::Result<Round> {
+/// Places orders as fast as they are accepted, and waits until all are confirmed. Returns the orders per second while they
+/// are placed, those from the first `POST` to the last confirmation, and the seconds from the last `POST` to that.
+async fn measure(rig: &Rig, options: &Options) -> anyhow::Result<[f64; 3]> {
     let mut database = rig.connect(Login::Auditor).await?;
     let began: String = sqlx::query_scalar("select clock_timestamp()::text").fetch_one(&mut database).await?;
-    let load = Saturation { url: rig.orders_url(), connections, for_, seed: fastrand::u64(..) };
-    let summary = saturate(load, |_| ()).await?;
-    ensure!(summary.accepted > 0, "failed to place an order: {summary} {:?}", summary.failures);
+    let summary = rig.saturate(options.connections, Duration::from_secs(options.seconds)).await?;
     rig.everything_applied(CONFIRMED_DEADLINE).await?;
     let (orders, placing, all, behind): (i64, f64, f64, f64) = sqlx::query_as(
         "select count(*), extract(epoch from max(placed_at) - min(placed_at))::float8,
@@ -93,5 +73,5 @@ pub(crate) async fn measure(rig: &Rig, for_: Duration, connections: u32) -> anyh
         summary.accepted
     );
     let orders = f64::from(orders);
-    Ok(Round { accepted: orders / placing, confirmed: orders / all, behind })
+    Ok([orders / placing, orders / all, behind])
 }

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use futures_util::StreamExt as _;
 use lapin::{
-    Connection, ConnectionProperties,
+    Connection,
     options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions},
     types::FieldTable,
 };
@@ -18,7 +18,7 @@ use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use crate::bare_publisher::{EXCHANGE, answered};
+use crate::bare_publisher::{EXCHANGE, answered, close, connect};
 
 /// The queue exists as long as the connection. It is a classic queue, and needs no acknowledgements.
 pub(crate) struct Tap {
@@ -55,9 +55,7 @@ struct Envelope {
 impl Tap {
     /// Receives what is published from now on. The exchange has to exist.
     pub(crate) async fn open(amqp_url: &str) -> anyhow::Result<Self> {
-        let properties = ConnectionProperties::default().with_connection_name("load-tests tap".into());
-        let connection = answered("connect to the broker", Connection::connect(amqp_url, properties)).await?;
-        let channel = answered("open a channel", connection.create_channel()).await?;
+        let (connection, channel) = connect(amqp_url).await?;
         let own = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };
         let queue = channel.queue_declare("".into(), own, FieldTable::default());
         let queue = answered("declare a queue", queue).await?;
@@ -114,7 +112,7 @@ impl Tap {
     }
 
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        let closed = answered("close the connection", self.connection.close(200, "done".into())).await;
+        let closed = close(self.connection).await;
         self.receiving.abort();
         closed
     }

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use load_tests::{Saturation, saturate};
+use anyhow::Context as _;
 
 use crate::{
-    conditions::Conditions,
     orders_sql::{self, OrderScripts},
     pgbench::Pgbench,
     report::{Figure, Goal, Report},
@@ -27,12 +25,6 @@ pub(crate) struct Options {
     seconds: u64,
 }
 
-impl Options {
-    pub(crate) fn smoke(self) -> Self {
-        Self { connections: self.connections.min(4), rounds: 1, seconds: 1 }
-    }
-}
-
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
     let scripts = OrderScripts::read()?;
     let turn = Duration::from_secs(options.seconds);
@@ -50,81 +42,45 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
 
     // Not counted: the first turn of each pays for cold caches and new connections.
     eprintln!("warming up");
-    api(&rig, options, Duration::from_secs(1)).await?;
+    rig.saturate(options.connections, Duration::from_secs(1)).await?;
     pgbench.run(&scripts.with_event, Duration::from_secs(1), None).await?;
 
-    let mut turns = Turns::default();
+    let [mut api, mut with, mut without] = [vec![], vec![], vec![]];
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
-        turns.api.push(api(&rig, options, turn).await?);
-        turns.with.push(pgbench.run(&scripts.with_event, turn, None).await?.per_second);
-        turns.without.push(pgbench.run(&scripts.without_event, turn, None).await?.per_second);
+        api.push(rig.saturate(options.connections, turn).await?.accepted_per_second());
+        with.push(pgbench.run(&scripts.with_event, turn, None).await?.per_second);
+        without.push(pgbench.run(&scripts.without_event, turn, None).await?.per_second);
     }
-    let half = turns.without.iter().copied().fold(f64::INFINITY, f64::min) / 2.0;
+    let half = without.iter().copied().fold(f64::INFINITY, f64::min) / 2.0;
+    let [mut p50_with, mut p50_without] = [vec![], vec![]];
     for round in 1..=options.rounds {
         eprintln!("round {round} of {} at half load", options.rounds);
         for (script, medians) in
-            [(&scripts.with_event, &mut turns.p50_with), (&scripts.without_event, &mut turns.p50_without)]
+            [(&scripts.with_event, &mut p50_with), (&scripts.without_event, &mut p50_without)]
         {
             let run = pgbench.run(script, turn, Some(half)).await?;
             let p50 = run.p50.context("failed to read the latency: pgbench logged none")?;
             medians.push(p50.as_secs_f64() * 1e3);
         }
     }
-    let report = turns.into_report(rig.conditions().await?, options, &setup)?;
-    rig.stop().await;
-    Ok(report)
-}
-
-#[derive(Default)]
-struct Turns {
-    api: Vec<f64>,
-    with: Vec<f64>,
-    without: Vec<f64>,
-    p50_with: Vec<f64>,
-    p50_without: Vec<f64>,
-}
-
-impl Turns {
-    fn into_report(self, conditions: Conditions, options: &Options, setup: &Setup) -> anyhow::Result<Report> {
-        let api = Figure::new("POST /orders", "orders/s", self.api)?;
-        let with = Figure::new("pgbench, the same statement", "tx/s", self.with)?;
-        let without = Figure::new("pgbench, without the outbox row", "tx/s", self.without)?;
-        let p50_with = Figure::new("its p50 at half load, with", "ms", self.p50_with)?;
-        let p50_without = Figure::new("its p50 at half load, without", "ms", self.p50_without)?;
-        let against_bare = Figure::ratio("POST /orders : pgbench", &api, &with)?.goal(Goal::AtLeast(0.90));
-        let overhead = Figure::ratio("with : without the outbox row", &with, &without)?;
-        let p50 = Figure::ratio("p50 at half load, with : without", &p50_with, &p50_without)?;
-        let figures = vec![
-            api,
-            with,
-            against_bare,
-            without,
-            overhead.goal(Goal::AtLeast(0.90)),
-            p50_with,
-            p50_without,
-            p50.goal(Goal::AtMost(1.15)),
-        ];
-        let notes = vec![
-            format!(
-                "{} connections each; the HTTP client runs on the same cores, and its cost is in the API's figure",
-                options.connections
-            ),
-            "the broker is stopped: the relay would take its share of the cores from one side only".into(),
-            "half load is half of the slowest unthrottled round without the outbox row".into(),
-        ];
-        Ok(Report::new("write", setup, conditions, figures, notes))
-    }
-}
-
-async fn api(rig: &Rig, options: &Options, duration: Duration) -> anyhow::Result<f64> {
-    let connections = options.connections;
-    let load = Saturation { url: rig.orders_url(), connections, for_: duration, seed: fastrand::u64(..) };
-    let summary = saturate(load, |_| ()).await?;
-    ensure!(
-        summary.accepted == summary.sent,
-        "failed to place every order: {summary} {:?}",
-        summary.failures
-    );
-    Ok(summary.accepted_per_second())
+    let api = Figure::new("POST /orders", "orders/s", api)?;
+    let with = Figure::new("pgbench, the same statement", "tx/s", with)?;
+    let without = Figure::new("pgbench, without the outbox row", "tx/s", without)?;
+    let p50_with = Figure::new("its p50 at half load, with", "ms", p50_with)?;
+    let p50_without = Figure::new("its p50 at half load, without", "ms", p50_without)?;
+    let against_bare = Figure::ratio("POST /orders : pgbench", &api, &with)?.goal(Goal::AtLeast(0.90));
+    let overhead = Figure::ratio("with : without the outbox row", &with, &without)?.goal(Goal::AtLeast(0.90));
+    let p50 = Figure::ratio("p50 at half load, with : without", &p50_with, &p50_without)?;
+    let p50 = p50.goal(Goal::AtMost(1.15));
+    let figures = vec![api, with, against_bare, without, overhead, p50_with, p50_without, p50];
+    let notes = vec![
+        format!(
+            "{} connections each; the HTTP client runs on the same cores, and its cost is in the API's figure",
+            options.connections
+        ),
+        "the broker is stopped: the relay would take its share of the cores from one side only".into(),
+        "half load is half of the slowest unthrottled round without the outbox row".into(),
+    ];
+    rig.finish("write", figures, notes).await
 }
