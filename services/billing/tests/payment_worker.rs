@@ -16,13 +16,12 @@ use billing::{
     HttpPaymentProvider, PaymentHandler, PaymentProvider, PaymentWorker, ProviderCalls, ProviderResponse,
 };
 use database::{DatabaseUrl, Pool, PoolKind};
-use events::{Body, Cause, Data, Event, Line, Money, OrderCancelled, OrderCreated, TraceContext};
+use events::{Cause, Data, Event, Line, Money, NewEvent, OrderCancelled, OrderCreated, TraceContext};
 use messaging::Handler;
 use outbox::Wake;
 use payment_provider::DECLINED_CUSTOMERS;
 use serde_json::{Value, json};
 use testbed::{TestDatabase, eventually};
-use time::OffsetDateTime;
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -206,30 +205,22 @@ impl PaymentProvider for HeldProvider {
     }
 }
 
-fn event(order_id: Uuid, event_type: &'static str, version: i32, body: Body) -> Event {
-    Event {
-        id: Uuid::now_v7(),
-        event_type,
-        source: "/orders",
-        aggregate_id: order_id,
-        aggregate_version: version,
-        time: OffsetDateTime::now_utc(),
-        trace: TraceContext::root(),
-        received: std::time::SystemTime::now(),
-        body,
-    }
+/// The event as its consumer receives it.
+fn event(aggregate: Uuid, version: i32, data: &impl Data) -> Event {
+    let event = NewEvent::of(aggregate, version, &TraceContext::root(), data).unwrap();
+    events::decode(event.payload.as_bytes(), Some(&event.event_id.to_string()), None).unwrap()
 }
 
 fn created(order_id: Uuid, customer_id: Uuid) -> Event {
     let lines = vec![Line { sku: "TEA-001".into(), quantity: 1, unit_price: 625 }];
     let total = Money { amount: 625, currency: "EUR".into() };
     let body = OrderCreated { order_id, customer_id, lines, total };
-    event(order_id, OrderCreated::TYPE, 1, Body::OrderCreated(body))
+    event(order_id, 1, &body)
 }
 
 fn cancelled(order_id: Uuid) -> Event {
     let body = OrderCancelled { order_id, cause: Cause::Customer, detail: String::new() };
-    event(order_id, OrderCancelled::TYPE, 2, Body::OrderCancelled(body))
+    event(order_id, 2, &body)
 }
 
 #[tokio::test]

@@ -3,12 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
 
 use database::{Pool, PoolKind};
-use events::{Body, Cause, Data, Event, Line, Money, OrderCancelled, OrderCreated, TraceContext};
+use events::{Cause, Data, Event, Line, Money, NewEvent, OrderCancelled, OrderCreated, TraceContext};
 use inventory::StockHandler;
 use messaging::Handler;
 use outbox::Wake;
 use testbed::TestDatabase;
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 struct Inventory {
@@ -45,18 +44,10 @@ impl Inventory {
     }
 }
 
-fn event(order_id: Uuid, event_type: &'static str, version: i32, body: Body) -> Event {
-    Event {
-        id: Uuid::now_v7(),
-        event_type,
-        source: "/orders",
-        aggregate_id: order_id,
-        aggregate_version: version,
-        time: OffsetDateTime::now_utc(),
-        trace: TraceContext::root(),
-        received: std::time::SystemTime::now(),
-        body,
-    }
+/// The event as its consumer receives it.
+fn event(aggregate: Uuid, version: i32, data: &impl Data) -> Event {
+    let event = NewEvent::of(aggregate, version, &TraceContext::root(), data).unwrap();
+    events::decode(event.payload.as_bytes(), Some(&event.event_id.to_string()), None).unwrap()
 }
 
 fn created(order_id: Uuid, lines: &[(&str, i32)]) -> Event {
@@ -66,12 +57,12 @@ fn created(order_id: Uuid, lines: &[(&str, i32)]) -> Event {
         .collect();
     let total = Money { amount: OrderCreated::sum(&lines).unwrap(), currency: "EUR".into() };
     let body = OrderCreated { order_id, customer_id: order_id, lines, total };
-    event(order_id, OrderCreated::TYPE, 1, Body::OrderCreated(body))
+    event(order_id, 1, &body)
 }
 
 fn cancelled(order_id: Uuid) -> Event {
     let body = OrderCancelled { order_id, cause: Cause::Customer, detail: String::new() };
-    event(order_id, OrderCancelled::TYPE, 2, Body::OrderCancelled(body))
+    event(order_id, 2, &body)
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 
 use database::{Pool, PoolKind};
 use events::{
-    Body, Data, Event, Money, PaymentCaptured, PaymentDeclined, PaymentRefunded, StockRejected,
+    Data, Event, Money, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded, StockRejected,
     StockReleased, StockReserved, TraceContext,
 };
 use messaging::{Applied, Failure, Handler};
@@ -15,7 +15,6 @@ use orders::{
 };
 use outbox::Wake;
 use testbed::TestDatabase;
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 struct Orders {
@@ -70,47 +69,34 @@ impl Orders {
 
 /// The event by which another service answers.
 fn answer(order_id: Uuid, trigger: Trigger) -> Event {
-    let (reservation_id, payment_id) = (Uuid::now_v7(), Uuid::now_v7());
+    let id = Uuid::now_v7();
     let amount = Money { amount: 625, currency: "EUR".into() };
-    let (event_type, body) = match trigger {
-        Trigger::StockReserved => {
-            (StockReserved::TYPE, Body::StockReserved(StockReserved { reservation_id, order_id }))
-        }
+    match trigger {
+        Trigger::StockReserved => event(id, &StockReserved { reservation_id: id, order_id }),
         Trigger::StockRejected => {
-            let body =
-                StockRejected { reservation_id, order_id, sku: "POT-003".into(), wanted: 5, available: 2 };
-            (StockRejected::TYPE, Body::StockRejected(body))
+            let (reservation_id, sku) = (id, "POT-003".into());
+            event(id, &StockRejected { reservation_id, order_id, sku, wanted: 5, available: 2 })
         }
-        Trigger::StockReleased => {
-            (StockReleased::TYPE, Body::StockReleased(StockReleased { reservation_id, order_id }))
-        }
+        Trigger::StockReleased => event(id, &StockReleased { reservation_id: id, order_id }),
         Trigger::PaymentCaptured => {
-            let body = PaymentCaptured { payment_id, order_id, amount, charge_id: Uuid::now_v7() };
-            (PaymentCaptured::TYPE, Body::PaymentCaptured(body))
+            event(id, &PaymentCaptured { payment_id: id, order_id, amount, charge_id: Uuid::now_v7() })
         }
         Trigger::PaymentDeclined => {
-            let body = PaymentDeclined { payment_id, order_id, reason: "no money".into() };
-            (PaymentDeclined::TYPE, Body::PaymentDeclined(body))
+            event(id, &PaymentDeclined { payment_id: id, order_id, reason: "no money".into() })
         }
         Trigger::PaymentRefunded => {
-            let body = PaymentRefunded { payment_id, order_id, amount, refund_id: Uuid::now_v7() };
-            (PaymentRefunded::TYPE, Body::PaymentRefunded(body))
+            event(id, &PaymentRefunded { payment_id: id, order_id, amount, refund_id: Uuid::now_v7() })
         }
         Trigger::CustomerCancels | Trigger::WaitedTooLong => {
             panic!("{trigger:?} is not an answer of another service")
         }
-    };
-    Event {
-        id: Uuid::now_v7(),
-        event_type,
-        source: if event_type.starts_with("Stock") { "/inventory" } else { "/billing" },
-        aggregate_id: payment_id,
-        aggregate_version: 1,
-        time: OffsetDateTime::now_utc(),
-        trace: TraceContext::root(),
-        received: std::time::SystemTime::now(),
-        body,
     }
+}
+
+/// The event as its consumer receives it.
+fn event(aggregate: Uuid, data: &impl Data) -> Event {
+    let event = NewEvent::of(aggregate, 1, &TraceContext::root(), data).unwrap();
+    events::decode(event.payload.as_bytes(), Some(&event.event_id.to_string()), None).unwrap()
 }
 
 /// The six answers of other services.

@@ -73,22 +73,3 @@ async fn database_that_refuses_the_login_is_an_invalid_setting() -> anyhow::Resu
     }
     Ok(())
 }
-
-#[tokio::test]
-async fn schema_of_another_history_is_refused() -> anyhow::Result<()> {
-    let database = testbed::database().await?;
-    let pool = sqlx::PgPool::connect(&database.url("orders")).await?;
-    outbox::MIGRATIONS.run(&pool).await?;
-    sqlx::query(
-        "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
-         values (1000, 'of another history', true, '', 0)",
-    )
-    .execute(&pool)
-    .await?;
-    let url = database.url("orders");
-    let settings = [("ORDERS_DATABASE_URL", url.as_str()), ("ORDERS_AMQP_URL", NO_BROKER)];
-    let (code, stderr) = run(&[settings.as_slice(), &[("ORDERS_HTTP_ADDRESS", "127.0.0.1:0")]].concat());
-    assert_eq!(code, Some(78), "{stderr}");
-    assert!(stderr.contains("schema"), "{stderr}");
-    Ok(())
-}
