@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use plotters::prelude::*;
+use load_tests::charts::draw_lines;
+use plotters::prelude::{IntoDrawingArea as _, SVGBackend, SeriesLabelPosition};
 use serde::Deserialize;
 
 use crate::paths;
@@ -111,16 +112,6 @@ async fn all(prometheus: &Prometheus, target: &Target, began: f64) -> Result<Vec
 }
 
 const SIZE: (u32, u32) = (460, 240);
-const TEXT: RGBColor = RGBColor(125, 133, 144);
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(59, 130, 246),
-    RGBColor(240, 136, 62),
-    RGBColor(46, 160, 67),
-    RGBColor(163, 113, 247),
-    RGBColor(248, 81, 73),
-    RGBColor(27, 158, 158),
-    RGBColor(212, 160, 23),
-];
 
 /// Draws all panels since `began` into one page, and returns its path.
 pub(super) async fn draw(prometheus: &Prometheus, began: f64) -> Result<PathBuf> {
@@ -133,7 +124,7 @@ pub(super) async fn draw(prometheus: &Prometheus, began: f64) -> Result<PathBuf>
                 lines.push((target.legend(&series), points));
             }
         }
-        page.push_str(&picture(&panel.title, lines, now() - began)?);
+        page.push_str(&picture(&panel.title, lines)?);
     }
     let path = paths::home().join("watch/dashboard.html");
     std::fs::write(&path, page).with_context(|| format!("failed to write {}", path.display()))?;
@@ -145,43 +136,12 @@ const PAGE: &str = "<!doctype html><meta charset=utf-8><title>The dashboard's pa
 <style>:root { color-scheme: light dark } body { font-family: sans-serif; display: flex; flex-wrap: wrap }</style>
 ";
 
-fn picture(title: &str, lines: Vec<(String, Vec<(f64, f64)>)>, right: f64) -> Result<String> {
+fn picture(title: &str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Result<String> {
     let mut svg = String::new();
-    let top = lines.iter().flat_map(|(_, points)| points).map(|(_, value)| *value).fold(0.0, f64::max);
-    let top = if top > 0.0 { top * 1.1 } else { 1.0 };
-    {
-        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        let mut chart = ChartBuilder::on(&root)
-            .caption(title, ("sans-serif", 14, &TEXT))
-            .margin(8)
-            .x_label_area_size(24)
-            .y_label_area_size(48)
-            .build_cartesian_2d(0.0..right.max(1.0), 0.0..top)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(6)
-            .y_labels(5)
-            .bold_line_style(TEXT.mix(0.3))
-            .light_line_style(TRANSPARENT)
-            .axis_style(TEXT)
-            .label_style(("sans-serif", 10, &TEXT))
-            .draw()?;
-        for (index, (name, points)) in lines.into_iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            chart
-                .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
-                .label(name)
-                .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 8, y + 4)], colour.filled()));
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .label_font(("sans-serif", 10, &TEXT))
-            .border_style(TRANSPARENT)
-            .draw()?;
-        root.present()?;
-    }
+    let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+    draw_lines(&root, title, lines, SeriesLabelPosition::UpperLeft)?;
+    root.present()?;
+    drop(root);
     svg.push('\n');
     Ok(svg)
 }
