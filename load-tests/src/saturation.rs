@@ -17,7 +17,7 @@ use crate::{
 pub struct Saturation {
     /// The order service's address, without a path: `http://127.0.0.1:8080`.
     pub url: String,
-    /// Workers, each with a connection of its own and one request on it at a time.
+    /// Workers, each with one connection and one request on it at a time.
     pub connections: u32,
     /// How long new requests are sent.
     pub for_: Duration,

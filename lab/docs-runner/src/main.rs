@@ -2,7 +2,7 @@
 //! of tests and metrics.
 //!
 //! A page is Markdown. Its blocks of `sh` are run one after the other in one shell, as a reader would, its blocks of
-//! `diff` are applied, and the lines that its blocks of `text` show have to be in the real output. HTML comments, which
+//! `diff` are applied, and the lines that its blocks of `text` show must be in the real output. HTML comments, which
 //! readers do not see, say what is run otherwise (`docs/development.md`).
 
 mod clone;
@@ -34,7 +34,7 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(name = "docs-runner")]
 struct Options {
-    /// The pages, such as README.md or docs/labs. Without any: all of the repository.
+    /// The pages, for example README.md or docs/labs. Without any: all of the repository.
     pages: Vec<String>,
     /// Run nothing: list the blocks, and how each is run.
     #[arg(long)]
@@ -42,7 +42,7 @@ struct Options {
     /// Write the real output into the blocks that show it.
     #[arg(long)]
     paste: bool,
-    /// Of these pages run only every Nth, beginning with number K from 0, such as 1/4. All are checked as far as that is
+    /// Of these pages run only every Nth, beginning with number K from 0, for example 1/4. All are checked as far as that is
     /// possible without running them.
     #[arg(long, value_name = "K/N", value_parser = part)]
     part: Option<(usize, usize)>,

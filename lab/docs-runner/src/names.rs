@@ -1,4 +1,4 @@
-//! Long names on the pages, such as those of tests and of some metrics: each occurs in the sources.
+//! Long names on the pages, for example of tests and of some metrics: each occurs in the sources.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -18,7 +18,7 @@ pub(crate) fn unknown(root: &Path, pages: &[String]) -> Result<(Vec<String>, usi
     let mut known: BTreeSet<_> = words(&listed).filter(|word| is_name(word)).map(str::to_owned).collect();
     known.extend(OF_THE_SERVERS.map(str::to_owned));
     for file in listed.lines().filter(|file| !file.ends_with(".md") && root.join(file).is_file()) {
-        // What is not text, such as a picture, has no names.
+        // What is not text, for example a picture, has no names.
         let Ok(text) = fs::read_to_string(root.join(file)) else { continue };
         known.extend(words(&text).filter(|word| is_name(word)).map(str::to_owned));
     }

@@ -40,7 +40,7 @@ pub(crate) enum Content {
 /// How a block of commands is run.
 #[derive(Debug)]
 pub(crate) enum How {
-    /// In the shell of the page; the last command has to end with this code.
+    /// In the shell of the page; the last command must end with this code.
     Here { exit_code: i32 },
     /// In the background until the end of the page; the next block waits until the output has this text.
     StaysRunning { until: String },

@@ -14,7 +14,7 @@ const CLEANUP_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Runs `cleanup` and blocks until it is done, at most for two seconds.
 ///
-/// It runs on a thread of its own, because the runtime in which the value is dropped may be shutting down. A failure is
+/// It runs on another thread, because the runtime in which the value is dropped may be shutting down. A failure is
 /// not reported: the server is about to end too.
 pub(crate) fn block_on_cleanup(cleanup: impl Future<Output = Result<()>> + Send + 'static) {
     let (done, wait) = mpsc::channel();

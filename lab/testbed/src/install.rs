@@ -90,7 +90,7 @@ pub fn find_faketime() -> Result<PathBuf> {
         .context("libfaketime is not installed: `apt-get install -y libfaketime`")
 }
 
-/// Succeeds if [`install_missing`] can work here: it has to run as root and needs `apt-get`.
+/// Succeeds if [`install_missing`] can work here: it must run as root and needs `apt-get`.
 pub fn can_install() -> Result<()> {
     ensure!(Path::new("/usr/bin/apt-get").exists(), "packages are installed on Debian and Ubuntu only");
     ensure!(

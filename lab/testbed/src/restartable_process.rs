@@ -23,7 +23,7 @@ pub(crate) struct RestartableProcess {
 #[derive(Debug, Default)]
 struct State {
     process: Option<GuardedProcess>,
-    /// The paused processes. If this process ends, they have to be resumed to notice it, and exit.
+    /// The paused processes. If this process ends, they must be resumed to notice it, and exit.
     paused: Option<(Vec<u32>, AtExit)>,
 }
 

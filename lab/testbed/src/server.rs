@@ -166,7 +166,7 @@ impl Server {
         }
     }
 
-    /// Runs one of the server's tools. A local one is told its node, because several may run.
+    /// Runs one of the server's tools. A local one also gets `node`, because several may run.
     pub(crate) async fn tool(&self, name: &str, node: &[&str], args: &[&str]) -> Result<()> {
         match &self.place {
             Place::Container(container) => container.tool(name, args).await,

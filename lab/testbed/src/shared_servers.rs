@@ -48,7 +48,7 @@ pub async fn servers() -> Result<Servers> {
     })
 }
 
-/// PostgreSQL alone: a test that needs only a database does not have to wait for a broker's start.
+/// PostgreSQL alone: a test that needs only a database need not wait for a broker's start.
 pub(crate) async fn postgres() -> Result<&'static SharedPostgres> {
     POSTGRES
         .get_or_try_init(|| async {

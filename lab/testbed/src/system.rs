@@ -87,7 +87,7 @@ impl System {
         Ok(Self { members, admin_token, logs, _private: private })
     }
 
-    /// The URL of the order API: that of the first `orders` process, without a trailing slash.
+    /// The URL of the order API, at the first `orders` process, without a trailing slash.
     pub fn orders_url(&self) -> String {
         self.url("orders").unwrap_or_default().to_owned()
     }

@@ -26,14 +26,14 @@ pub(crate) enum FailedCommand {
     },
     /// Show everything about one parked event or dead letter.
     Show {
-        /// An id of the list, such as inventory/3.
+        /// An id of the list, for example inventory/3.
         id: Id,
     },
     /// Publish parked events again, and apply dead letters again. Nothing is applied twice.
     Replay(Replay),
     /// Discard: a parked event is never published, a dead letter never applied.
     Discard {
-        /// Ids of the list, such as inventory/3.
+        /// Ids of the list, for example inventory/3.
         #[arg(required = true)]
         ids: Vec<Id>,
         /// The reason. It is kept with the event or the dead letter.
@@ -47,7 +47,7 @@ pub(crate) enum FailedCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct Replay {
-    /// Ids of the list, such as inventory/3 (a dead letter) or orders/0190… (a parked event).
+    /// Ids of the list, for example inventory/3 (a dead letter) or orders/0190… (a parked event).
     ids: Vec<Id>,
     /// Everything that waits.
     #[arg(long, conflicts_with_all = ["ids", "from", "to"])]
@@ -143,7 +143,7 @@ async fn replay(system: &RunningSystem, options: Replay, terminal: &Terminal) ->
     if let (true, Which::Ids(ids)) = (options.published, &which) {
         ensure!(
             !ids.iter().any(Id::is_dead_letter),
-            "a number is a dead letter: --published takes the ids of events, such as orders/0190…"
+            "a number is a dead letter: --published takes the ids of events, for example orders/0190…"
         );
     }
     let Replay { at, published, force, dry_run, .. } = options;

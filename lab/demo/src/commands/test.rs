@@ -26,14 +26,14 @@ pub(crate) struct TestOptions {
 }
 
 impl TestOptions {
-    /// One run of what cargo is told to run.
+    /// One run with these arguments for cargo.
     pub(crate) fn once(args: Vec<String>) -> Self {
         Self { repeat: 1, beside_load: false, args }
     }
 }
 
 /// Runs all test programs, also after one has failed; cargo names those that failed at the end. The servers are started
-/// once for all of them; each test has a database and a virtual host of its own.
+/// once for all of them; each test has a private database and virtual host.
 pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Terminal) -> Result<Verdict> {
     let root = testbed::workspace_root().context("tests run in a checkout")?;
     let home = choice.for_servers(terminal).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Termin
             .env("TESTBED_POSTGRES_URL", postgres.admin_url("postgres"))
             .env("TESTBED_RABBITMQ_URL", rabbitmq.base_url())
             .env("TESTBED_RABBITMQ_API", rabbitmq.api_url())
-            // For the tests that start servers of their own.
+            // For the tests that start private servers.
             .env("TESTBED_WITH", if home == Home::Docker { "docker" } else { "local" })
             // The services are built: without this every test program would ask cargo again.
             .env("TESTBED_PREBUILT", "1");

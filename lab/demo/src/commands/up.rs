@@ -78,7 +78,7 @@ async fn local(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
     tokio::select! {
         interrupted = interrupted() => interrupted?,
         () = stop.notified() => {}
-        // It serves for ever: an end is a panic.
+        // It never ends by itself: an end is a panic.
         _ = &mut serving => terminal.print("The commands of other terminals are no longer served."),
         () = print_failures(&system, terminal) => {}
     }
@@ -147,7 +147,7 @@ const BOARD_PORT: u16 = 8090;
 /// How long the board may take to listen.
 const BOARD_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Starts the board as a process of its own: whatever happens to it, the system goes on. It ends with the returned value.
+/// Starts the board as a separate process: whatever happens to it, the system goes on. It ends with the returned value.
 async fn start_board(with: With) -> Result<(String, GuardedProcess)> {
     let port = if testbed::is_free(BOARD_PORT) { BOARD_PORT } else { testbed::free_port()? };
     let mut command = Command::new(std::env::current_exe()?);

@@ -13,7 +13,7 @@ use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
 /// Waits up to `wait` until nothing is pending, and reconciles. `orders` were acknowledged to another client than
-/// `cargo demo`: they are looked for as those of the ledger are.
+/// `cargo demo`: they are looked for like the ledger's.
 pub(crate) async fn run(
     choice: Choice,
     wait: Duration,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Reconciliation {
     /// Distinct orders that were acknowledged to a client of ours.
     pub acknowledged: u64,
-    /// Orders that exist: also those of other clients, and those whose acknowledgement did not arrive.
+    /// Orders that exist: also other clients' orders, and those whose acknowledgement did not arrive.
     pub orders: u64,
     /// Confirmed orders.
     pub confirmed: u64,
@@ -22,11 +22,11 @@ pub struct Reconciliation {
     pub events: u64,
     /// Events that are still to be published. Their effects are not missing yet.
     pub pending: u64,
-    /// Payments for which billing still has to call the payment provider, for a charge or for a refund.
+    /// Payments for which billing must still call the payment provider, for a charge or for a refund.
     pub payments_pending: u64,
     /// Events that are parked.
     pub parked: u64,
-    /// Parked events and dead letters, by service, and those of them that were discarded. Their effects are not
+    /// Parked events and dead letters, by service, and how many of them were discarded. Their effects are not
     /// missing.
     pub set_aside: Vec<SetAside>,
     /// Distinct orders that inventory has reserved stock for, or rejected.
@@ -87,7 +87,7 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A record that has to exist does not.
+    /// A record that must exist does not.
     Missing,
     /// It exists more than once.
     Doubled,

@@ -86,7 +86,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the alerts of a case may take to end before it begins: the longest window, and some.
 const INACTIVE_DEADLINE: Duration = Duration::from_secs(600);
 
-/// How long a calm system runs before the dashboard's queries are evaluated: the windows of `rate` have to fill.
+/// How long a calm system runs before the dashboard's queries are evaluated: the windows of `rate` must fill.
 const WARM_UP: Duration = Duration::from_secs(20);
 
 impl Watch {
@@ -248,7 +248,7 @@ impl WhichFaults {
 }
 
 impl Fired {
-    /// What is wrong: it has to fire in time, and Alertmanager has to hear of it.
+    /// What is wrong: it must fire in time, and Alertmanager must receive it.
     fn problem(&self) -> Option<String> {
         let Self { alert, fault, at_the_latest, .. } = self;
         match (self.after, self.received_after) {

@@ -28,7 +28,7 @@ pub(crate) fn rules(scale: u64) -> Result<String> {
     })
 }
 
-/// How long each alert's expression has to be true before it fires.
+/// How long each alert's expression must be true before it fires.
 pub(crate) fn delays(rules: &str) -> Result<BTreeMap<String, Duration>> {
     let mut delays = BTreeMap::new();
     for rule in rules.split("- alert: ").skip(1) {

@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// How many seconds orders are placed.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..))]
     seconds: u64,
-    /// Measure only this relay, such as `product` or `poll-one-by-one`. May be repeated.
+    /// Measure only this relay, for example `product` or `poll-one-by-one`. May be repeated.
     #[arg(long, value_parser = RELAYS)]
     relay: Vec<String>,
 }
@@ -95,7 +95,7 @@ async fn measure(rig: &Rig, name: &str, options: &Options, setup: &Setup) -> any
     for service in ["inventory", "billing"] {
         rig.stop_service(service).await?;
     }
-    // The event that the others are copied from has to be there still: some relays delete what they have published.
+    // The event that the others are copied from must still be there: some relays delete what they have published.
     rig.stop_broker().await?;
     let template = rig.place(orders_sql::TEMPLATE_ORDER).await?;
     rig.stop_service("orders").await?;

@@ -56,7 +56,7 @@ struct Line {
 }
 
 impl Benchmark {
-    /// Reads a benchmark with its options, such as `relay --rounds 1`.
+    /// Reads a benchmark with its options, for example `relay --rounds 1`.
     pub(crate) fn parse(line: &str) -> Result<Self, clap::Error> {
         Ok(Line::try_parse_from(line.split_whitespace())?.benchmark)
     }

@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// How often each benchmark of each build is run.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Benchmarks, each with its own options in quotes, such as `relay 'latency --rate 600'` [default: all]
+    /// Benchmarks, each with its own options in quotes, for example `relay 'latency --rate 600'` [default: all]
     #[arg(value_parser = line)]
     benchmarks: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Each consumer's rate at applying waiting messages, beside that of a bare consumer that only acknowledges them.
+//! Each consumer's rate at applying waiting messages, beside the rate of a bare consumer that only acknowledges them.
 
 use std::time::Duration;
 

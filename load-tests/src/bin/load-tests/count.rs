@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LISTED_FROM: f64 = 0.05;
 const TEXT_LENGTH: usize = 100;
 
-/// The payment provider's process, and its only pool besides that of its health.
+/// The payment provider's process, and its only pool besides the one for its health.
 const PROVIDER: &str = "provider";
 
 /// The name of the relays' sessions.

@@ -117,7 +117,7 @@ mod tests {
     fn work_of_this_process_is_counted() {
         let before = CpuTimes::read(&[]);
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        // Any amount will do, but it has to be seen.
+        // Any amount will do, but it must be seen.
         while CpuTimes::read(&[]).since(&before)[GENERATOR] < 20.0 {
             assert!(std::time::Instant::now() < deadline, "no processor time was seen");
             std::hint::black_box((0..1_000_000_u64).sum::<u64>());

@@ -1,4 +1,4 @@
-//! Benchmarks that end by themselves. Each starts servers and services of its own on loopback, measures the product and a
+//! Benchmarks that end by themselves. Each starts private servers and services on loopback, measures the product and a
 //! bare limit alternately, and prints both with their ratio and with the durability settings in force.
 
 mod bare_consumer;
@@ -51,7 +51,7 @@ struct Arguments {
     /// Run everything once with tiny counts, to see that it works. The figures mean nothing.
     #[arg(long, global = true)]
     smoke: bool,
-    /// Give the services a setting other than its default, such as ORDERS_LOG=warn. May be repeated.
+    /// Give the services a setting other than its default, for example ORDERS_LOG=warn. May be repeated.
     #[arg(long = "set", global = true, value_name = "NAME=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
 }

@@ -105,7 +105,7 @@ fn latency(report: &Measured, path: &Path) -> Result<()> {
             bars.extend(found.map(|(_, value)| (what, [(left, 0.0), (left + 0.17, *value)])));
         }
     }
-    // The longest times are those of the highest rate, on the right.
+    // The highest rate has the longest times, on the right.
     columns(path, "Milliseconds after the commit", &loads, &bars, SeriesLabelPosition::UpperLeft)
 }
 

@@ -1,4 +1,4 @@
-//! The relay's rate at publishing a backlog, beside that of a bare publisher with the same messages in memory.
+//! The relay's rate at publishing a backlog, beside the rate of a bare publisher with the same messages in memory.
 
 use std::time::{Duration, Instant};
 

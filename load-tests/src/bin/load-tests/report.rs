@@ -21,7 +21,7 @@ pub(crate) struct Report {
     /// In JSON only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     curves: Vec<Curve>,
-    /// What a reader has to know to read the figures rightly.
+    /// What a reader must know about the figures.
     notes: Vec<String>,
 }
 

@@ -103,7 +103,7 @@ impl Rig {
         PgConnection::connect(&url).await.context("failed to connect to the database")
     }
 
-    /// Reads the conditions in force; those of the broker only while it runs.
+    /// Reads the conditions in force; the broker's only while it runs.
     pub(crate) async fn conditions(&self) -> anyhow::Result<Conditions> {
         let api = self.rabbitmq.pid().await.map(|_| self.rabbitmq.api_url());
         let busy = [self.busy_before, cpu_time::busy_share(&self.setup).await];
@@ -178,7 +178,7 @@ impl Rig {
         self.system.wait_ready(READY_DEADLINE).await
     }
 
-    /// Begins the statistics of statements anew.
+    /// Resets the statistics of statements.
     pub(crate) async fn forget_statements(&self) -> anyhow::Result<()> {
         let mut admin = self.connect(Login::Admin).await?;
         sqlx::query("select pg_stat_statements_reset()").execute(&mut admin).await?;

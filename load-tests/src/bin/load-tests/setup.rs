@@ -1,4 +1,4 @@
-//! What every benchmark is told besides its own options.
+//! The options that all benchmarks share.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Setup {
         Self { settings, ..self.clone() }
     }
 
-    /// Adds a setting of every service: `name` follows the service's own prefix, such as `ORDERS_`.
+    /// Adds a setting of every service: `name` follows the service's own prefix, for example `ORDERS_`.
     pub(crate) fn with_setting_of_each(&self, name: &str, value: &str) -> Self {
         SERVICES.into_iter().fold(self.clone(), |setup, service| {
             setup.with_setting(&format!("{}_{name}", service.to_uppercase()), value)

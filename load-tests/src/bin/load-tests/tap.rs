@@ -53,7 +53,7 @@ struct Envelope {
 }
 
 impl Tap {
-    /// Receives what is published from now on. The exchange has to exist.
+    /// Receives what is published from now on. The exchange must exist.
     pub(crate) async fn open(amqp_url: &str) -> anyhow::Result<Self> {
         let (connection, channel) = connect(amqp_url).await?;
         let own = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };

@@ -20,7 +20,7 @@ const OPEN_FILES_NEEDED: u64 = 1_024;
 /// The first curl that has `--json`, which the README uses.
 const CURL_NEEDED: (u32, u32) = (7, 82);
 
-/// How long a program may take to say its version. A broken installation can wait for ever.
+/// How long a program may take to say its version. A broken installation can wait endlessly.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) async fn checks() -> Vec<Check> {
@@ -52,7 +52,7 @@ pub(super) async fn engine_architecture() -> Option<Check> {
     })
 }
 
-/// A toolchain for another processor, such as an Intel one on an ARM Mac, builds and runs under emulation.
+/// A toolchain for another processor, for example an Intel one on an ARM Mac, builds and runs under emulation.
 fn compiled_for(processor: &str) -> Check {
     Check {
         ok: processor.is_empty() || same_processor(processor, consts::ARCH),
@@ -62,7 +62,7 @@ fn compiled_for(processor: &str) -> Check {
     }
 }
 
-/// Whether two names mean the same kind of processor: Docker, the kernel and Rust have names of their own.
+/// Whether two names mean the same kind of processor: Docker, the kernel and Rust have different names.
 fn same_processor(one: &str, other: &str) -> bool {
     let known = |name: &str| match name {
         "amd64" | "x86_64" => "x86_64".to_owned(),
