@@ -5,12 +5,12 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use load_tests::{Answer, Outcome};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -87,10 +87,37 @@ impl Ledger {
     ///
     /// It fails if an acknowledgement could not be written, since a reconciliation would prove nothing then.
     pub fn acknowledged(&self) -> Result<Vec<Uuid>> {
-        if let Some(failure) = &self.inner.lock().unwrap_or_else(PoisonError::into_inner).failure {
-            anyhow::bail!("failed to write an acknowledgement to {}: {failure}", self.path.display());
-        }
+        self.check()?;
         read(&self.path)
+    }
+
+    /// Returns the ids behind a position in the file, and moves the position behind them.
+    ///
+    /// It fails as [`acknowledged`](Self::acknowledged) does.
+    pub fn acknowledged_since(&self, position: &mut u64) -> Result<Vec<Uuid>> {
+        self.check()?;
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(*position))?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        // Another process may be writing the last line.
+        let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
+        *position += complete.len() as u64;
+        let acknowledgement = |line| serde_json::from_str(line).map(|found: Acknowledgement| found.id);
+        complete
+            .lines()
+            .map(acknowledgement)
+            .collect::<Result<_, _>>()
+            .context("failed to read a line of the ledger")
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.inner.lock().unwrap_or_else(PoisonError::into_inner).failure {
+            Some(failure) => {
+                bail!("failed to write an acknowledgement to {}: {failure}", self.path.display())
+            }
+            None => Ok(()),
+        }
     }
 }
 
