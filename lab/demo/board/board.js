@@ -22,14 +22,15 @@ function show(snapshot) {
 /** The same page with everything unknown. */
 function unknown(last) {
   return {
-    ...last, at: Date.now(), parts: {}, metrics: {}, reconciliation: null, unreadableSince: heardAt,
+    ...last, at: Date.now(), parts: {}, metrics: {}, moves: null, pending: null, waiting: null, reconciliation: null, unreadableSince: heardAt,
     unreadableBecause: 'The board does not answer.',
   };
 }
 
 const stream = new EventSource('/stream');
-stream.onopen = () => { connection.textContent = 'live'; };
+stream.onopen = () => { connection.textContent = 'live'; connection.dataset.live = ''; };
 stream.onerror = () => {
+  delete connection.dataset.live;
   connection.textContent = stream.readyState === EventSource.CLOSED
     ? 'the board has no place for another page: close one, and load this again' : 'the board does not answer; trying again …';
 };
@@ -38,10 +39,12 @@ stream.onmessage = event => {
   if (!snapshot) return;
   heardAt = Date.now();
   connection.textContent = 'live';
+  connection.dataset.live = '';
   show(snapshot);
 };
 setInterval(() => {
   if (Date.now() - heardAt < SILENCE_MILLISECONDS || !history.length) return;
+  delete connection.dataset.live;
   connection.textContent = `nothing heard from the board for ${Math.round((Date.now() - heardAt) / 1000)} s`;
   show(unknown(history.at(-1)));
 }, 1000);

@@ -1,99 +1,208 @@
-// The way of the events: each part with its state, each arrow with its rate and what waits there.
-import { shown } from './page.js';
+// The path of the events: each part with its state, what waits in each outbox and queue, and what moves between them.
+import { drawn, metric, pending, queued, rate, shown } from './page.js';
 
-const NS = 'http://www.w3.org/2000/svg';
 const PARTS = {
-  orders: { x: 10, y: 60, w: 150, h: 150, title: 'orders' },
-  broker: { x: 260, y: 60, w: 130, h: 150, title: 'RabbitMQ' },
-  inventory: { x: 490, y: 10, w: 140, h: 92, title: 'inventory' },
-  billing: { x: 490, y: 168, w: 140, h: 92, title: 'billing' },
-  provider: { x: 490, y: 290, w: 140, h: 46, title: 'provider' },
-  database: { x: 10, y: 290, w: 380, h: 46, title: 'PostgreSQL: all tables' },
+  orders: { x: 130, y: 6, w: 240, h: 188, title: 'orders' },
+  broker: { x: 510, y: 6, w: 180, h: 188, title: 'RabbitMQ' },
+  inventory: { x: 830, y: 6, w: 226, h: 88, title: 'inventory' },
+  billing: { x: 830, y: 106, w: 226, h: 88, title: 'billing' },
+  provider: { x: 1112, y: 106, w: 128, h: 88, title: 'provider' },
+  database: { x: 130, y: 200, w: 926, h: 31, title: 'PostgreSQL' },
 };
-const WORDS = { up: 'up', down: 'DOWN', frozen: 'FROZEN', unknown: '?' };
+const WORDS = { up: '', down: '✕ DOWN', frozen: 'NO ANSWER', unknown: '?' };
+const LANES = 16;
+
+/** What moves along each path: the hop of a row, the ends of the path, and the counter of its rate. */
+const PATHS = {
+  'written orders': { d: 'M72 100 C100 100 100 100 142 100', parts: ['orders', 'database'], of: ['orders', 'http_request_seconds_count:201'] },
+  'published orders': { d: 'M370 78 C430 78 440 78 508 78', parts: ['orders', 'broker', 'database'], of: ['orders', 'outbox_published_total'] },
+  'applied inventory': { d: 'M690 62 C750 62 760 34 828 34', parts: ['broker', 'inventory', 'database'], of: ['inventory', 'inbox_applied_total'] },
+  'applied billing': { d: 'M690 100 C750 100 760 134 828 134', parts: ['broker', 'billing', 'database'], of: ['billing', 'inbox_applied_total'] },
+  'published inventory': { d: 'M828 74 C740 74 760 144 692 144', parts: ['inventory', 'broker', 'database'], of: ['inventory', 'outbox_published_total'] },
+  'published billing': { d: 'M828 176 C740 176 760 156 692 156', parts: ['billing', 'broker', 'database'], of: ['billing', 'outbox_published_total'] },
+  'applied orders': { d: 'M510 150 C450 150 440 150 372 150', parts: ['broker', 'orders', 'database'], of: ['orders', 'inbox_applied_total'] },
+};
+
+const QUEUES = { inventory: 62, billing: 100, orders: 150 };
+
+const DOTS = 160;
+const TRAVEL_MILLISECONDS = 800;
+/** Rows are up to so old when the page hears of them: a dot starts so long after its event, and dots keep their distances. */
+const DELAY_MILLISECONDS = 1200;
 
 let built;
 
-function element(name, attributes, parent, text) {
-  const made = document.createElementNS(NS, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  parent.append(made);
-  return made;
+function tray(parent, x, y, width, height) {
+  const step = width / LANES;
+  return Array.from({ length: LANES }, (_, lane) => {
+    drawn('rect', { class: 'lane', x: x + lane * step, y, width: step - 1.5, height }, parent);
+    return { bar: drawn('rect', { class: 'waiting', x: x + lane * step, y: y + height, width: step - 1.5, height: 0 }, parent), y, height };
+  });
 }
 
 function build() {
-  const svg = element('svg', { viewBox: '0 0 640 346', role: 'img', 'aria-label': 'The parts of the system and what waits between them' },
+  const svg = drawn('svg', { viewBox: '0 0 1240 232', role: 'img', 'aria-label': 'The parts of the system, and what moves and waits between them' },
     document.getElementById('flow'));
-  const defs = element('defs', {}, svg);
-  const marker = element('marker', { id: 'head', viewBox: '0 0 8 8', refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, orient: 'auto' }, defs);
-  element('path', { d: 'M0 0 L8 4 L0 8 z' }, marker);
+  const client = drawn('g', { class: 'client' }, svg);
+  drawn('text', { x: 36, y: 78, 'text-anchor': 'middle' }, client, 'clients');
+  const accepted = drawn('text', { x: 36, y: 106, 'text-anchor': 'middle', class: 'number' }, client);
+  drawn('text', { x: 36, y: 126, 'text-anchor': 'middle', class: 'quiet' }, client, 'accepted');
+  const paths = {};
+  for (const [name, { d }] of Object.entries(PATHS)) {
+    const group = drawn('g', { class: 'path' }, svg);
+    const line = drawn('path', { class: 'line', d }, group);
+    const flow = drawn('path', { class: 'flow', d }, group);
+    const length = line.getTotalLength();
+    const middle = line.getPointAtLength(length / 2);
+    const cut = drawn('text', { class: 'cut', x: middle.x, y: middle.y + 7, 'text-anchor': 'middle' }, group, '✕');
+    const moving = flow.animate([{ strokeDashoffset: 26 }, { strokeDashoffset: 0 }], { duration: 1000, iterations: Infinity });
+    moving.pause();
+    paths[name] = { group, line, flow, length, cut, moving };
+  }
   const parts = {};
   for (const [name, { x, y, w, h, title }] of Object.entries(PARTS)) {
-    const group = element('g', {}, svg);
-    element('rect', { class: 'part', x, y, width: w, height: h, rx: 5 }, group);
-    element('text', { x: x + 10, y: y + 20 }, group, title);
-    const state = element('text', { x: x + w - 10, y: y + 20, 'text-anchor': 'end', class: 'number' }, group);
-    const lines = [0, 1, 2, 3, 4].map(line =>
-      element('text', { x: x + 10, y: y + 42 + 19 * line, class: 'quiet' }, group));
-    parts[name] = { group, state, lines };
+    const group = drawn('g', {}, svg);
+    drawn('rect', { class: 'part', x, y, width: w, height: h, rx: 8 }, group);
+    drawn('text', { class: 'title', x: x + 14, y: y + 25 }, group, title);
+    // In a narrow box below everything else.
+    const state = drawn('text', { class: 'state', x: x + w - 12, y: w < 200 ? y + h - 9 : y + 25, 'text-anchor': 'end' }, group);
+    parts[name] = { group, state };
   }
-  const arrow = (d, x, y) => {
-    element('path', { class: 'arrow', d, 'marker-end': 'url(#head)' }, svg);
-    return element('text', { x, y, 'text-anchor': 'middle', class: 'quiet' }, svg);
+  const text = (part, x, y, name = 'quiet', anchor = 'start') =>
+    drawn('text', { class: name, x: PARTS[part].x + x, y: PARTS[part].y + y, 'text-anchor': anchor }, parts[part].group);
+  const texts = {
+    ordersOutbox: text('orders', 14, 50, 'label'), oldest: text('orders', 14, 140), ordersCopies: text('orders', 228, 25, 'quiet', 'end'), ordersInbox: text('orders', 14, 172),
+    published: text('orders', 258, 60), answers: text('orders', 258, 134),
+    inventoryOutbox: text('inventory', 14, 50), inventoryInbox: text('inventory', 212, 50, 'quiet', 'end'),
+    inventoryCopies: text('inventory', 212, 25, 'quiet', 'end'), billingCopies: text('billing', 212, 25, 'quiet', 'end'),
+    billingOutbox: text('billing', 14, 50), billingInbox: text('billing', 212, 50, 'quiet', 'end'),
+    provider: text('provider', 14, 54, 'number'), providerWhat: text('provider', 14, 74),
+    database: text('database', 170, 23),
   };
-  const arrows = {
-    published: arrow('M160 110 H256', 208, 102),
-    inventory: arrow('M390 90 L486 56', 432, 58),
-    billing: arrow('M390 180 L486 214', 432, 222),
-    answers: arrow('M260 180 H164', 210, 198),
+  texts.database.textContent = 'every order, event and record is committed here first';
+  texts.providerWhat.textContent = 'to be called';
+  const trays = {
+    orders: tray(parts.orders.group, 144, 64, 212, 60),
+    inventory: tray(parts.inventory.group, 844, 64, 198, 20),
+    billing: tray(parts.billing.group, 844, 164, 198, 20),
   };
-  return { parts, arrows };
+  const queues = Object.fromEntries(Object.entries(QUEUES).map(([name, y]) => {
+    drawn('rect', { class: 'lane', x: 524, y: y - 14, width: 152, height: 28, rx: 14 }, parts.broker.group);
+    const bar = drawn('rect', { class: 'waiting queue', x: 524, y: y - 14, width: 0, height: 28, rx: 14 }, parts.broker.group);
+    drawn('text', { class: 'quiet', x: 536, y: y + 5 }, parts.broker.group, `for ${name}`);
+    return [name, { bar, number: drawn('text', { class: 'label', x: 666, y: y + 6, 'text-anchor': 'end' }, parts.broker.group) }];
+  }));
+  const wire = drawn('path', { class: 'line', d: 'M1058 150 L1110 150' }, svg);
+  const dots = Array.from({ length: DOTS }, () => drawn('circle', { class: 'dot', r: 6.5, cx: -20, cy: -20 }, svg));
+  return { svg, accepted, paths, parts, texts, trays, queues, wire, dots };
 }
 
-/** Per second between two snapshots. Unknown, or a restart in between: null. */
-export function rate(now, before, service, name) {
-  const at = snapshot => snapshot.metrics[service]?.[name];
-  const seconds = (now.at - before.at) / 1000;
-  // A counter that has not counted yet is not there; the page itself is.
-  if (!now.metrics[service] || !before.metrics[service] || seconds <= 0) return null;
-  const difference = (at(now) ?? 0) - (at(before) ?? 0);
-  return difference < 0 ? null : difference / seconds;
+/** The dots that are on their way: each is one event. */
+let travelling = [];
+const calm = matchMedia('(prefers-reduced-motion: reduce)');
+
+const kind = type => /Confirmed/.test(type) ? 'confirmed' : /Created/.test(type) ? 'created'
+  : /Cancelled|Rejected|Declined|Released|Refunded/.test(type) ? 'undone' : 'answer';
+
+function travel(time) {
+  const { paths, dots } = built;
+  travelling = travelling.filter(({ starts, dot }) => {
+    if (time < starts + TRAVEL_MILLISECONDS) return true;
+    dot.setAttribute('class', 'dot');
+    dots.push(dot);
+    return false;
+  });
+  for (const { dot, path, type, starts } of travelling) {
+    if (time < starts) continue;
+    const done = (time - starts) / TRAVEL_MILLISECONDS;
+    const { x, y } = paths[path].line.getPointAtLength(paths[path].length * (1 - (1 - done) ** 2));
+    dot.setAttribute('class', `dot ${kind(type)}`);
+    dot.setAttribute('cx', x);
+    dot.setAttribute('cy', y);
+  }
+  if (travelling.length) requestAnimationFrame(travel);
 }
 
-function outboxLines(now, before, service) {
-  const value = name => now.metrics[service] ? now.metrics[service][name] ?? null : null;
-  return [
-    `outbox: ${shown(value('outbox_pending'))} pending`,
-    `oldest: ${shown(value('outbox_oldest_pending_age_seconds'), 1)} s`,
-    `published: ${shown(rate(now, before, service, 'outbox_published_total'), 0)}/s`,
-  ];
+function start(moves) {
+  const began = performance.now();
+  const idle = !travelling.length;
+  for (const [path, type, , age] of moves) {
+    // An event that orders writes when it applies an answer comes from no client.
+    if (!PATHS[path] || (path === 'written orders' && type !== 'OrderCreated') || !built.dots.length) continue;
+    travelling.push({ dot: built.dots.pop(), path, type, starts: began + Math.max(0, DELAY_MILLISECONDS - age) });
+  }
+  if (idle && travelling.length) requestAnimationFrame(travel);
 }
 
+let lastMoves;
+
+/** What is known of a part that does not answer: the board has frozen it, or it starts after the board's kill. */
+function word({ fault }, name, state) {
+  const struck = state === 'frozen' && fault && fault.phase !== 'over' && fault.what.startsWith(`${name}: `);
+  return !struck ? WORDS[state] : fault.what.includes('SIGKILL') ? 'STARTING' : 'FROZEN';
+}
+
+/** Shows a snapshot. `before` is one of some seconds earlier, for the rates. */
 export function drawFlow(now, before) {
   built ??= build();
-  const { parts, arrows } = built;
+  const { parts, paths, texts, trays, queues, wire } = built;
+  const isUp = name => now.parts[name] === 'up';
   for (const name of Object.keys(PARTS)) {
     const state = now.parts[name] ?? 'unknown';
     parts[name].group.setAttribute('class', state);
-    parts[name].state.textContent = WORDS[state];
+    parts[name].state.textContent = word(now, name, state);
   }
-  const set = (name, lines) => parts[name].lines.forEach((line, index) => { line.textContent = lines[index] ?? ''; });
-  const metric = (service, name) => now.metrics[service] ? now.metrics[service][name] ?? null : null;
-  const answered = rate(now, before, 'orders', 'http_request_seconds_count:201');
-  set('orders', [`POST: ${shown(answered, 0)} accepted/s`, ...outboxLines(now, before, 'orders'),
-    `open orders: ${shown(metric('orders', 'orders_open'))}`]);
+  const flows = now.moves === null;
+  let moving = 0;
+  for (const [name, { parts: ends, of: [service, counter] }] of Object.entries(PATHS)) {
+    const { group, flow, moving: animation } = paths[name];
+    const perSecond = rate(now, before, service, counter);
+    const cut = !ends.every(isUp);
+    group.setAttribute('class', cut ? 'path cut' : 'path');
+    const visible = flows && !cut && perSecond > 0;
+    moving += visible ? 1 : 0;
+    flow.setAttribute('class', visible ? 'flow moving' : 'flow');
+    flow.style.strokeWidth = `${Math.min(14, 3 + Math.log2(1 + (perSecond ?? 0)))}`;
+    animation.updatePlaybackRate(Math.min(4, 0.5 + (perSecond ?? 0) / 100));
+    if (visible && !calm.matches) animation.play(); else animation.pause();
+  }
+  wire.setAttribute('class', isUp('billing') && isUp('provider') ? 'line' : 'line off');
+  const most = Math.max(16, ...Object.values(now.pending ?? {}).flat());
+  for (const [service, columns] of Object.entries(trays)) {
+    columns.forEach(({ bar, y, height }, lane) => {
+      const events = now.pending?.[service][lane] ?? 0;
+      const tall = events ? Math.max(3, height * events / most) : 0;
+      bar.setAttribute('y', y + height - tall);
+      bar.setAttribute('height', tall);
+    });
+  }
+  const per = (service, name) => `${shown(rate(now, before, service, name), 0)}/s`;
+  built.accepted.textContent = per('orders', 'http_request_seconds_count:201');
+  texts.ordersOutbox.textContent = `outbox: ${shown(pending(now, 'orders'))} pending`;
+  texts.oldest.textContent = `oldest: ${shown(metric(now, 'orders', 'outbox_oldest_pending_age_seconds'), 1)} s`;
+  texts.ordersInbox.textContent = 'inbox: the answers';
+  for (const service of ['orders', 'inventory', 'billing']) {
+    const copies = metric(now, service, 'inbox_duplicates_total', 0);
+    texts[`${service}Copies`].textContent = copies && isUp(service) ? `copies: ${shown(copies)}` : '';
+  }
+  texts.published.textContent = `relay ${per('orders', 'outbox_published_total')}`;
+  texts.answers.textContent = `answers ${per('orders', 'inbox_applied_total')}`;
   for (const service of ['inventory', 'billing']) {
-    set(service, [`applied: ${shown(rate(now, before, service, 'inbox_applied_total'))}/s`,
-      `copies dropped: ${shown(metric(service, 'inbox_duplicates_total') ?? (now.metrics[service] ? 0 : null))}`,
-      `outbox: ${shown(metric(service, 'outbox_pending'))} pending`]);
+    texts[`${service}Outbox`].textContent = `outbox: ${shown(pending(now, service))}`;
+    texts[`${service}Inbox`].textContent = `inbox: ${per(service, 'inbox_applied_total')}`;
   }
-  set('provider', [`payments waiting: ${shown(metric('billing', 'payments_pending'))}`]);
-  set('database', ['every order, event and record: written before it is answered']);
-  set('broker', ['waiting messages:', ...['inventory', 'billing', 'orders'].map(service =>
-    `${service}: ${shown(metric(service, 'broker_queue_ready'))}`)]);
-  arrows.published.textContent = `${shown(rate(now, before, 'orders', 'outbox_published_total'))}/s`;
-  arrows.inventory.textContent = `${shown(rate(now, before, 'inventory', 'inbox_applied_total'))}/s`;
-  arrows.billing.textContent = `${shown(rate(now, before, 'billing', 'inbox_applied_total'))}/s`;
-  arrows.answers.textContent = `${shown(rate(now, before, 'orders', 'inbox_applied_total'))}/s`;
+  texts.providerWhat.setAttribute('visibility', isUp('provider') ? 'visible' : 'hidden');
+  texts.provider.textContent = shown(metric(now, 'billing', 'payments_pending'));
+  for (const [name, { bar, number }] of Object.entries(queues)) {
+    const ready = queued(now, name);
+    number.textContent = shown(ready);
+    bar.setAttribute('width', ready ? Math.min(152, 28 + 124 * ready / Math.max(most * LANES / 4, ready)) : 0);
+  }
+  if (now.moves && now.moves !== lastMoves && !calm.matches) start(now.moves);
+  lastMoves = now.moves;
+  document.getElementById('flow-note').textContent = !flows
+    ? calm.matches ? 'The numbers are measured. Nothing moves, because this machine asks for reduced motion.'
+      : 'Each dot is one event: its row was written, published or applied about a second ago. The columns are lanes; copies were delivered again, and dropped.'
+    : moving ? 'Too many events for dots: a line moves while events pass, and is as thick as their measured rate.'
+      : 'Nothing is known to move.';
 }

@@ -33,6 +33,15 @@ export function made(tag, text, attributes = {}) {
   return element;
 }
 
+/** An element of a drawing, in its parent. */
+export function drawn(name, attributes, parent, text) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  if (text !== undefined) element.textContent = text;
+  parent.append(element);
+  return element;
+}
+
 /** Says what went wrong beside a button, until something else is to be said there. */
 export async function attempt(lineId, work) {
   const line = document.getElementById(lineId);
@@ -46,4 +55,27 @@ export async function attempt(lineId, work) {
 /** Whether the page is a recording: it has no server to ask. */
 export function isRecording() {
   return document.getElementById('recording') !== null;
+}
+
+/** A service's metric. One that counts is not there before it has counted; the others are unknown then. */
+export function metric({ metrics }, service, name, missing = null) {
+  return metrics[service] ? metrics[service][name] ?? missing : null;
+}
+
+/** Per second between two snapshots. Unknown, or a restart in between: null. */
+export function rate(now, before, service, name) {
+  const seconds = (now.at - before.at) / 1000;
+  const [new_, old] = [metric(now, service, name, 0), metric(before, service, name, 0)];
+  if (new_ === null || old === null || seconds <= 0 || new_ < old) return null;
+  return (new_ - old) / seconds;
+}
+
+/** The events that are pending in an outbox, as its table says. */
+export function pending({ pending: lanes }, service) {
+  return lanes ? lanes[service].reduce((sum, events) => sum + events, 0) : null;
+}
+
+/** The events that wait in a queue. A service that is down says nothing of its queue; the tables do. */
+export function queued(now, service) {
+  return metric(now, service, 'broker_queue_ready') ?? now.waiting?.[service] ?? null;
 }

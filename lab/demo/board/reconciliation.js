@@ -1,32 +1,51 @@
-// The reconciliation in one sentence, above everything else.
-import { shown } from './page.js';
+// The verdict on everything so far, above everything else. What cannot be read is unknown, and never zero.
+import { made, shown } from './page.js';
 
-const money = minor => `${shown(minor / 100, 2)} EUR`;
+const money = minor => `${shown(minor / 100)} €`;
 
-/** The line on top. What cannot be read is unknown, and never zero. */
+const TILES = ['acknowledged', 'confirmed', 'cancelled', 'open', 'missing', 'doubled'];
+let tiles;
+
+function buildTiles() {
+  return TILES.map(name => {
+    const tile = made('div', '', { class: name });
+    const number = made('dd', '');
+    tile.append(made('dt', name), number);
+    document.getElementById('counts').append(tile);
+    return number;
+  });
+}
+
+/** The line on top. */
 export function showReconciliation({ reconciliation: read, unreadableSince, unreadableBecause, at }) {
   const section = document.getElementById('reconciliation');
   const sentence = document.getElementById('sentence');
   const sums = document.getElementById('sums');
+  tiles ??= buildTiles();
+  const of = kind => read.findings.filter(finding => finding.kind === kind).reduce((sum, { count }) => sum + count, 0);
+  const counts = read ? { ...read, missing: of('missing'), doubled: of('doubled') } : {};
+  TILES.forEach((name, index) => { tiles[index].textContent = shown(counts[name]); });
   if (!read) {
     section.className = 'unknown';
     const since = unreadableSince ? ` since ${new Date(unreadableSince).toLocaleTimeString()}` : '';
-    sentence.textContent = `? The records cannot be read${since}: whether anything is lost is unknown.`;
-    sums.textContent = unreadableBecause ?? '';
+    sentence.textContent = `? The records cannot be read${since}`;
+    sums.textContent = `Whether anything is lost is unknown. ${unreadableBecause ?? ''}`;
     return;
   }
-  const wrong = read.missing + read.doubled + read.phantom + read.wrongSums + read.outOfOrder;
+  const wrong = read.findings[0];
   section.className = wrong ? 'broken' : 'holds';
-  sentence.textContent =
-    `${shown(read.acknowledged)} acknowledged; of ${shown(read.orders)} orders ${shown(read.confirmed)} confirmed + `
-    + `${shown(read.cancelled)} cancelled + ${shown(read.open)} open. Missing ${shown(read.missing)}, `
-    + `doubled ${shown(read.doubled)}${wrong ? `. BROKEN: ${read.firstFinding}` : ''}`;
-  const still = read.inProgress ? `${shown(read.inProgress)} in progress` : 'nothing in progress';
-  const aside = read.setAside ? `, ${shown(read.setAside)} set aside` : '';
+  sentence.textContent = wrong
+    ? `✕ BROKEN: ${shown(wrong.count)} × ${wrong.what}`
+    : `✓ Nothing lost, nothing doubled${read.inProgress ? ' so far' : ''}`;
   const agree = read.charged - read.refunded === read.confirmedTotal && read.reserved === read.confirmedPieces;
-  sums.textContent =
-    `${still}${aside}. Charged ${money(read.charged)} − refunded ${money(read.refunded)}; confirmed orders cost `
-    + `${money(read.confirmedTotal)}. ${shown(read.reserved)} pieces reserved, ${shown(read.confirmedPieces)} in confirmed `
-    + `orders${agree ? ': they agree' : read.inProgress ? ' (in progress)' : ''}. `
-    + `Read ${shown((at - read.at) / 1000)} s ago, in ${read.milliseconds} ms.`;
+  const books = agree
+    ? [`${money(read.confirmedTotal)} charged and confirmed`, 'the stock agrees']
+    : [`charged ${money(read.charged - read.refunded)}, confirmed ${money(read.confirmedTotal)}`,
+      `pieces ${shown(read.reserved)} and ${shown(read.confirmedPieces)}`];
+  const aside = read.setAside ? [`${shown(read.setAside)} set aside`] : [];
+  sums.textContent = wrong
+    ? `The first: ${wrong.first} at ${wrong.place}`
+    : [`counted ${shown((at - read.at) / 1000)} s ago in ${read.milliseconds} ms`, `${shown(read.inProgress)} in progress`,
+      ...aside, ...books].join(' · ');
+  sums.title = sums.textContent;
 }

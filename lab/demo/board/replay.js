@@ -5,7 +5,7 @@ import { SHOWN_SNAPSHOTS, showSections } from './sections.js';
 const { snapshots, stories } = JSON.parse(document.getElementById('recording').textContent);
 const header = document.querySelector('header');
 const connection = document.getElementById('connection');
-for (const form of document.querySelectorAll('form, main button, main select')) form.inert = true;
+for (const form of document.querySelectorAll('form, button, fieldset, select')) form.inert = true;
 
 const slider = Object.assign(document.createElement('input'),
   { type: 'range', id: 'replay-position', min: 0, max: Math.max(0, snapshots.length - 1), value: 0, ariaLabel: 'moment' });

@@ -1,15 +1,16 @@
-// All sections, from the snapshots of the last two minutes. What is null in a snapshot is unknown, and shown as "?".
+// All sections, from the last snapshots. What is null in a snapshot is unknown, and shown as "?".
 import { showReconciliation } from './reconciliation.js';
 import { drawFlow } from './flow.js';
-import { drawLanes } from './lanes.js';
-import { drawPlots } from './plots.js';
+import { drawPlots } from './backlog.js';
+import { showStrip } from './strip.js';
+import { showRate } from './order.js';
 import { showFault } from './faults.js';
 import { showTwin } from './twin.js';
 import { showSteps } from './steps.js';
 import { showFailed } from './failed.js';
 
-/** How many snapshots are shown: two a second. */
-export const SHOWN_SNAPSHOTS = 240;
+/** How many snapshots are kept, of two a second: those of a fault of a minute, and of what follows it. */
+export const SHOWN_SNAPSHOTS = 600;
 
 /** Draws the last snapshot of a history; rates and plots need those before it. */
 export function showSections(history) {
@@ -17,12 +18,11 @@ export function showSections(history) {
   const before = history.at(-5) ?? history[0];
   showReconciliation(now);
   drawFlow(now, before);
-  drawLanes(now, history.at(-2) ?? now);
   drawPlots(history);
+  showStrip(history);
   showFault(now);
   showTwin(now);
   showSteps(now);
   showFailed(now);
-  const rate = document.getElementById('rate');
-  if (document.activeElement !== rate) rate.value = String(now.load);
+  showRate(now);
 }

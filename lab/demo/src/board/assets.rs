@@ -4,15 +4,14 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
-const CSS: &str = "text/css; charset=utf-8";
 
 /// A module of the page: its name, and its text. Each comes after those that it imports.
 pub(crate) const MODULES: [(&str, &str); 12] = [
     ("/page.js", include_str!("../../board/page.js")),
     ("/reconciliation.js", include_str!("../../board/reconciliation.js")),
     ("/flow.js", include_str!("../../board/flow.js")),
-    ("/lanes.js", include_str!("../../board/lanes.js")),
-    ("/plots.js", include_str!("../../board/plots.js")),
+    ("/backlog.js", include_str!("../../board/backlog.js")),
+    ("/strip.js", include_str!("../../board/strip.js")),
     ("/order.js", include_str!("../../board/order.js")),
     ("/faults.js", include_str!("../../board/faults.js")),
     ("/twin.js", include_str!("../../board/twin.js")),
@@ -25,21 +24,14 @@ pub(crate) const MODULES: [(&str, &str); 12] = [
 /// The module that a recording starts, in the place of `board.js`.
 pub(crate) const REPLAY: &str = include_str!("../../board/replay.js");
 
-pub(crate) const PLOTTING: &str = include_str!("../../board/vendor/uPlot.iife.min.js");
-
-/// The style sheets.
-pub(crate) const STYLES: [(&str, &str); 2] = [
-    ("/uplot.css", include_str!("../../board/vendor/uPlot.min.css")),
-    ("/board.css", include_str!("../../board/board.css")),
-];
+pub(crate) const STYLE: &str = include_str!("../../board/board.css");
 
 pub(crate) const PAGE: &str = include_str!("../../board/index.html");
 
 /// Every file but the page: its path, its type and its text.
 pub(crate) fn files() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     let modules = MODULES.into_iter().map(|(path, text)| (path, JAVASCRIPT, text));
-    let styles = STYLES.into_iter().map(|(path, text)| (path, CSS, text));
-    modules.chain(styles).chain([("/uplot.js", JAVASCRIPT, PLOTTING)])
+    modules.chain([("/board.css", "text/css; charset=utf-8", STYLE)])
 }
 
 /// The page, with the token that its changes need.

@@ -10,11 +10,9 @@ use super::recording::Recorder;
 use super::steps::Steps;
 use super::twin::Twin;
 
-/// What the handlers share.
+/// What the handlers and the collector share.
 #[derive(Clone)]
 pub(crate) struct BoardState {
-    pub(crate) port: u16,
-    pub(crate) token: Arc<str>,
     pub(crate) system: Arc<RunningSystem>,
     pub(crate) faults: Arc<Faults>,
     pub(crate) twin: Arc<Twin>,

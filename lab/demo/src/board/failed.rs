@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use testbed::eventually_send;
 
 use crate::lab::BrokerApi;
@@ -17,21 +17,6 @@ const MOST: usize = 200;
 
 /// How long RabbitMQ's HTTP API may take to accept a message.
 const SEND_DEADLINE: Duration = Duration::from_secs(20);
-
-/// A parked event or a dead letter.
-#[derive(Debug, Serialize)]
-pub(crate) struct Item {
-    id: String,
-    service: &'static str,
-    kind: &'static str,
-    /// What the items are grouped by.
-    cause: String,
-    detail: String,
-    /// The type of the event, or the id of the message.
-    what: String,
-    since: String,
-    behind: i64,
-}
 
 /// Parked events and dead letters by their ids, such as `inventory/3`.
 #[derive(Debug, Deserialize)]
@@ -51,46 +36,41 @@ pub(crate) struct Discard {
     accept_gap: bool,
 }
 
-/// What a replay has done with an item, or would do.
-#[derive(Debug, Serialize)]
-pub(crate) struct Outcome {
-    id: String,
-    outcome: String,
-    meaning: String,
-}
-
-pub(crate) async fn list(system: &RunningSystem) -> Result<Vec<Item>> {
+/// Lists parked events and dead letters, each with its cause, by which the page groups them.
+pub(crate) async fn list(system: &RunningSystem) -> Result<Vec<Value>> {
     let mut items = vec![];
     operator_client::list(system, None, false, |id, item| {
-        items.push(Item::new(&id, item));
+        items.push(listed(&id, item));
         if items.len() < MOST { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })
     .await?;
     Ok(items)
 }
 
-impl Item {
-    fn new(id: &Id, item: &Value) -> Self {
-        let letter = id.is_dead_letter();
-        let field = |name: &str| text(&item[name]);
-        Self {
-            id: id.to_string(),
-            service: id.service().name(),
-            kind: if letter { "dead letter" } else { "parked event" },
-            cause: if letter { field("reason") } else { "refused by the broker".to_owned() },
-            detail: field(if letter { "detail" } else { "lastError" }),
-            what: if item["eventType"].is_null() { field("messageId") } else { field("eventType") },
-            since: field(if letter { "arrivedAt" } else { "parkedAt" }),
-            behind: item["waitingBehind"].as_i64().unwrap_or_default(),
-        }
-    }
+fn listed(id: &Id, item: &Value) -> Value {
+    let field = |name: &str| text(&item[name]);
+    let (kind, cause, detail, since) = if id.is_dead_letter() {
+        ("dead letter", field("reason"), field("detail"), field("arrivedAt"))
+    } else {
+        ("parked event", "refused by the broker".to_owned(), field("lastError"), field("parkedAt"))
+    };
+    json!({
+        "id": id.to_string(),
+        "service": id.service().name(),
+        "kind": kind,
+        "cause": cause,
+        "detail": detail,
+        "what": if item["eventType"].is_null() { field("messageId") } else { field("eventType") },
+        "since": since,
+        "behind": item["waitingBehind"].as_i64().unwrap_or_default(),
+    })
 }
 
 pub(crate) async fn show(system: &RunningSystem, id: &str) -> Result<Value> {
     operator_client::show(system, &parse(id)?).await
 }
 
-pub(crate) async fn replay(system: &RunningSystem, replay: Replay) -> Result<Vec<Outcome>> {
+pub(crate) async fn replay(system: &RunningSystem, replay: Replay) -> Result<Vec<Value>> {
     let ids = replay.ids.iter().map(|id| parse(id)).collect::<Result<_>>()?;
     let selection = Selection {
         which: Which::Ids(ids),
@@ -101,17 +81,13 @@ pub(crate) async fn replay(system: &RunningSystem, replay: Replay) -> Result<Vec
     };
     let mut outcomes = vec![];
     operator_client::replay(system, &selection, |id, item| {
-        outcomes.push(Outcome {
-            id: id.to_string(),
-            outcome: text(&item["outcome"]),
-            meaning: explain(item),
-        });
+        outcomes.push(outcome(&id, &text(&item["outcome"]), &explain(item)));
     })
     .await?;
     Ok(outcomes)
 }
 
-pub(crate) async fn discard(system: &RunningSystem, discard: Discard) -> Result<Vec<Outcome>> {
+pub(crate) async fn discard(system: &RunningSystem, discard: Discard) -> Result<Vec<Value>> {
     let mut outcomes = vec![];
     for id in &discard.ids {
         let id = parse(id)?;
@@ -120,9 +96,13 @@ pub(crate) async fn discard(system: &RunningSystem, discard: Discard) -> Result<
             Some(gap) => format!("version {gap} of {} is never published", text(&answer["aggregateId"])),
             None => "its bytes are kept, and it is never applied".to_owned(),
         };
-        outcomes.push(Outcome { id: id.to_string(), outcome: "discarded".to_owned(), meaning });
+        outcomes.push(outcome(&id, "discarded", &meaning));
     }
     Ok(outcomes)
+}
+
+fn outcome(id: &Id, outcome: &str, meaning: &str) -> Value {
+    json!({ "id": id.to_string(), "outcome": outcome, "meaning": meaning })
 }
 
 /// Sends a message that no consumer can ever apply, so that there is something to look at.

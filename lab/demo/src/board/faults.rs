@@ -13,7 +13,7 @@ use crate::running_system::RunningSystem;
 use crate::target::{Action, Target};
 
 use super::busy::Busy;
-use super::collector::now;
+use super::clock::now;
 use super::load::{Answers, BoardLoad};
 
 /// How long a fault may last.

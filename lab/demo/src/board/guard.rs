@@ -1,12 +1,12 @@
 //! Who may do what. The board listens on loopback without a login, so a page from elsewhere must not be able to use it.
 
+use std::sync::Arc;
+
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-
-use super::board_state::BoardState;
 
 /// Nothing from anywhere else, and nothing written into the page.
 const POLICY: &str =
@@ -15,11 +15,18 @@ const POLICY: &str =
 /// The header with the page's token. A page from elsewhere cannot send it without being allowed to, and does not know it.
 const TOKEN: &str = "x-board-token";
 
+/// What a request must know.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    pub(crate) port: u16,
+    pub(crate) token: Arc<str>,
+}
+
 /// Checks every request: a foreign name in `Host` is a page that has pointed its own name at this machine (DNS rebinding).
 /// What a page from elsewhere requests is refused, except the page itself, which a link may lead to: reading can take a place
 /// in `/stream`, or start processes. A change also needs the page's own origin, its token, and a JSON body.
-pub(crate) async fn guard(State(state): State<BoardState>, request: Request, next: Next) -> Response {
-    if let Err(refusal) = check(&state, request.method(), request.uri().path(), request.headers()) {
+pub(crate) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    if let Err(refusal) = check(&guard, request.method(), request.uri().path(), request.headers()) {
         return refusal.into_response();
     }
     let mut response = next.run(request).await;
@@ -30,13 +37,13 @@ pub(crate) async fn guard(State(state): State<BoardState>, request: Request, nex
 }
 
 fn check(
-    state: &BoardState,
+    guard: &Guard,
     method: &Method,
     path: &str,
     headers: &HeaderMap,
 ) -> Result<(), (StatusCode, &'static str)> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !is_own(header(HOST.as_str()), state.port) {
+    if !is_own(header(HOST.as_str()), guard.port) {
         return Err((StatusCode::MISDIRECTED_REQUEST, "this is not the board's host name"));
     }
     // Every browser sends it, and no page can change it. Other programs send none.
@@ -47,10 +54,10 @@ fn check(
     if method == Method::GET {
         return Ok(());
     }
-    if !is_own(header(ORIGIN.as_str()).trim_start_matches("http://"), state.port) {
+    if !is_own(header(ORIGIN.as_str()).trim_start_matches("http://"), guard.port) {
         return Err((StatusCode::FORBIDDEN, "only the board's own page may do this"));
     }
-    if header(TOKEN) != state.token.as_ref() {
+    if header(TOKEN) != guard.token.as_ref() {
         return Err((StatusCode::FORBIDDEN, "the page is older than the board: load it again"));
     }
     if !header(CONTENT_TYPE.as_str()).starts_with("application/json") {

@@ -80,11 +80,10 @@ fn thinned(mut snapshots: Vec<&str>) -> Vec<&str> {
 
 /// The page with everything inside: styles, script and data.
 fn page(data: &str) -> String {
-    let styles = assets::STYLES.map(|(_, text)| text).join("\n");
-    let script = format!("{}\n{}", assets::PLOTTING, bundle());
+    let (style, script) = (assets::STYLE, bundle());
     // `<` begins no tag inside a JSON text, and no text of ours ends the script.
     let data = data.replace('<', "\\u003c");
-    let head = format!("<style>\n{styles}\n</style>\n<title>");
+    let head = format!("<style>\n{style}\n</style>\n<title>");
     let body = format!(
         "<script type=\"application/json\" id=\"recording\">{data}</script>\n<script>\n{}\n</script>\n",
         script.replace("</script", "<\\/script")
@@ -135,7 +134,7 @@ mod tests {
             let found: Vec<_> = found.filter(|found| !found.starts_with("http://www.w3.org/")).collect();
             assert!(found.is_empty(), "{found:?}");
         }
-        assert!(page.len() < 300_000, "{}", page.len());
+        assert!(page.len() < 120_000, "{}", page.len());
     }
 
     #[test]

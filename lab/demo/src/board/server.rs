@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -25,12 +24,13 @@ use crate::running_system::RunningSystem;
 
 use super::board_state::BoardState;
 use super::busy::Busy;
-use super::collector::{Sources, collect};
+use super::collector::collect;
 use super::faults::{Faults, Strike};
+use super::guard::{self, Guard};
 use super::load::BoardLoad;
 use super::steps::{StepRequest, Steps};
 use super::twin::{Compare, Twin};
-use super::{assets, failed, guard, orders};
+use super::{assets, failed, orders};
 
 /// Pages that are told at the same time.
 const STREAMS: usize = 16;
@@ -44,9 +44,9 @@ pub(crate) async fn serve(listener: TcpListener, system: RunningSystem, choice: 
     let (twin, comparisons) = Twin::new();
     let (steps, requests) = Steps::new();
     let (pages, snapshots) = watch::channel(Arc::from("null"));
+    let guard =
+        Guard { port: listener.local_addr()?.port(), token: Uuid::new_v4().simple().to_string().into() };
     let state = BoardState {
-        port: listener.local_addr()?.port(),
-        token: Uuid::new_v4().simple().to_string().into(),
         load: Arc::new(BoardLoad::new(system.orders_url(), ledger)),
         system: Arc::new(system),
         faults: Arc::new(faults),
@@ -56,26 +56,19 @@ pub(crate) async fn serve(listener: TcpListener, system: RunningSystem, choice: 
         snapshots,
         streams: Arc::new(Semaphore::new(STREAMS)),
     };
-    let BoardState { system, faults, twin, steps, load, recorder, .. } = state.clone();
-    let sources = Sources {
-        faults: faults.clone(),
-        twin: twin.clone(),
-        steps: steps.clone(),
-        load: load.clone(),
-        recorder,
-    };
     tokio::select! {
-        ended = axum::serve(listener, routes(state)) => ended.context("the board's server ended"),
-        () = collect(&system, &sources, pages) => Ok(()),
-        () = faults.carry_out(strikes, &system, &load) => Ok(()),
-        () = twin.carry_out(comparisons, choice) => Ok(()),
-        () = steps.carry_out(requests, choice) => Ok(()),
+        ended = axum::serve(listener, routes(state.clone(), guard)) => ended.context("the board's server ended"),
+        () = collect(&state, pages) => Ok(()),
+        () = state.faults.carry_out(strikes, &state.system, &state.load) => Ok(()),
+        () = state.twin.carry_out(comparisons, choice) => Ok(()),
+        () = state.steps.carry_out(requests, choice) => Ok(()),
     }
 }
 
-fn routes(state: BoardState) -> Router {
+fn routes(state: BoardState, guard: Guard) -> Router {
+    let token = guard.token.clone();
     let mut routes = Router::new()
-        .route("/", get(|State(state): State<BoardState>| async move { assets::page(&state.token) }))
+        .route("/", get(|| async move { assets::page(&token) }))
         // Browsers ask for it.
         .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .route("/stream", get(follow))
@@ -94,11 +87,8 @@ fn routes(state: BoardState) -> Router {
     for (path, content_type, text) in assets::files() {
         routes = routes.route(path, get(move || async move { assets::file(content_type, text) }));
     }
-    routes.layer(middleware::from_fn_with_state(state.clone(), guard::guard)).with_state(state)
+    routes.layer(middleware::from_fn_with_state(guard, guard::guard)).with_state(state)
 }
-
-/// A request's body; one that cannot be read is refused in axum's words.
-type Body<T> = Result<Json<T>, JsonRejection>;
 
 /// Sends a snapshot whenever there is a new one. A page that does not keep up misses some.
 async fn follow(State(state): State<BoardState>) -> Response {
@@ -132,38 +122,29 @@ struct Rate {
     rate: u32,
 }
 
-async fn set_load(State(state): State<BoardState>, body: Body<Rate>) -> Response {
-    match body {
-        Ok(Json(Rate { rate })) => answer(state.load.set_rate(rate).await.map(|()| json!({}))),
-        Err(invalid) => invalid.into_response(),
-    }
+async fn set_load(State(state): State<BoardState>, Json(Rate { rate }): Json<Rate>) -> Response {
+    answer(state.load.set_rate(rate).await.map(|()| json!({})))
 }
 
-async fn strike(State(state): State<BoardState>, body: Body<Strike>) -> Response {
-    let strike = match body {
-        Ok(Json(strike)) => strike,
-        Err(invalid) => return invalid.into_response(),
-    };
+async fn strike(State(state): State<BoardState>, Json(strike): Json<Strike>) -> Response {
     if !state.system.can_act() {
         return forbidden("this board has no access to the container engine");
     }
     begun(state.faults.begin(&strike))
 }
 
-async fn compare(State(state): State<BoardState>, body: Body<Compare>) -> Response {
-    match body {
-        Ok(_) if !state.system.has_processes() => forbidden(NEEDS_PROCESSES),
-        Ok(Json(compare)) => begun(state.twin.begin(&compare)),
-        Err(invalid) => invalid.into_response(),
+async fn compare(State(state): State<BoardState>, Json(compare): Json<Compare>) -> Response {
+    if !state.system.has_processes() {
+        return forbidden(NEEDS_PROCESSES);
     }
+    begun(state.twin.begin(&compare))
 }
 
-async fn step(State(state): State<BoardState>, body: Body<StepRequest>) -> Response {
-    match body {
-        Ok(_) if !state.system.has_processes() => forbidden(NEEDS_PROCESSES),
-        Ok(Json(request)) => begun(state.steps.request(request)),
-        Err(invalid) => invalid.into_response(),
+async fn step(State(state): State<BoardState>, Json(request): Json<StepRequest>) -> Response {
+    if !state.system.has_processes() {
+        return forbidden(NEEDS_PROCESSES);
     }
+    begun(state.steps.request(request))
 }
 
 async fn list_failed(State(state): State<BoardState>) -> Response {
@@ -177,18 +158,12 @@ async fn show_failed(
     answer(failed::show(&state.system, &format!("{service}/{key}")).await)
 }
 
-async fn replay_failed(State(state): State<BoardState>, body: Body<failed::Replay>) -> Response {
-    match body {
-        Ok(Json(replay)) => answer(failed::replay(&state.system, replay).await),
-        Err(invalid) => invalid.into_response(),
-    }
+async fn replay_failed(State(state): State<BoardState>, Json(replay): Json<failed::Replay>) -> Response {
+    answer(failed::replay(&state.system, replay).await)
 }
 
-async fn discard_failed(State(state): State<BoardState>, body: Body<failed::Discard>) -> Response {
-    match body {
-        Ok(Json(discard)) => answer(failed::discard(&state.system, discard).await),
-        Err(invalid) => invalid.into_response(),
-    }
+async fn discard_failed(State(state): State<BoardState>, Json(discard): Json<failed::Discard>) -> Response {
+    answer(failed::discard(&state.system, discard).await)
 }
 
 async fn send_bad_message(State(state): State<BoardState>) -> Response {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -20,9 +21,9 @@ use crate::reconciliation::Reconciliation;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
-use super::collector::{SERVICES, now};
-use super::source_lines;
-use super::steps::{StepAction, StepVerdict, Stopped};
+use super::clock::now;
+use super::parts::SERVICES;
+use super::source_lines::{self, SourceLine};
 
 /// A process that a person leaves at a crash point is continued after this time.
 const LONGEST_STOP: Duration = Duration::from_secs(60);
@@ -47,6 +48,38 @@ const READ_DEADLINE: Duration = Duration::from_secs(5);
 /// The crash points that only a message passes that cannot be applied, and the queue of such a message.
 const BAD_MESSAGES: [(&str, &str); 2] =
     [("dead-letter-saved", "inventory.events"), ("dead-letter-collected", "inventory.events.dead")];
+
+/// What can be done to a process that has stopped at a crash point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StepAction {
+    Continue,
+    /// Leave it stopped for longer than the database lets a transaction idle, and then continue it.
+    Freeze,
+    /// SIGKILL; a new process is started.
+    Kill,
+}
+
+/// A process that has stopped itself.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Stopped {
+    pub(crate) pid: u32,
+    /// The name of the process, such as `orders`.
+    pub(crate) service: String,
+    pub(crate) point: String,
+    /// When it is continued at the latest, in milliseconds since 1970.
+    pub(crate) ends: u64,
+    /// It was frozen by a person: nothing else can be done until it ends.
+    pub(crate) frozen: bool,
+    pub(crate) source: Option<SourceLine>,
+}
+
+/// What became of the order.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StepVerdict {
+    pub(crate) held: bool,
+    pub(crate) sentence: String,
+}
 
 pub(crate) struct StepSystem {
     system: RunningSystem,

@@ -13,8 +13,7 @@ use tokio::sync::mpsc;
 use crate::choice::Choice;
 
 use super::busy::Busy;
-use super::source_lines::SourceLine;
-use super::step_system::StepSystem;
+use super::step_system::{StepAction, StepSystem, StepVerdict, Stopped};
 
 /// What a person asks for.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,17 +27,6 @@ pub(crate) enum StepRequest {
     Place { points: Vec<String> },
     /// Do something to a process that has stopped.
     Act { pid: u32, action: StepAction },
-}
-
-/// What can be done to a process that has stopped at a crash point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum StepAction {
-    Continue,
-    /// Leave it stopped for longer than the database lets a transaction idle, and then continue it.
-    Freeze,
-    /// SIGKILL; a new process is started.
-    Kill,
 }
 
 /// What the page shows.
@@ -66,27 +54,6 @@ pub(crate) enum StepPhase {
     Ready,
     /// An order is on its way.
     Running,
-}
-
-/// A process that has stopped itself.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Stopped {
-    pub(crate) pid: u32,
-    /// The name of the process, such as `orders`.
-    pub(crate) service: String,
-    pub(crate) point: String,
-    /// When it is continued at the latest, in milliseconds since 1970.
-    pub(crate) ends: u64,
-    /// It was frozen by a person: nothing else can be done until it ends.
-    pub(crate) frozen: bool,
-    pub(crate) source: Option<SourceLine>,
-}
-
-/// What became of the order.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct StepVerdict {
-    pub(crate) held: bool,
-    pub(crate) sentence: String,
 }
 
 /// The state of step mode, and the way to the task that carries requests out.

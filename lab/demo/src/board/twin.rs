@@ -17,7 +17,7 @@ use crate::terminal::Terminal;
 use crate::variant::Variant;
 
 use super::busy::Busy;
-use super::collector::now;
+use super::clock::now;
 
 /// The drill of the twin. Its fault is felt by every way to publish.
 const DRILL: &str = "broker-kill";

@@ -19,14 +19,17 @@ async fn a_killed_board_leaves_the_system_as_it_was() -> Result<()> {
     let browser = Browser::start(1280, 720).await?;
     browser.open(&shop.board).await?;
     browser.until("the reconciliation to hold", "document.querySelector('#reconciliation.holds')").await?;
-    for (name, value) in [("orders", "accepted"), ("lost", "false"), ("doubled", "false")] {
+    for (name, value) in [
+        ("target", "billing"),
+        ("action", "pause"),
+        ("orders", "accepted"),
+        ("lost", "false"),
+        ("doubled", "false"),
+    ] {
         browser.click(&format!("input[name={name}][value={value}]")).await?;
     }
-    let choose = "document.querySelector('[name=target]').value = 'billing';
-                  document.querySelector('[name=action]').value = 'pause';
-                  document.querySelector('[name=seconds]').value = 60";
-    browser.run(choose).await?;
-    browser.click("#fault button").await?;
+    browser.run("document.querySelector('[name=seconds]').value = 60").await?;
+    browser.click("#strike").await?;
     browser.until("billing to be frozen", "document.querySelector('svg g.frozen')").await?;
 
     let killed = Command::new("kill").args(["-KILL", &shop.board_pid()?.to_string()]).status().await?;

@@ -21,7 +21,9 @@ async fn page_does_not_grow_under_load() -> Result<()> {
     let board = shop.board_pid()?;
     let postgres = postmaster(&shop.admin_url()?).await?;
     let mut load = shop.demo(&["load", "--rate", "200", "--for", &format!("{seconds}s")]).spawn()?;
-    browser.until("the plots to be full of data", "document.querySelectorAll('.uplot').length === 3").await?;
+    browser
+        .until("the plots to be full of data", "document.querySelectorAll('svg.plot').length === 3")
+        .await?;
     let elements = "return document.querySelectorAll('*').length";
     let heap = "gc = window.gc; return performance.memory.usedJSHeapSize / 1e6";
     let before = (browser.run(elements).await?, browser.run(heap).await?);

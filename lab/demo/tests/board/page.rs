@@ -32,7 +32,7 @@ async fn page_shows_an_order_a_kill_and_a_verdict_and_never_lies() -> Result<()>
     for (name, value) in [("orders", "accepted"), ("lost", "false"), ("doubled", "true")] {
         browser.click(&format!("input[name={name}][value={value}]")).await?;
     }
-    browser.click("#fault button").await?;
+    browser.click("#strike").await?;
     browser
         .until_within("RabbitMQ to be down", "document.querySelector('svg g.down')", Duration::from_secs(2))
         .await?;
