@@ -25,7 +25,7 @@ const PATHS = {
 
 const QUEUES = { inventory: 62, billing: 100, orders: 150 };
 
-const DOTS = 160;
+const DOTS = 240;
 const TRAVEL_MILLISECONDS = 800;
 /** Rows are up to so old when the page hears of them: a dot starts so long after its event, and dots keep their distances. */
 const DELAY_MILLISECONDS = 1200;
@@ -108,17 +108,22 @@ function travel(time) {
   const { paths, dots } = built;
   travelling = travelling.filter(({ starts, dot }) => {
     if (time < starts + TRAVEL_MILLISECONDS) return true;
-    dot.setAttribute('class', 'dot');
-    dots.push(dot);
+    if (dot) {
+      dot.setAttribute('class', 'dot');
+      dots.push(dot);
+    }
     return false;
   });
-  for (const { dot, path, type, starts } of travelling) {
-    if (time < starts) continue;
-    const done = (time - starts) / TRAVEL_MILLISECONDS;
-    const { x, y } = paths[path].line.getPointAtLength(paths[path].length * (1 - (1 - done) ** 2));
-    dot.setAttribute('class', `dot ${kind(type)}`);
-    dot.setAttribute('cx', x);
-    dot.setAttribute('cy', y);
+  for (const move of travelling) {
+    if (time < move.starts) continue;
+    move.dot ??= dots.pop();
+    if (!move.dot) continue;
+    const { line, length } = paths[move.path];
+    const done = (time - move.starts) / TRAVEL_MILLISECONDS;
+    const { x, y } = line.getPointAtLength(length * (1 - (1 - done) ** 2));
+    move.dot.setAttribute('class', `dot ${kind(move.type)}`);
+    move.dot.setAttribute('cx', x);
+    move.dot.setAttribute('cy', y);
   }
   if (travelling.length) requestAnimationFrame(travel);
 }
@@ -128,8 +133,8 @@ function start(moves) {
   const idle = !travelling.length;
   for (const [path, type, , age] of moves) {
     // An event that orders writes when it applies an answer comes from no client.
-    if (!PATHS[path] || (path === 'written orders' && type !== 'OrderCreated') || !built.dots.length) continue;
-    travelling.push({ dot: built.dots.pop(), path, type, starts: began + Math.max(0, DELAY_MILLISECONDS - age) });
+    if (!PATHS[path] || (path === 'written orders' && type !== 'OrderCreated')) continue;
+    travelling.push({ path, type, starts: began + Math.max(0, DELAY_MILLISECONDS - age) });
   }
   if (idle && travelling.length) requestAnimationFrame(travel);
 }
