@@ -22,7 +22,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts one with a window of this size.
+    /// Starts one with a page of this size.
     pub(crate) async fn start(width: u32, height: u32) -> Result<Self> {
         let port = testbed::free_port()?;
         let mut command = std::process::Command::new("chromedriver");
@@ -32,7 +32,7 @@ impl Browser {
         let client = reqwest::Client::builder().no_proxy().timeout(REQUEST_DEADLINE).build()?;
         let capabilities = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": { "args": [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-            format!("--window-size={width},{height}"),
+            "--hide-scrollbars",
         ] } } } });
         let session = eventually("the browser", DEADLINE, async || {
             let answer =
@@ -42,7 +42,12 @@ impl Browser {
             Ok(Some(id.to_owned()))
         })
         .await?;
-        Ok(Self { client, url: format!("http://127.0.0.1:{port}/session/{session}"), _driver: driver })
+        let url = format!("http://127.0.0.1:{port}/session/{session}");
+        let browser = Self { client, url, _driver: driver };
+        // Without the window around the page.
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        browser.devtools("Emulation.setDeviceMetricsOverride", size).await?;
+        Ok(browser)
     }
 
     async fn command(&self, path: &str, body: Value) -> Result<Value> {
@@ -73,8 +78,8 @@ impl Browser {
         .await
     }
 
-    async fn resize(&self, width: u32, height: u32) -> Result<()> {
-        self.command("window/rect", json!({ "width": width, "height": height })).await.map(drop)
+    async fn devtools(&self, command: &str, parameters: Value) -> Result<()> {
+        self.command("goog/cdp/execute", json!({ "cmd": command, "params": parameters })).await.map(drop)
     }
 
     async fn element(&self, selector: &str) -> Result<String> {
@@ -100,28 +105,21 @@ impl Browser {
 
     /// With `BOARD_SCREENSHOTS=docs/pictures`, renews the pictures of the docs, light and dark. `top` is the element that they
     /// begin with.
-    pub(crate) async fn take_pictures(&self, name: &str, height: u32, top: &str) -> Result<()> {
+    pub(crate) async fn take_pictures(&self, name: &str, top: &str) -> Result<()> {
         let Some(folder) = std::env::var_os("BOARD_SCREENSHOTS") else { return Ok(()) };
         let folder = testbed::workspace_root().context("no checkout")?.join(folder);
-        self.resize(1280, height).await?;
         self.run(&format!("document.querySelector('{top}').scrollIntoView()")).await?;
-        for scheme in ["light", "dark"] {
+        for scheme in ["dark", "light"] {
             self.prefer(scheme).await?;
-            // Two snapshots later all that has colours of its own is drawn again.
-            let count = "window.snapshots = 0; new EventSource('/stream').onmessage = () => { window.snapshots += 1; }";
-            self.run(count).await?;
-            self.until("two snapshots", "window.snapshots > 2").await?;
             self.screenshot(&folder.join(format!("{name}-{scheme}.png"))).await?;
         }
-        self.prefer("light").await?;
-        self.resize(1280, 720).await
+        self.run("scrollTo(0, 0)").await.map(drop)
     }
 
     /// Shows the page as on a machine whose user prefers `light` or `dark` pages.
     async fn prefer(&self, scheme: &str) -> Result<()> {
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
-        let command = json!({ "cmd": "Emulation.setEmulatedMedia", "params": media });
-        self.command("goog/cdp/execute", command).await.map(drop)
+        self.devtools("Emulation.setEmulatedMedia", media).await
     }
 
     /// Writes what the window shows as a PNG file.

@@ -38,13 +38,17 @@ async fn page_shows_an_order_a_kill_and_a_verdict_and_never_lies() -> Result<()>
         .await?;
     // As the diagram shows it: the outbox of orders, which nothing empties meanwhile.
     let pending = |condition: &str| format!("({PENDING}) {condition}");
-    browser.until("the backlog to grow", &pending("> 10")).await?;
+    browser.until("the backlog to grow", &pending("> 100")).await?;
+    browser.take_pictures("board-kill", "header").await?;
     browser.until("the backlog to drain", &pending("=== 0")).await?;
     browser.until("the verdict", "document.querySelector('#verdict-line')").await?;
     let verdict = browser.text("#verdict-line").await?;
     ensure!(verdict.starts_with("HELD") && verdict.contains("right 2 of 3"), "{verdict}");
 
-    browser.take_pictures("board", 1200, "header").await?;
+    browser
+        .until("the count of the end", "document.querySelector('#counts .open dd').textContent === '0'")
+        .await?;
+    browser.take_pictures("board", "header").await?;
 
     // Nothing came from elsewhere.
     let foreign = "performance.getEntriesByType('resource').filter(entry => new URL(entry.name).host !== location.host)";

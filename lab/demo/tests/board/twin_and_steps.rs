@@ -55,7 +55,7 @@ async fn twin_shows_what_is_lost_and_an_order_stops_at_crash_points() -> Result<
     ensure!(ours.starts_with("order service: HELD"), "{ours}");
     ensure!(other.len() == 36, "not the id of an order: {other}");
     ensure!(browser.text(".twin.broken h3").await? == "dual-write: BROKEN");
-    browser.take_pictures("board-twin", 720, "#twin-title").await
+    browser.take_pictures("board-twin", "#twin-title").await
 }
 
 /// Places an order that stops at a crash point, acts on the first process that stops there, and continues all others.
@@ -70,7 +70,7 @@ async fn step(browser: &Browser, point: &str, action: &str, picture: bool) -> Re
     let shown = browser.text(".stopped pre").await?;
     ensure!(shown.contains(point), "the line of code is not shown: {shown}");
     if picture {
-        browser.take_pictures("board-steps", 720, "#steps-title").await?;
+        browser.take_pictures("board-steps", "#steps-title").await?;
     }
     let began = tokio::time::Instant::now();
     // In one step: the page may draw the boxes anew between finding one and clicking it.
