@@ -81,7 +81,8 @@ export function showFault({ fault, at, canAct }) {
   }
   if (!fault) return;
   line.dataset.phase = fault.phase;
-  if (fault.phase === 'active') line.textContent = `${fault.what}: repaired in ${shown(Math.max(0, (fault.ends - at) / 1000))} s`;
+  const left = (fault.ends - at) / 1000;
+  if (fault.phase === 'active') line.textContent = `${fault.what}: ${left > 0 ? `repaired in ${shown(left)} s` : 'is being repaired'}`;
   if (fault.phase === 'recovering') line.textContent = `${fault.what}: repaired; waiting until everything is at rest`;
   if (fault.phase === 'over') line.textContent = fault.error ? `${fault.what}: no verdict: ${fault.error}` : `${fault.what}: over`;
   showVerdict(fault);

@@ -24,10 +24,13 @@ export function showReconciliation({ reconciliation: read, unreadableSince, unre
   tiles ??= buildTiles();
   const of = kind => read.findings.filter(finding => finding.kind === kind).reduce((sum, { count }) => sum + count, 0);
   const counts = read ? { ...read, missing: of('missing'), doubled: of('doubled') } : {};
-  TILES.forEach((name, index) => { tiles[index].textContent = shown(counts[name]); });
+  TILES.forEach((name, index) => {
+    tiles[index].textContent = shown(counts[name]);
+    tiles[index].className = ['missing', 'doubled'].includes(name) && counts[name] > 0 ? 'wrong' : '';
+  });
   if (!read) {
     section.className = 'unknown';
-    const since = unreadableSince ? ` since ${new Date(unreadableSince).toLocaleTimeString()}` : '';
+    const since = unreadableSince ? ` since ${new Date(unreadableSince).toLocaleTimeString('en-GB')}` : '';
     sentence.textContent = `? The records cannot be read${since}`;
     sums.textContent = `Whether anything is lost is unknown. ${unreadableBecause ?? ''}`;
     return;

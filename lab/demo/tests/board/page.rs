@@ -39,8 +39,14 @@ async fn page_shows_an_order_a_kill_and_a_verdict_and_never_lies() -> Result<()>
     // As the diagram shows it: the outbox of orders, which nothing empties meanwhile.
     let pending = |condition: &str| format!("({PENDING}) {condition}");
     browser.until("the backlog to grow", &pending("> 100")).await?;
+    browser.until("an order that moves", "document.querySelector('circle.dot.created')").await?;
     browser.take_pictures("board-kill", "header").await?;
     browser.until("the backlog to drain", &pending("=== 0")).await?;
+    for moment in ["struck", "detected", "recovered", "drained"] {
+        browser
+            .until(moment, &format!("document.querySelector('#strip .{moment}[data-state=done]')"))
+            .await?;
+    }
     browser.until("the verdict", "document.querySelector('#verdict-line')").await?;
     let verdict = browser.text("#verdict-line").await?;
     ensure!(verdict.starts_with("HELD") && verdict.contains("right 2 of 3"), "{verdict}");
