@@ -26,7 +26,7 @@ RUN --mount=type=cache,id=shop-cargo,target=/usr/local/cargo/registry \
 FROM build AS build-lab
 RUN --mount=type=cache,id=shop-cargo,target=/usr/local/cargo/registry \
     --mount=type=cache,id=shop-target,target=/src/target \
-    cargo build --release --locked -p sabotage -p variants -p fault-proxy \
+    cargo build --release --locked -p flawed-services -p fault-proxy \
     && for name in orders-lab inventory-lab billing-lab orders-variant fault-proxy; do cp target/release/$name /out/; done \
     && strip /out/*
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use flaws::Flaw;
 use uuid::Uuid;
 
-use crate::alteration::{Alteration, setting};
+use crate::alteration::{Alteration, sabotage_name, setting, variant_name};
 use crate::choice::{Choice, With};
 use crate::commands::failed::{self, FailedCommand};
 use crate::commands::{
@@ -18,7 +19,6 @@ use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;
 use crate::soak::Soak;
 use crate::terminal::Terminal;
-use crate::variant::Variant;
 use crate::verdict::Verdict;
 use crate::watch::{Watch, WhichFaults};
 
@@ -73,15 +73,15 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Start a system in which this variant replaces the order service (docs/variants.md).
-        #[arg(long, value_enum)]
-        variant: Option<Variant>,
+        #[arg(long, value_parser = variant_name())]
+        variant: Option<Flaw>,
         /// Run the same drill and load on the service and on this variant beside it: two verdicts.
-        #[arg(long, value_enum, conflicts_with = "variant")]
-        twin: Option<Variant>,
-        /// Start lab programs that leave this protection out, such as mark-before-confirm: a drill that still holds then
+        #[arg(long, value_parser = variant_name(), conflicts_with = "variant")]
+        twin: Option<Flaw>,
+        /// Start lab programs that leave this protection out, for example mark-before-confirm: a drill that still holds then
         /// has not tested it.
-        #[arg(long, conflicts_with_all = ["variant", "twin"])]
-        sabotage: Option<String>,
+        #[arg(long, value_parser = sabotage_name(), conflicts_with_all = ["variant", "twin"])]
+        sabotage: Option<Flaw>,
         /// Start a system in which a setting has this value, such as ORDERS_RELAY_POLL=1h. May be repeated.
         #[arg(long, value_name = "NAME=VALUE", value_parser = setting, conflicts_with_all = ["variant", "twin", "sabotage"])]
         set: Vec<(String, String)>,
@@ -183,10 +183,9 @@ impl Cli {
             Some(Command::Up) => up::run(choice, terminal).await,
             Some(Command::Drill { names, rate, outage, seed, variant, twin, sabotage, set }) => {
                 let options = DrillOptions { rate, outage, seed };
-                let variant = variant.map(Alteration::Variant);
                 let settings = Some(set).filter(|set| !set.is_empty()).map(Alteration::Settings);
-                let alteration =
-                    variant.or(sabotage.map(Alteration::Sabotage)).or(settings).unwrap_or_default();
+                let flaw = variant.or(sabotage).map(Alteration::Flaw);
+                let alteration = flaw.or(settings).unwrap_or_default();
                 match twin {
                     Some(twin) => drill::run_twin(choice, &names, options, twin, terminal).await,
                     None => drill::run(choice, &names, options, alteration, terminal).await,

@@ -32,12 +32,10 @@ mod sql_faults;
 mod state;
 mod target;
 mod terminal;
-mod variant;
 mod verdict;
 mod watch;
 
 pub use choice::With;
 pub use cli::Cli;
 pub use load::StoppableLoad;
-pub use variant::Variant;
 pub use verdict::Verdict;

@@ -2,12 +2,12 @@
 
 use anyhow::{Context as _, Result};
 use fault_proxy::Proxy;
+use flaws::Flaw;
 use testbed::{DatabaseUrls, SystemOptions};
 
 use crate::alteration::Alteration;
 use crate::lab::{CrashFile, Setup, route, through};
 use crate::proxies::Proxies;
-use crate::variant::Variant;
 
 /// The services that reach their servers through proxies.
 const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
@@ -55,7 +55,7 @@ impl OwnSystem {
         options.instances = self.setup.instances;
         options.piped_logs = self.setup.piped_logs;
         options.lab = self.setup.lab || self.crash_point.is_some();
-        options.variant = self.setup.variant.map(Variant::name);
+        options.variant = self.setup.variant.map(Flaw::name);
         options.env = self.setup.settings;
         options.env_of_service = self.setup.settings_of_service;
         for (service, database) in SERVICES.into_iter().zip(databases) {

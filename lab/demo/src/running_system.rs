@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use flaws::Flaw;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::Home;
@@ -27,7 +28,6 @@ use crate::reconciliation::{self, DuplicatesDropped, Reconciliation};
 use crate::state::{Addresses, LOGINS, State};
 use crate::target::{Action, ActiveFaults, Target};
 use crate::terminal::Terminal;
-use crate::variant::Variant;
 
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -144,10 +144,10 @@ impl RunningSystem {
         }
     }
 
-    /// The variant that replaces the order service, if there is one.
-    pub(crate) fn variant(&self) -> Option<Variant> {
+    /// The protection that is left out, if there is one.
+    pub(crate) fn variant(&self) -> Option<Flaw> {
         match self.alteration() {
-            Alteration::Variant(variant) => Some(*variant),
+            Alteration::Flaw(flaw) => Some(*flaw),
             _ => None,
         }
     }

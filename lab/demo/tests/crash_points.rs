@@ -6,13 +6,10 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use demo::lab::{CONDITION_DEADLINE, Setup, Stage, Tap, await_stop, resume_process};
+use demo::lab::{BrokerApi, CONDITION_DEADLINE, CrashFile, Setup, Stage, Tap, resume_process};
 use futures_util::{StreamExt as _, stream};
-use sabotage::Sabotage;
-use serde_json::{Value, json};
-use testbed::{TestVhost, eventually};
+use testbed::eventually;
 use tokio::time::timeout;
-use uuid::Uuid;
 
 /// Each runs a system of four processes, which mostly waits.
 const AT_A_TIME: usize = 4;
@@ -48,14 +45,16 @@ async fn a_crash_at_any_point_loses_nothing_and_doubles_nothing() -> Result<()> 
 /// Lets one process crash at `point` while orders are placed, restores it, and audits. Returns how many events were
 /// published again.
 async fn crash_at(point: &str, action: &str) -> Result<u64> {
-    let once = std::env::temp_dir().join(format!("crash-{}", Uuid::new_v4()));
+    let once = CrashFile::new();
     let vhost = testbed::vhost().await?;
-    let setup = Setup::default().crashing_at(format!("{point}:{action}"), &once);
+    let setup = Setup::default().crashing_at(format!("{point}:{action}"), once.path());
     let stage = Stage::ready(&vhost.url(), setup).await?;
     let mut tap = Tap::on(&vhost).await?;
+    // A message that can never be applied.
+    let api = BrokerApi::new(vhost.api_url(), vhost.name())?;
     match point {
-        "dead-letter-saved" => poison(&stage, &vhost, "inventory.events").await?,
-        "dead-letter-collected" => poison(&stage, &vhost, "inventory.events.dead").await?,
+        "dead-letter-saved" => api.publish("inventory.events", "not json", "poison").await?,
+        "dead-letter-collected" => api.publish("inventory.events.dead", "not json", "poison").await?,
         _ => {}
     }
     // A frozen process answers only after it is continued: the orders wait for that.
@@ -69,7 +68,6 @@ async fn crash_at(point: &str, action: &str) -> Result<u64> {
             .await?;
     eventually("its cancellation", CONDITION_DEADLINE, async || stage.cancel(id).await.map(Some)).await?;
     stage.held().await?;
-    std::fs::remove_file(&once)?;
     let published = tap.drain().await?;
     ensure!(published.out_of_order.is_empty(), "published out of order: {:?}", published.out_of_order);
     // What a relay has published and not marked is published once more. One that is asked to stop marks it first.
@@ -96,37 +94,12 @@ async fn place(stage: &Stage) -> Result<()> {
 }
 
 /// Waits for the crash, and continues a frozen process; one that is gone is started again later.
-async fn restore(stage: &Stage, once: &Path, action: &str) -> Result<()> {
-    let crashed = crashed_process(once).await?;
+async fn restore(stage: &Stage, once: &CrashFile, action: &str) -> Result<()> {
     if action == "freeze" {
-        await_stop(crashed).await?;
-        return resume_process(crashed);
+        resume_process(once.frozen().await?)
+    } else {
+        stage.ended(once.process().await?).await
     }
-    eventually("the process to be gone", CONDITION_DEADLINE, async || {
-        let running = ["orders", "inventory", "billing"].map(|name| stage.system.pid(name));
-        Ok((!running.contains(&Some(crashed))).then_some(()))
-    })
-    .await
-}
-
-async fn crashed_process(once: &Path) -> Result<u32> {
-    eventually("the point to be reached", CONDITION_DEADLINE, async || {
-        Ok(std::fs::read_to_string(once).ok().and_then(|pid| pid.parse().ok()))
-    })
-    .await
-}
-
-/// Publishes a message that can never be applied into a queue.
-async fn poison(stage: &Stage, vhost: &TestVhost, queue: &str) -> Result<()> {
-    let message = json!({
-        "routing_key": queue, "payload": "not json", "payload_encoding": "string",
-        "properties": { "message_id": "poison", "delivery_mode": 2 },
-    });
-    let url = format!("{}/api/exchanges/{}/amq.default/publish", vhost.api_url(), vhost.name());
-    let answer = stage.client.post(url).json(&message).send().await?;
-    let answer: Value = answer.error_for_status()?.json().await?;
-    ensure!(answer["routed"] == true, "the message reached no queue");
-    Ok(())
 }
 
 /// The lab programs can arm crash points and leave out protections; the product's programs can do neither.
@@ -142,8 +115,8 @@ async fn product_binaries_cannot_arm_crash_points() -> Result<()> {
             ensure!(holds(&lab, text), "{service}-lab does not contain {text:?}: this test proves nothing");
             ensure!(!holds(&product, text), "{service} contains {text:?}");
         }
-        for name in Sabotage::ALL.map(Sabotage::name) {
-            ensure!(!holds(&product, name), "{service} contains {name:?}");
+        for flaw in &flaws::ALL {
+            ensure!(!holds(&product, flaw.name), "{service} contains {:?}", flaw.name);
         }
     }
     Ok(())

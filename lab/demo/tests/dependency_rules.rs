@@ -50,15 +50,18 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     // It knows the commands of the documentation only: no crate of this workspace.
     ("docs-runner", &[]),
     ("payment-provider", &["axum", "database", "service", "sqlx"]),
+    // The table of what can be left out on purpose.
+    ("flaws", &[]),
     // Compositions of the product's parts, with one part replaced.
     (
-        "sabotage",
+        "flawed-services",
         &[
             "axum",
             "billing",
             "rabbitmq",
             "database",
             "events",
+            "flaws",
             "inbox",
             "inventory",
             "messaging",
@@ -68,32 +71,17 @@ const MAY_USE: [(&str, &[&str]); 22] = [
             "sqlx",
         ],
     ),
-    (
-        "variants",
-        &[
-            "axum",
-            "rabbitmq",
-            "database",
-            "events",
-            "messaging",
-            "orders",
-            "outbox",
-            "sabotage",
-            "service",
-            "sqlx",
-        ],
-    ),
     // The real relay and the real consumer logic in memory: no SQL, no AMQP.
-    ("simulation", &["events", "messaging", "outbox"]),
+    ("simulation", &["events", "flaws", "messaging", "outbox"]),
     // A model has none of the product's code; its tests compare it with the product and with the simulation.
-    ("model", &[]),
+    ("model", &["flaws"]),
     // Receives spans as any trace store does: it knows their protocol, and none of the product's code.
     ("trace-store", &["axum"]),
     // These meet the system over HTTP, SQL and AMQP only, so that a fault in it cannot hide itself in them.
     ("fault-proxy", &["axum"]),
     ("testbed", &["sqlx"]),
     ("load-tests", &["lapin", "sqlx", "testbed"]),
-    ("demo", &["axum", "fault-proxy", "load-tests", "messaging", "sqlx", "testbed", "trace-store"]),
+    ("demo", &["axum", "fault-proxy", "flaws", "load-tests", "messaging", "sqlx", "testbed", "trace-store"]),
 ];
 
 #[test]

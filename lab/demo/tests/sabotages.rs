@@ -5,9 +5,9 @@
 #![allow(clippy::print_stdout, reason = "the table is the output of `cargo demo sabotage`")]
 
 use anyhow::ensure;
-use demo::lab::sabotage::{ALL, Experiment, Finding, LeftOut};
+use demo::lab::experiments::{ALL, Experiment, Finding};
+use flaws::LeftOut;
 use futures_util::{StreamExt, stream};
-use sabotage::Sabotage;
 
 /// Each experiment runs two systems of four processes, which mostly wait.
 const AT_A_TIME: usize = 3;
@@ -15,15 +15,15 @@ const AT_A_TIME: usize = 3;
 #[tokio::test]
 async fn each_missing_protection_is_noticed_and_complete_systems_hold() -> anyhow::Result<()> {
     let chosen = std::env::var("EXPERIMENT").ok();
-    let experiments = ALL.into_iter().flatten();
-    let chosen = experiments.filter(|experiment| chosen.as_ref().is_none_or(|name| name == experiment.name));
+    let chosen =
+        ALL.iter().filter(|experiment| chosen.as_ref().is_none_or(|name| name == experiment.flaw.name()));
     println!("{}", heading());
     let mut findings: Vec<_> = stream::iter(chosen)
         .map(async |experiment| {
             let finding = experiment.run().await;
             match &finding {
                 Ok(finding) => println!("{}", line(experiment, finding)),
-                Err(error) => println!("{:<32} INCONCLUSIVE: {error:#}", experiment.name),
+                Err(error) => println!("{:<32} INCONCLUSIVE: {error:#}", experiment.flaw.name()),
             }
             finding
         })
@@ -49,30 +49,41 @@ fn line(experiment: &Experiment, finding: &Finding) -> String {
         seen += &format!("; FALSE ALARM in the complete system: {} {}", alarm.invariant, alarm.what);
     }
     let expected = finding.invariants.join("/");
-    let Experiment { name, fault, .. } = experiment;
+    let (name, fault) = (finding.name, experiment.fault);
     format!("{name:<32} {expected:<9} {broke:<8} {:>7.1}  {seen}\n{:<34}when {fault}", finding.seconds, "")
 }
 
+/// The flaws that experiments or drills judge in a running system, each with its place in the documentation.
 #[test]
-fn there_is_an_experiment_or_a_drill_for_every_sabotage() {
-    let mut known: Vec<_> = Sabotage::ALL.map(Sabotage::name).to_vec();
-    let parts = ALL.into_iter().flatten().filter(|experiment| experiment.left_out == LeftOut::Part);
-    let mut tried: Vec<_> = parts.map(|experiment| experiment.name).collect();
-    // These need what an experiment on the shared servers has not: a wrong clock, a broker that is away, a lost answer, a fault
-    // under load.
-    for name in [
-        "age-by-own-clock",
-        "limit-by-time-alone",
-        "new-key-per-attempt",
-        "cancel-ignored",
-        "refusals-back-off",
-        "failed-marks-ignored",
-        "hanging-commits-ignored",
-    ] {
-        assert!(include_str!("../../../docs/drills.md").contains(&format!("`--sabotage {name}`")), "{name}");
-        tried.push(name);
+fn each_flaw_is_judged_somewhere_and_documented() {
+    let [drills, breaking, variants, guarantees] = [
+        include_str!("../../../docs/drills.md"),
+        include_str!("../../../docs/breaking-it.md"),
+        include_str!("../../../docs/variants.md"),
+        include_str!("../../../docs/guarantees.md"),
+    ];
+    for row in &flaws::ALL {
+        let name = row.name;
+        let line = |page: &str, start: &str| page.lines().any(|line| line.starts_with(start));
+        let has_experiment = ALL.iter().any(|experiment| experiment.flaw == row.flaw);
+        if has_experiment {
+            assert!(line(breaking, &format!("{name} ")), "{name} in docs/breaking-it.md");
+            let left_out = |invariant: &&str| {
+                let row = guarantees.lines().find(|line| line.starts_with(&format!("| {invariant} |")));
+                row.is_some_and(|row| row.contains(&format!("`{name}`")))
+            };
+            assert!(row.breaks.iter().any(left_out), "{name} in docs/guarantees.md");
+        }
+        match row.left_out {
+            LeftOut::Part => {
+                let has_drill = drills.contains(&format!("`--sabotage {name}`"));
+                assert!(has_experiment || has_drill, "{name} in docs/drills.md");
+            }
+            LeftOut::Variant => {
+                assert!(line(variants, &format!("| `{name}` |")), "{name} in docs/variants.md")
+            }
+            LeftOut::Settings(_) => assert!(has_experiment, "{name} has no experiment"),
+            LeftOut::InMemory => assert!(row.simulated.is_some(), "{name} is nowhere"),
+        }
     }
-    known.sort_unstable();
-    tried.sort_unstable();
-    assert_eq!(tried, known);
 }

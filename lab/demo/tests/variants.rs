@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use demo::{
-    Variant,
     lab::{CONDITION_DEADLINE, PROXY_ROUTE, Setup, Stage, proxied},
     reconciliation::{Kind, Reconciliation},
 };
 use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION};
+use flaws::Flaw;
 use load_tests::Saturation;
 use serde_json::json;
 use sqlx::PgPool;
@@ -20,7 +20,7 @@ use testbed::eventually;
 /// How long the drill may take that the command line runs.
 const DRILL_DEADLINE: Duration = Duration::from_secs(300);
 
-async fn stage(amqp_url: &str, variant: Option<Variant>) -> Result<Stage> {
+async fn stage(amqp_url: &str, variant: Option<Flaw>) -> Result<Stage> {
     Stage::ready(amqp_url, Setup { variant, ..Setup::default() }).await
 }
 
@@ -61,7 +61,7 @@ fn named<'a>(result: &'a Reconciliation, kind: Kind, place: &str) -> Vec<&'a Str
 
 #[tokio::test]
 async fn dual_write_loses_orders_without_a_broker_and_the_reconciliation_names_them() -> Result<()> {
-    for variant in [None, Some(Variant::DualWrite)] {
+    for variant in [None, Some(Flaw::DualWrite)] {
         let vhost = testbed::vhost().await?;
         let (proxy, amqp_url) = proxied(&vhost.url()).await?;
         let stage = stage(&amqp_url, variant).await?;
@@ -92,7 +92,7 @@ async fn dual_write_loses_orders_without_a_broker_and_the_reconciliation_names_t
 
 #[tokio::test]
 async fn publish_then_commit_charges_for_an_order_that_does_not_exist() -> Result<()> {
-    for variant in [None, Some(Variant::PublishThenCommit)] {
+    for variant in [None, Some(Flaw::PublishThenCommit)] {
         let vhost = testbed::vhost().await?;
         let stage = stage(&vhost.url(), variant).await?;
         confirm_one_more(&stage).await?;
@@ -124,7 +124,7 @@ async fn publish_then_commit_charges_for_an_order_that_does_not_exist() -> Resul
 
 #[tokio::test]
 async fn notify_in_transaction_loses_nothing_but_commits_queue_up() -> Result<()> {
-    for variant in [None, Some(Variant::NotifyInTransaction)] {
+    for variant in [None, Some(Flaw::NotifyInTransaction)] {
         let vhost = testbed::vhost().await?;
         let stage = stage(&vhost.url(), variant).await?;
         let url = stage.system.orders_url();
@@ -162,19 +162,19 @@ async fn notify_in_transaction_loses_nothing_but_commits_queue_up() -> Result<()
 #[tokio::test]
 async fn other_relays_publish_everything_while_nothing_fails() -> Result<()> {
     for variant in [
-        Variant::PollOneByOne,
-        Variant::RowLocks,
-        Variant::DeleteOncePublished,
-        Variant::TriggerNotify,
-        Variant::ListenAlone,
+        Flaw::PollOneByOne,
+        Flaw::RowLocks,
+        Flaw::DeleteOncePublished,
+        Flaw::TriggerNotify,
+        Flaw::ListenAlone,
     ] {
         let vhost = testbed::vhost().await?;
         let stage = stage(&vhost.url(), Some(variant)).await?;
-        confirm_one_more(&stage).await.with_context(|| variant.name())?;
+        confirm_one_more(&stage).await.context(variant.name())?;
         for _ in 0..10 {
             stage.order().await?;
         }
-        let result = stage.held().await.with_context(|| variant.name())?;
+        let result = stage.held().await.context(variant.name())?;
         assert_eq!(result.acknowledged, result.confirmed, "{}: {result:?}", variant.name());
         let (rows, pending): (i64, i64) = sqlx::query_as(
             "select count(*), count(*) filter (where published_at is null) from orders.outbox
@@ -182,7 +182,7 @@ async fn other_relays_publish_everything_while_nothing_fails() -> Result<()> {
         )
         .fetch_one(&stage.auditor)
         .await?;
-        let kept = if variant == Variant::DeleteOncePublished { 0 } else { result.orders };
+        let kept = if variant == Flaw::DeleteOncePublished { 0 } else { result.orders };
         assert_eq!((u64::try_from(rows)?, pending), (kept, 0), "{}", variant.name());
     }
     Ok(())

@@ -14,7 +14,7 @@
 //! lose the event. *The lock outlives the publishing*: until the commit no other relay publishes events of these lanes. A
 //! frozen process is cut off by the database after 30 s; the confirm deadline is shorter.
 //!
-//! What does not work (`lab/sabotage`, `lab/variants` and `docs/variants.md` show it):
+//! What does not work (`lab/flawed-services` and `docs/variants.md` show it):
 //!
 //! - Reading on from where the last step stopped (`seq > last`): a row that commits late is skipped for good.
 //! - `skip locked` on event rows: one relay holds an order's first event, and another publishes its second.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::ValueEnum as _;
+use flaws::{Flaw, LeftOut};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -14,7 +14,6 @@ use tokio::time::timeout;
 use crate::choice::Choice;
 use crate::drills::{self, DrillOptions, SERVICE, run_both};
 use crate::terminal::Terminal;
-use crate::variant::Variant;
 
 use super::busy::Busy;
 use super::clock::now;
@@ -67,12 +66,12 @@ struct TwinVerdict {
 #[derive(Debug)]
 pub(crate) struct Twin {
     state: Mutex<Option<TwinState>>,
-    begun: mpsc::UnboundedSender<Variant>,
+    begun: mpsc::UnboundedSender<Flaw>,
 }
 
 impl Twin {
     /// The receiver is for [`carry_out`](Self::carry_out).
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Variant>) {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Flaw>) {
         let (begun, receiver) = mpsc::unbounded_channel();
         (Self { state: Mutex::default(), begun }, receiver)
     }
@@ -86,7 +85,8 @@ impl Twin {
     /// # Errors
     /// [`Busy`] while another one runs; or when there is no such variant.
     pub(crate) fn begin(&self, compare: &Compare) -> Result<()> {
-        let Ok(variant) = Variant::from_str(&compare.variant, false) else {
+        let named = Flaw::named(&compare.variant);
+        let Some(variant) = named.filter(|flaw| flaw.row().left_out == LeftOut::Variant) else {
             bail!("unknown variant `{}`", compare.variant);
         };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +100,7 @@ impl Twin {
     }
 
     /// Carries out the comparisons that are begun, one after the other.
-    pub(crate) async fn carry_out(&self, mut begun: mpsc::UnboundedReceiver<Variant>, choice: Choice) {
+    pub(crate) async fn carry_out(&self, mut begun: mpsc::UnboundedReceiver<Flaw>, choice: Choice) {
         while let Some(variant) = begun.recv().await {
             let lines = Arc::new(Mutex::new(vec![]));
             let terminal = Terminal::new(false).copied_to(lines.clone());
@@ -132,7 +132,7 @@ impl Twin {
     }
 }
 
-async fn compare(choice: Choice, variant: Variant, terminal: &Terminal) -> Result<Vec<TwinVerdict>> {
+async fn compare(choice: Choice, variant: Flaw, terminal: &Terminal) -> Result<Vec<TwinVerdict>> {
     let drill = drills::find(DRILL)?;
     let [service, other] = run_both(choice, drill, OPTIONS, variant, terminal).await?;
     let verdict = |name, document: &Value| {

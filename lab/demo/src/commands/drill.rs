@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
+use flaws::Flaw;
 use serde_json::{Value, json};
 
 use crate::alteration::Alteration;
@@ -12,7 +13,6 @@ use crate::drills::{self, Drill, DrillOptions, Group, SERVICE, Subject, own_syst
 use crate::network_system::NetworkSystem;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::variant::Variant;
 use crate::verdict::Verdict;
 
 /// The drills that CI runs: one for each kind of injection, and quick ones.
@@ -64,7 +64,7 @@ pub(crate) async fn run_twin(
     choice: Choice,
     names: &[String],
     options: DrillOptions,
-    twin: Variant,
+    twin: Flaw,
     terminal: &Terminal,
 ) -> Result<Verdict> {
     let [name] = names else { bail!("a twin runs one drill at a time") };

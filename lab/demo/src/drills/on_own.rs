@@ -1,6 +1,7 @@
 //! Drills on systems that are started for them.
 
 use anyhow::Result;
+use flaws::Flaw;
 use serde_json::Value;
 
 use super::drill::{Drill, Subject};
@@ -11,7 +12,6 @@ use crate::choice::Choice;
 use crate::own_system::OwnSystem;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::variant::Variant;
 use crate::verdict::Verdict;
 
 /// Runs a drill on a system with the order service and on one with a variant. With each verdict comes the document about it.
@@ -19,7 +19,7 @@ pub(crate) async fn run_both(
     choice: Choice,
     drill: &Drill,
     options: DrillOptions,
-    twin: Variant,
+    twin: Flaw,
     terminal: &Terminal,
 ) -> Result<[(Verdict, Value); 2]> {
     let width = twin.name().len().max(SERVICE.len());
@@ -27,10 +27,8 @@ pub(crate) async fn run_both(
         let own = own_system(drill).altered(&alteration);
         run_on_own(choice, drill, own, options, &terminal.labelled(&format!("{name:<width$}"))).await
     };
-    let (service, variant) = tokio::try_join!(
-        run_one(SERVICE, Alteration::None),
-        run_one(twin.name(), Alteration::Variant(twin))
-    )?;
+    let (service, variant) =
+        tokio::try_join!(run_one(SERVICE, Alteration::None), run_one(twin.name(), Alteration::Flaw(twin)))?;
     Ok([service, variant])
 }
 

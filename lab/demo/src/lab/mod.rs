@@ -1,12 +1,12 @@
 //! Systems that are set up to be broken in ways that a running one does not offer.
 //!
-//! [`Stage`] is a system with a database and a virtual host of its own. [`sabotage`] runs two of them, one complete and
-//! one with a protection left out, and injects the same fault into both.
+//! [`Stage`] is a system with a database and a virtual host of its own. [`experiments`] run two of them, one complete and
+//! one with a protection left out, and inject the same fault into both.
 
 mod broker_api;
 mod crash_file;
+pub mod experiments;
 mod proxied;
-pub mod sabotage;
 mod stage;
 mod tap;
 

@@ -7,10 +7,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use flaws::{Flaw, LeftOut};
 use load_tests::{Answer, Load, Outcome, Summary};
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use testbed::{DatabaseUrls, Instances, System, SystemOptions, TestDatabase};
+use testbed::{DatabaseUrls, Instances, System, SystemOptions, TestDatabase, eventually};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -19,7 +20,6 @@ use crate::{
     load::StoppableLoad,
     metrics,
     reconciliation::{self, Ending, Reconciliation, Wait, settle},
-    variant::Variant,
 };
 
 /// How long a condition may take to come true on a busy machine. It measures nothing.
@@ -39,7 +39,7 @@ pub struct Setup {
     /// Whether the lab programs are started instead of the services.
     pub lab: bool,
     /// The variant that accepts the orders instead of the order service.
-    pub variant: Option<Variant>,
+    pub variant: Option<Flaw>,
 }
 
 impl Setup {
@@ -50,7 +50,23 @@ impl Setup {
         self
     }
 
-    /// With lab programs that crash at `point` (such as `relay-confirmed:kill`) once, while the file `once` does not
+    /// With one protection left out. A flaw that exists only in memory changes nothing.
+    #[must_use]
+    pub fn with_flaw(mut self, flaw: Flaw) -> Self {
+        match flaw.row().left_out {
+            LeftOut::Part => Self { lab: true, ..self.with("SABOTAGE", flaw.name()) },
+            LeftOut::Settings(settings) => {
+                settings.iter().fold(self, |setup, (name, value)| setup.with(name, *value))
+            }
+            LeftOut::Variant => {
+                self.variant = Some(flaw);
+                self
+            }
+            LeftOut::InMemory => self,
+        }
+    }
+
+    /// With lab programs that crash at `point` (for example `relay-confirmed:kill`) once, while the file `once` does not
     /// exist: the first process of any service that gets there.
     #[must_use]
     pub fn crashing_at(self, point: impl Into<String>, once: &Path) -> Self {
@@ -80,7 +96,7 @@ pub struct Stage {
     /// `None` if the database belongs to the caller.
     pub database: Option<TestDatabase>,
     acknowledged: Arc<Mutex<Vec<Uuid>>>,
-    variant: Option<Variant>,
+    variant: Option<Flaw>,
 }
 
 impl Stage {
@@ -118,7 +134,7 @@ impl Stage {
         options.env = setup.settings;
         options.env_of_service = setup.settings_of_service;
         options.lab = setup.lab;
-        options.variant = setup.variant.map(Variant::name);
+        options.variant = setup.variant.map(Flaw::name);
         let stage = Self::around(System::start(options).await?, &urls.auditor).await?;
         Ok(Self { variant: setup.variant, ..stage })
     }
@@ -264,6 +280,15 @@ impl Stage {
     /// How many orders were acknowledged so far.
     pub fn accepted(&self) -> usize {
         self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Waits until a process has ended. One that kills itself still runs for a moment.
+    pub async fn ended(&self, pid: u32) -> Result<()> {
+        eventually(&format!("process {pid} to end"), CONDITION_DEADLINE, async || {
+            let runs = self.system.names().any(|name| self.system.pid(name) == Some(pid));
+            Ok((!runs).then_some(()))
+        })
+        .await
     }
 
     /// Starts every process that is not running, and waits until all are ready.

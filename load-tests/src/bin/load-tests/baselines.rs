@@ -35,7 +35,7 @@ pub(crate) struct Options {
     relay: Vec<String>,
 }
 
-/// The product's relay, and those of `lab/variants`.
+/// The product's relay, and those of `lab/flawed-services`.
 const RELAYS: [&str; 6] =
     [PRODUCT, "poll-one-by-one", "row-locks", "delete-once-published", "trigger-notify", "listen-alone"];
 const PRODUCT: &str = "product";

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::drills::drill::{Drill, Group, Subject};
 use crate::drills::drill_run::DrillRun;
 use crate::drills::report::{Fact, Refusals, Report};
-use crate::lab::{CONDITION_DEADLINE, sabotage::copy_order};
+use crate::lab::{CONDITION_DEADLINE, experiments::copy_order};
 use crate::own_system::OwnSystem;
 
 pub(in crate::drills) const SCALE: Drill = Drill {

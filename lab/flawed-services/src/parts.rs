@@ -1,0 +1,161 @@
+//! How the programs put their parts together.
+
+use std::{env, process::ExitCode, time::Duration};
+
+use axum::{extract::Request, http::HeaderValue, middleware::map_request};
+use database::Pool;
+use flaws::{Flaw, LeftOut};
+use messaging::SharedHandler;
+use outbox::{Relay, Wake};
+use service::{
+    ConsumerTasks, Parts, Process, RelayTasks, environment::exit_invalid_config, settings::CommonSettings,
+};
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use crate::{
+    cancels::ignore_cancels,
+    crash,
+    dead_letters::FlawedDeadLetters,
+    handler::FlawedHandler,
+    publisher::FlawedPublisher,
+    relays,
+    row_locks::{OncePublished, RowLockStore},
+    store::FlawedStore,
+    writes,
+};
+
+/// How often `short-memory` erases the records of processed events.
+const ERASE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The product's parts with the one replaced that a flaw is about. Without a flaw all are the product's.
+#[derive(Debug, Clone, Copy)]
+pub struct FlawedParts(pub Option<Flaw>);
+
+impl FlawedParts {
+    /// Reads `SABOTAGE` and arms the crash point of `CRASH_POINT`. An unknown name ends the process with exit code 78.
+    pub fn sabotaged() -> Self {
+        crash::arm_from_env();
+        Self(env::var("SABOTAGE").ok().map(|name| named("SABOTAGE", &name, LeftOut::Part)))
+    }
+
+    /// The same with `VARIANT`, which must be there.
+    pub fn variant() -> Self {
+        crash::arm_from_env();
+        Self(Some(named("VARIANT", &env::var("VARIANT").unwrap_or_default(), LeftOut::Variant)))
+    }
+}
+
+fn named(variable: &str, name: &str, left_out: LeftOut) -> Flaw {
+    Flaw::named(name).filter(|flaw| flaw.row().left_out == left_out).unwrap_or_else(|| {
+        let names: Vec<_> = Flaw::names(|other| other == left_out).collect();
+        exit_invalid_config(&format!("{variable}: one of {}", names.join(", ")))
+    })
+}
+
+/// Runs the order service with these parts until it is stopped.
+pub async fn run_orders(parts: FlawedParts) -> anyhow::Result<ExitCode> {
+    orders::run(parts, |product, settings, wake| match (writes::of(parts.0), parts.0) {
+        (Some(write), _) => writes::routes(write, settings, wake, product),
+        (None, Some(Flaw::NewKeyPerAttempt)) => Ok(product.layer(map_request(make_key_unique))),
+        (None, _) => Ok(product),
+    })
+    .await
+}
+
+/// A client that tries again sends the same `Idempotency-Key`, and the service sees another one.
+async fn make_key_unique(mut request: Request) -> Request {
+    if let Some(key) = request.headers_mut().get_mut("idempotency-key") {
+        let unique = format!("{}-{}", key.to_str().unwrap_or_default(), Uuid::new_v4());
+        *key = HeaderValue::from_str(&unique).unwrap_or_else(|_| key.clone());
+    }
+    request
+}
+
+impl Parts for FlawedParts {
+    async fn settings(&self, common: &mut CommonSettings) -> anyhow::Result<()> {
+        if self.0 == Some(Flaw::CancelIgnored) { ignore_cancels(&mut common.amqp_url).await } else { Ok(()) }
+    }
+
+    /// With `hanging-commits-ignored`: whether it answers reads.
+    fn database(
+        &self,
+        probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let ignored = self.0 == Some(Flaw::HangingCommitsIgnored);
+        move || match probe() {
+            Err(reason) if ignored && reason.contains("commits") => Ok(()),
+            state => state,
+        }
+    }
+
+    /// With `limit-by-time-alone`: always.
+    fn caught_up(
+        &self,
+        probe: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> impl Fn() -> bool + Send + Sync + 'static {
+        let always = self.0 == Some(Flaw::LimitByTimeAlone);
+        move || always || probe()
+    }
+
+    /// Some relays hear of events in another way, or by themselves.
+    fn wake(&self, relays: Wake) -> Wake {
+        match self.0 {
+            Some(Flaw::PollOneByOne | Flaw::TriggerNotify | Flaw::ListenAlone) => Wake::new(),
+            _ => relays,
+        }
+    }
+
+    async fn start_relays(&self, relays: RelayTasks, process: &mut Process) -> anyhow::Result<()> {
+        let flaw = self.0;
+        match flaw {
+            Some(Flaw::PollOneByOne) => relays::start_polling_one_by_one(&relays, process),
+            Some(Flaw::TriggerNotify) => relays::start_triggered(&relays, process, false).await?,
+            Some(Flaw::ListenAlone) => relays::start_triggered(&relays, process, true).await?,
+            Some(Flaw::SkipLockedOnRows | Flaw::RowLocks | Flaw::DeleteOncePublished) => {
+                let delete = flaw == Some(Flaw::DeleteOncePublished);
+                let once_published = if delete { OncePublished::Delete } else { OncePublished::Mark };
+                relays.start(process, |pool, publisher, options| {
+                    Relay::over(RowLockStore::new(pool, once_published), publisher, options)
+                });
+            }
+            _ => relays.start(process, |pool, publisher, options| {
+                let store = FlawedStore::new(pool, &options, flaw);
+                Relay::over(store, FlawedPublisher::new(publisher, flaw), options)
+            }),
+        }
+        Ok(())
+    }
+
+    async fn start_consumer(&self, consumer: ConsumerTasks, handler: SharedHandler, process: &mut Process) {
+        let (pool, name) = (consumer.pool(), consumer.inbox.consumer);
+        if self.0 == Some(Flaw::ShortMemory) {
+            forget_soon(pool.clone(), name, process).await;
+        }
+        let handler = SharedHandler::new(FlawedHandler::new(handler, pool, name, self.0));
+        consumer.start(process, handler, |letters| FlawedDeadLetters::new(letters, self.0));
+    }
+}
+
+/// Erases the records of processed events, now and each second.
+async fn forget_soon(pool: Pool, consumer: &'static str, process: &mut Process) {
+    let mut retention = inbox::retention(pool, consumer, Duration::ZERO);
+    let stop = process.stop();
+    let mut erase = async move || {
+        if let Err(error) = retention.round().await {
+            tracing::warn!(%error, "failed to erase processed events");
+        }
+    };
+    // Before the first message: what was being processed when the process died comes at once.
+    erase().await;
+    let erasing = async move {
+        let rounds = async {
+            loop {
+                erase().await;
+                sleep(ERASE_INTERVAL).await;
+            }
+        };
+        stop.run_until_cancelled(rounds).await;
+    };
+    process.spawn("short memory", erasing);
+}
