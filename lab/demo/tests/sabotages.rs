@@ -56,10 +56,12 @@ fn line(experiment: &Experiment, finding: &Finding) -> String {
 /// The flaws that experiments or drills judge in a running system, each with its place in the documentation.
 #[test]
 fn each_flaw_is_judged_somewhere_and_documented() {
-    let [drills, breaking, variants, guarantees] = [
+    let [drills, breaking, variants, simulation, model, guarantees] = [
         include_str!("../../../docs/drills.md"),
         include_str!("../../../docs/breaking-it.md"),
         include_str!("../../../docs/variants.md"),
+        include_str!("../../../docs/simulation.md"),
+        include_str!("../../../docs/model.md"),
         include_str!("../../../docs/guarantees.md"),
     ];
     for row in &flaws::ALL {
@@ -84,6 +86,10 @@ fn each_flaw_is_judged_somewhere_and_documented() {
             }
             LeftOut::Settings(_) => assert!(has_experiment, "{name} has no experiment"),
             LeftOut::InMemory => assert!(row.simulated.is_some(), "{name} is nowhere"),
+        }
+        if row.simulated.is_some() {
+            assert!(simulation.contains(&format!("| `{name}` |")), "{name} in docs/simulation.md");
+            assert!(line(model, &format!("{name} ")), "{name} in docs/model.md");
         }
     }
 }

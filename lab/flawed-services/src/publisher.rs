@@ -68,7 +68,7 @@ impl<P: Publisher + 'static> Publisher for FlawedPublisher<P> {
                     Some(Flaw::RefusalsBackOff) => {
                         report_returns(outcomes, PublishOutcome::Refused(Refusal::Nacked))
                     }
-                    Some(Flaw::ReturnTrustedToItsConfirm) => shift_returns(outcomes),
+                    Some(Flaw::ReturnTrustedToItsConfirm) => shift_returns(&outcomes),
                     _ => outcomes,
                 }
             }
@@ -98,8 +98,8 @@ fn report_returns(outcomes: Vec<PublishOutcome>, as_what: PublishOutcome) -> Vec
 ///
 /// lapin was measured to hand up to 35 of 1,000 returns to the confirm of another message. This always does, so that an
 /// experiment needs no luck to see what trusting the confirm leads to.
-fn shift_returns(outcomes: Vec<PublishOutcome>) -> Vec<PublishOutcome> {
-    let mut shifted = outcomes.clone();
+fn shift_returns(outcomes: &[PublishOutcome]) -> Vec<PublishOutcome> {
+    let mut shifted = outcomes.to_owned();
     for index in 1..outcomes.len() {
         if outcomes[index - 1] == UNROUTABLE && outcomes[index] == PublishOutcome::Confirmed {
             shifted.swap(index - 1, index);

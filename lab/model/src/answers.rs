@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::mutant::Mutant;
+use flaws::Flaw;
 
 /// What became of a message on its way to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,7 +41,7 @@ pub(crate) struct Conclusion {
 }
 
 /// All conclusions that a wave with these routes can lead to.
-pub(crate) fn conclusions(routes: &[Route], mutant: Option<Mutant>) -> Vec<Conclusion> {
+pub(crate) fn conclusions(routes: &[Route], flaw: Option<Flaw>) -> Vec<Conclusion> {
     let mut found = vec![];
     let arrivals = Arrivals {
         answers: vec![None; routes.len()],
@@ -49,7 +49,7 @@ pub(crate) fn conclusions(routes: &[Route], mutant: Option<Mutant>) -> Vec<Concl
         unclaimed: VecDeque::new(),
         missed: None,
     };
-    arrivals.explore(routes, mutant, &mut found);
+    arrivals.explore(routes, flaw, &mut found);
     // What complete answers lead to needs no fault.
     found.sort_by_key(|conclusion| conclusion.is_incomplete);
     let mut distinct: Vec<Conclusion> = vec![];
@@ -76,10 +76,10 @@ struct Arrivals {
 
 impl Arrivals {
     /// Stops here, with silence for the rest, or continues with each possible arrival.
-    fn explore(self, routes: &[Route], mutant: Option<Mutant>, found: &mut Vec<Conclusion>) {
+    fn explore(self, routes: &[Route], flaw: Option<Flaw>, found: &mut Vec<Conclusion>) {
         let answers: Vec<_> = self.answers.iter().map(|answer| answer.unwrap_or(Answer::Silence)).collect();
         let is_incomplete = answers.contains(&Answer::Silence);
-        let conclusion = Conclusion { outcomes: decide(&answers, mutant), is_incomplete };
+        let conclusion = Conclusion { outcomes: decide(&answers, flaw), is_incomplete };
         if !found.contains(&conclusion) {
             found.push(conclusion);
         }
@@ -92,7 +92,7 @@ impl Arrivals {
                 let mut next = self.clone();
                 next.returned[message] = true;
                 next.unclaimed.push_back(message);
-                next.explore(routes, mutant, found);
+                next.explore(routes, flaw, found);
                 continue;
             }
             let mut next = self.clone();
@@ -105,18 +105,18 @@ impl Arrivals {
                 let mut missed = next.clone();
                 missed.missed = Some(message);
                 missed.answers[message] = Some(Answer::Silence);
-                missed.explore(routes, mutant, found);
+                missed.explore(routes, flaw, found);
             }
             let is_missed = next.missed.is_some_and(|missed| message < missed);
             next.answers[message] = Some(if is_missed { Answer::Silence } else { answer });
-            next.explore(routes, mutant, found);
+            next.explore(routes, flaw, found);
         }
     }
 }
 
-/// Decides what became of each message of a wave: `messaging::confirms::decide`, or what a mutant has in its place.
-pub fn decide(answers: &[Answer], mutant: Option<Mutant>) -> Vec<Outcome> {
-    if mutant == Some(Mutant::ConfirmsOff) {
+/// Decides what became of each message of a wave: `messaging::confirms::decide`, or what a flaw has in its place.
+pub fn decide(answers: &[Answer], flaw: Option<Flaw>) -> Vec<Outcome> {
+    if flaw == Some(Flaw::ConfirmsIgnored) {
         return vec![Outcome::Confirmed; answers.len()];
     }
     let carried = |answer: &Answer| match answer {
@@ -125,12 +125,12 @@ pub fn decide(answers: &[Answer], mutant: Option<Mutant>) -> Vec<Outcome> {
     };
     let returned: Vec<_> = answers.iter().filter_map(carried).collect();
     let silence = answers.iter().position(|answer| *answer == Answer::Silence);
-    let counts = |message: usize| match mutant {
-        Some(Mutant::ReturnTrustedToItsConfirm | Mutant::SilenceIgnored) => true,
+    let counts = |message: usize| match flaw {
+        Some(Flaw::ReturnTrustedToItsConfirm | Flaw::SilenceIgnored) => true,
         _ => silence.is_none_or(|silence| returned.is_empty() && message < silence),
     };
-    let came_back = |message: usize, answer: &Answer| match mutant {
-        Some(Mutant::ReturnTrustedToItsConfirm) => carried(answer).is_some(),
+    let came_back = |message: usize, answer: &Answer| match flaw {
+        Some(Flaw::ReturnTrustedToItsConfirm) => carried(answer).is_some(),
         _ => returned.contains(&message),
     };
     let outcome = |(message, answer): (usize, &Answer)| match answer {

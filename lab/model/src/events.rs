@@ -85,7 +85,7 @@ pub(crate) fn name(event: Event) -> &'static str {
     ["A1", "A2", "B1"][event]
 }
 
-/// Copies of events in order, such as the messages in a queue.
+/// Copies of events in order, for example the messages in a queue.
 ///
 /// Two bits for each, the oldest in the lowest, and a 1 above the newest. It holds up to fifteen. A list that does not
 /// fit panics (both profiles check for overflow), so that it cannot make an exploration incomplete.
@@ -113,7 +113,7 @@ impl Copies {
 
     pub(crate) fn push_back(&mut self, event: Event) {
         let end = 1 << (2 * self.len());
-        self.0 += end * (3 + code(event));
+        self.0 += end * (3 + u32::try_from(event).unwrap_or_default());
     }
 
     pub(crate) fn pop_front(&mut self) -> Event {
@@ -128,11 +128,6 @@ impl Copies {
             self.push_back(other.get(index));
         }
     }
-}
-
-/// The two bits that stand for an event.
-fn code(event: Event) -> u32 {
-    u32::try_from(event).unwrap_or_default()
 }
 
 impl fmt::Debug for Copies {

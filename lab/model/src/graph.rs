@@ -9,16 +9,16 @@ use stateright::Model;
 use crate::{action::Action, state::State, system::System};
 
 /// The reachable states, in the order in which a breadth-first search finds them.
-pub struct Graph<const RELAYS: usize, const CHANNELS: usize> {
+pub(crate) struct Graph<const RELAYS: usize, const CHANNELS: usize> {
     system: System<RELAYS, CHANNELS>,
-    states: IndexSet<State<RELAYS, CHANNELS>, ahash::RandomState>,
+    pub(crate) states: IndexSet<State<RELAYS, CHANNELS>, ahash::RandomState>,
     /// For each state, the one from which it was found first.
     parents: Vec<u32>,
     /// The states that follow each state by a transition that is no fault, one list after the other.
     successors: Vec<u32>,
     /// Where the list of each state ends.
     ends: Vec<usize>,
-    pub transitions: usize,
+    pub(crate) transitions: usize,
 }
 
 impl<const RELAYS: usize, const CHANNELS: usize> Graph<RELAYS, CHANNELS> {
@@ -26,22 +26,21 @@ impl<const RELAYS: usize, const CHANNELS: usize> Graph<RELAYS, CHANNELS> {
     ///
     /// # Errors
     /// When there are more than 2³² states.
-    pub fn explore(system: System<RELAYS, CHANNELS>) -> anyhow::Result<Self> {
+    pub(crate) fn explore(system: System<RELAYS, CHANNELS>) -> anyhow::Result<Self> {
         let states: IndexSet<_, _> = system.init_states().into_iter().collect();
         let parents = vec![0; states.len()];
         let mut graph = Self { system, states, parents, successors: vec![], ends: vec![], transitions: 0 };
-        let mut actions = vec![];
+        let mut steps = vec![];
         let mut index = 0;
         while let Some(state) = graph.states.get_index(index).copied() {
-            graph.system.actions(&state, &mut actions);
-            for action in actions.drain(..) {
-                let Some(next) = graph.system.next_state(&state, action) else { continue };
+            graph.system.steps(&state, None, &mut steps);
+            for step in steps.drain(..) {
                 graph.transitions += 1;
-                let (found, is_new) = graph.states.insert_full(next);
+                let (found, is_new) = graph.states.insert_full(step.next);
                 if is_new {
                     graph.parents.push(u32::try_from(index)?);
                 }
-                if !graph.system.is_fault(&state, &action) {
+                if !step.is_fault {
                     graph.successors.push(u32::try_from(found)?);
                 }
             }
@@ -51,22 +50,18 @@ impl<const RELAYS: usize, const CHANNELS: usize> Graph<RELAYS, CHANNELS> {
         Ok(graph)
     }
 
-    pub fn state_count(&self) -> usize {
-        self.states.len()
-    }
-
     /// The number of quiescent states.
-    pub fn quiescent_count(&self) -> usize {
+    pub(crate) fn quiescent_count(&self) -> usize {
         self.states.iter().filter(|state| state.is_quiescent()).count()
     }
 
     /// The number of transitions to the state that is farthest from the first.
-    pub fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.states.len().checked_sub(1).map_or(0, |last| self.trace(last).len())
     }
 
     /// A shortest trace to a state from which no quiescent state is reachable without further faults.
-    pub fn dead_end(&self) -> Option<Vec<Action>> {
+    pub(crate) fn dead_end(&self) -> Option<Vec<Action>> {
         let mut ends_well: Vec<_> = self.states.iter().map(State::is_quiescent).collect();
         // A successor nearly always comes later in the order, so that few passes from the last to the first suffice.
         let mut is_changed = true;
@@ -94,10 +89,9 @@ impl<const RELAYS: usize, const CHANNELS: usize> Graph<RELAYS, CHANNELS> {
         while index > 0 {
             let parent = self.parents[index] as usize;
             let (from, to) = (&self.states[parent], &self.states[index]);
-            let mut actions = vec![];
-            self.system.actions(from, &mut actions);
-            let leads_here = |action: &Action| self.system.next_state(from, *action).as_ref() == Some(to);
-            trace.extend(actions.into_iter().find(leads_here));
+            let mut steps = vec![];
+            self.system.steps(from, None, &mut steps);
+            trace.extend(steps.iter().find(|step| step.next == *to).map(|step| step.action));
             index = parent;
         }
         trace.reverse();

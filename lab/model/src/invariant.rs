@@ -14,9 +14,14 @@ pub enum Invariant {
     NeverQuiescent,
 }
 
-impl fmt::Display for Invariant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Invariant {
+    /// `I2` to `I8`.
+    pub fn number(self) -> &'static str {
+        self.text().split(':').next().unwrap_or_default()
+    }
+
+    fn text(self) -> &'static str {
+        match self {
             Self::PublishedUncommitted => "I2: a message is published whose event is not committed",
             Self::MarkedWithoutMessage => "I3: an event is marked as published that the queue never received",
             Self::AcknowledgedBeforeEffect => "I3: a message is acknowledged before its effect is committed",
@@ -25,6 +30,12 @@ impl fmt::Display for Invariant {
             Self::PublishedOutOfOrder => "I6: an event is published before an older one of its aggregate",
             Self::AppliedOutOfOrder => "I6: an effect is committed before an older one of its aggregate",
             Self::NeverQuiescent => "I8: without further faults, no quiescent state is reachable",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
     }
 }

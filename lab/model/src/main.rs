@@ -1,21 +1,22 @@
-//! `cargo run --bin model`: explores the model to the end, and refutes its mutants.
+//! `cargo run --bin model`: explores the model to the end, and refutes each flaw.
 
 use std::{fs, process::ExitCode, time::Instant};
 
 use clap::Parser;
-use model::{Exploration, Explored, Mutant, Violation, explore, refute};
+use flaws::Flaw;
+use model::{Exploration, Explored, Violation, explore, refute};
 
-/// The most faults of one trace. Each mutant has to be refuted with so many, also if fewer are explored.
+/// The most faults of one trace. Each flaw must be refuted with so many, also if fewer are explored.
 const FAULTS: u8 = 2;
 
-/// Explores a small model of relay, broker and inbox to the end, and refutes its mutants.
+/// Explores a small model of relay, broker and inbox to the end, and refutes each flaw.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
     /// The most faults of one trace of the complete system. Two need 2 GiB of memory, and each more about thirty times as much.
     #[arg(long, default_value_t = FAULTS)]
     faults: u8,
-    /// Prints the trace of each mutant.
+    /// Prints the trace of each flaw.
     #[arg(long)]
     traces: bool,
 }
@@ -26,15 +27,15 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
     let exploration = explore(&Explored::bounded(arguments.faults))?;
     print(&exploration, began);
     let mut holds = exploration.violation.is_none() && exploration.states == exploration.states_in_graph;
-    println!("\n{:<28}{:>8}{:>13}  violated", "mutant", "faults", "transitions");
-    for mutant in Mutant::ALL {
-        let Some(refutation) = refute(mutant, FAULTS)? else {
-            println!("{:<28}{:>8}{:>13}  nothing", format!("{mutant:?}"), "-", "-");
+    println!("\n{:<32}{:>6}{:>13}  violated", "protection left out", "faults", "transitions");
+    for (flaw, _) in Flaw::simulated() {
+        let Some(refutation) = refute(flaw, FAULTS)? else {
+            println!("{:<32}{:>6}{:>13}  nothing", flaw.name(), "-", "-");
             holds = false;
             continue;
         };
         let Violation { invariant, trace } = &refutation.violation;
-        println!("{:<28}{:>8}{:>13}  {invariant}", format!("{mutant:?}"), refutation.faults, trace.len());
+        println!("{:<32}{:>6}{:>13}  {invariant}", flaw.name(), refutation.faults, trace.len());
         if arguments.traces {
             print_trace(&refutation.violation);
         }

@@ -30,16 +30,16 @@ pub(crate) struct Relay {
     pub(crate) wave: [Option<Route>; EVENTS],
     pub(crate) confirmed: Events,
     pub(crate) refused: Events,
-    /// Only for `NewIdPerAttempt`: the events that were sent before.
+    /// Only with `new-id-per-attempt`: the events that were sent before.
     pub(crate) tried: Events,
-    /// Only for `CursorOverSeq`: the `seq` from which the next claim reads.
+    /// Only with `cursor-over-seq`: the `seq` from which the next claim reads.
     pub(crate) cursor: u8,
-    /// Only for `WokenOnly`: waits for a wake-up.
+    /// Only with `woken-only`: waits for a wake-up.
     pub(crate) sleeps: bool,
 }
 
 impl Relay {
-    /// Ends the step. Only a mutant remembers anything.
+    /// Ends the step. Only a flaw remembers anything.
     pub(crate) fn end_step(&mut self) {
         let Self { tried, cursor, sleeps, .. } = *self;
         *self = Self { tried, cursor, sleeps, ..Self::default() };
@@ -90,8 +90,12 @@ impl Consumer {
     }
 
     /// Loses the memory of the instance, and with it the open transaction.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn crash(&mut self) {
         (self.settled, self.is_applying) = (0, false);
+        self.is_gone = self.place > 0;
+        if self.place == 0 {
+            *self = Self::default();
+        }
     }
 }
 

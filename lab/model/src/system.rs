@@ -1,20 +1,30 @@
-//! The model: which transitions are possible in a state, and what they change.
+//! The model: the steps that are possible in a state.
 
+use flaws::Flaw;
 use stateright::{Model, Property};
 
 use crate::{
-    action::{Action, Sent},
-    answers::{Conclusion, Outcome, Route, conclusions},
+    action::Action,
+    answers::{Conclusion, Route, conclusions},
     events::{EVENTS, Event},
     invariant::Invariant,
-    mutant::Mutant,
-    state::{Relay, State},
+    state::State,
 };
+
+/// A step: what happens, whether it is a fault, and the state after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step<const RELAYS: usize, const CHANNELS: usize> {
+    pub(crate) action: Action,
+    pub(crate) is_fault: bool,
+    pub(crate) next: State<RELAYS, CHANNELS>,
+}
 
 /// Relays, a broker with one queue, and consumers with one inbox.
 #[derive(Debug, Clone)]
 pub struct System<const RELAYS: usize, const CHANNELS: usize> {
-    pub(crate) mutant: Option<Mutant>,
+    flaw: Option<Flaw>,
+    /// With a flaw: the number of the invariant that its protection guards. No other is reported.
+    reports: Option<&'static str>,
     /// The most faults that are injected. `None`: any number.
     faults: Option<u8>,
     /// All events in the order of `seq`. It is fixed before the first commit: a transaction draws its `seq` when it
@@ -29,7 +39,7 @@ pub struct System<const RELAYS: usize, const CHANNELS: usize> {
 }
 
 /// The name of the property that stateright checks.
-pub const SAFETY: &str = "no invariant is violated";
+pub(crate) const SAFETY: &str = "no invariant is violated";
 
 /// The order of `seq` that is explored: B1 between A1 and A2, so that it can be committed before and after both.
 const BY_SEQ: [Event; EVENTS] = [0, 2, 1];
@@ -51,9 +61,9 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
         Self { is_reduced: false, ..self }
     }
 
-    /// The same with one protection removed. It reports only the invariant that the protection guards.
-    pub fn mutated(faults: u8, mutant: Mutant) -> Self {
-        Self::new(Some(faults), Some(mutant), BY_SEQ)
+    /// The same with one protection left out. It reports only the invariant that the protection guards.
+    pub fn flawed(faults: u8, flaw: Flaw) -> Self {
+        Self::new(Some(faults), Some(flaw), BY_SEQ)
     }
 
     /// A system for recorded histories: any number of faults, a prefetch that holds everything, and closed channels.
@@ -61,15 +71,16 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
         Self { prefetch: usize::MAX, ..Self::new(None, None, by_seq) }
     }
 
-    fn new(faults: Option<u8>, mutant: Option<Mutant>, by_seq: [Event; EVENTS]) -> Self {
+    fn new(faults: Option<u8>, flaw: Option<Flaw>, by_seq: [Event; EVENTS]) -> Self {
         let pairs = ROUTES.iter().flat_map(|second| ROUTES.map(|first| vec![first, *second]));
         let waves = ROUTES.iter().map(|first| vec![*first]).chain(pairs);
-        let conclusions = waves.map(|routes| conclusions(&routes, mutant)).collect();
-        Self { mutant, faults, by_seq, prefetch: PREFETCH, is_reduced: false, conclusions }
+        let conclusions = waves.map(|routes| conclusions(&routes, flaw)).collect();
+        let reports = flaw.and_then(|flaw| Some(flaw.row().simulated?.in_model));
+        Self { flaw, reports, faults, by_seq, prefetch: PREFETCH, is_reduced: false, conclusions }
     }
 
-    pub(crate) fn is(&self, mutant: Mutant) -> bool {
-        self.mutant == Some(mutant)
+    pub(crate) fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
     }
 
     /// Whether this system is for recorded histories. Then a process may also crash where nothing is lost by it.
@@ -83,95 +94,89 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
         &self.conclusions[index + if routes.len() > 1 { ROUTES.len() } else { 0 }]
     }
 
-    /// Whether a transition is a fault. The consequences of a fault are none.
-    pub(crate) fn is_fault(&self, state: &State<RELAYS, CHANNELS>, action: &Action) -> bool {
-        match *action {
-            Action::CommitUnheard(_)
-            | Action::LoseSession(_)
-            | Action::CrashRelay(_)
-            | Action::CrashConsumer(_)
-            | Action::Duplicate(_)
-            | Action::ApplyUnknown(_)
-            | Action::SetAside(_)
-            | Action::Send(_, _, Sent::Refused | Sent::StoredAndRefused) => true,
-            Action::Close(channel) => !state.consumers[channel].is_gone,
-            // While the bindings are missing, each message of the wave is returned.
-            Action::Send(relay, _, Sent::Returned) => !state.relays[relay].wave_has(Route::Returned),
-            // A broken connection loses the rest of the wave, and answers.
-            Action::Send(relay, _, Sent::Lost | Sent::Late) => !state.relays[relay].wave_has(Route::Lost),
-            Action::Conclude(relay, outcomes) => {
-                !state.relays[relay].wave_has(Route::Lost)
-                    && self.needs_silence(&state.relays[relay], outcomes)
-            }
-            _ => false,
+    /// The steps that are possible in a state. With an entry of a history: the silent ones, and those that it records.
+    pub(crate) fn steps(
+        &self,
+        state: &State<RELAYS, CHANNELS>,
+        entry: Option<Action>,
+        found: &mut Vec<Step<RELAYS, CHANNELS>>,
+    ) {
+        // A violation is the end of a trace.
+        if state.violated.is_some() {
+            return;
         }
+        let mut steps = Steps { system: self, from: state, entry, found };
+        steps.of_writers();
+        (0..RELAYS).for_each(|relay| steps.of_relay(relay));
+        steps.of_broker();
+        (0..CHANNELS).for_each(|channel| steps.of_consumer(channel));
+    }
+}
+
+/// The steps from one state, as the rules find them.
+pub(crate) struct Steps<'a, const RELAYS: usize, const CHANNELS: usize> {
+    pub(crate) system: &'a System<RELAYS, CHANNELS>,
+    pub(crate) from: &'a State<RELAYS, CHANNELS>,
+    entry: Option<Action>,
+    found: &'a mut Vec<Step<RELAYS, CHANNELS>>,
+}
+
+impl<const RELAYS: usize, const CHANNELS: usize> Steps<'_, RELAYS, CHANNELS> {
+    /// A step that is no fault. The consequences of a fault are none.
+    pub(crate) fn add(&mut self, action: Action, change: impl FnOnce(&mut State<RELAYS, CHANNELS>)) {
+        self.add_if_allowed(action, false, change);
     }
 
-    /// Whether the relay concludes this only if an answer is missing.
-    fn needs_silence(&self, relay: &Relay, outcomes: [Option<Outcome>; EVENTS]) -> bool {
-        let (events, routes) = self.wave(relay);
-        let outcomes = events.iter().map(|event| outcomes[*event]);
-        let conclusion = self
-            .conclusions(&routes)
-            .iter()
-            .find(|conclusion| conclusion.outcomes.iter().copied().map(Some).eq(outcomes.clone()));
-        conclusion.is_none_or(|conclusion| conclusion.is_incomplete)
+    pub(crate) fn add_fault(&mut self, action: Action, change: impl FnOnce(&mut State<RELAYS, CHANNELS>)) {
+        self.add_if_allowed(action, true, change);
+    }
+
+    pub(crate) fn add_if_allowed(
+        &mut self,
+        action: Action,
+        is_fault: bool,
+        change: impl FnOnce(&mut State<RELAYS, CHANNELS>),
+    ) {
+        let is_recorded = |entry| action.recorded().is_none_or(|recorded| recorded == entry);
+        if !self.entry.is_none_or(is_recorded) {
+            return;
+        }
+        let mut next = *self.from;
+        if is_fault && !self.system.is_unbounded() {
+            let Some(left) = next.faults_left.checked_sub(1) else { return };
+            next.faults_left = left;
+        }
+        change(&mut next);
+        self.system.deliver(&mut next);
+        if self.system.is_reduced {
+            next.reduce();
+        }
+        if self.system.reports.is_some_and(|number| next.violated.map(Invariant::number) != Some(number)) {
+            next.violated = None;
+        }
+        self.found.push(Step { action, is_fault, next });
     }
 }
 
 impl<const RELAYS: usize, const CHANNELS: usize> Model for System<RELAYS, CHANNELS> {
     type State = State<RELAYS, CHANNELS>;
-    type Action = Action;
+    type Action = Step<RELAYS, CHANNELS>;
 
     fn init_states(&self) -> Vec<Self::State> {
         vec![State::new(self.faults)]
     }
 
-    fn actions(&self, state: &Self::State, actions: &mut Vec<Action>) {
-        // A violation is the end of a trace.
-        if state.violated.is_some() {
-            return;
-        }
-        self.writer_actions(state, actions);
-        for relay in 0..RELAYS {
-            self.relay_actions(state, relay, actions);
-        }
-        self.broker_actions(state, actions);
-        for channel in 0..CHANNELS {
-            self.consumer_actions(state, channel, actions);
-        }
-        if !self.is_unbounded() && state.faults_left == 0 {
-            actions.retain(|action| !self.is_fault(state, action));
-        }
+    fn actions(&self, state: &Self::State, actions: &mut Vec<Self::Action>) {
+        self.steps(state, None, actions);
     }
 
-    fn next_state(&self, state: &Self::State, action: Action) -> Option<Self::State> {
-        let mut next = *state;
-        if !self.is_unbounded() && self.is_fault(state, &action) {
-            next.faults_left -= 1;
-        }
-        self.publish(&mut next, action);
-        self.consume(&mut next, action);
-        self.deliver(&mut next);
-        if self.is_reduced {
-            next.reduce();
-        }
-        if self.mutant.is_some_and(|mutant| next.violated != Some(mutant.guards())) {
-            next.violated = None;
-        }
-        Some(next)
+    fn next_state(&self, _: &Self::State, step: Self::Action) -> Option<Self::State> {
+        Some(step.next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         // One property for all: stateright stops at the first state that violates it. With one for each invariant it
         // would go on, and later traces would replace the shortest.
         vec![Property::always(SAFETY, |_, state: &Self::State| state.violated.is_none())]
-    }
-}
-
-impl<const RELAYS: usize, const CHANNELS: usize> State<RELAYS, CHANNELS> {
-    /// The violated invariant.
-    pub fn violated(&self) -> Option<Invariant> {
-        self.violated
     }
 }

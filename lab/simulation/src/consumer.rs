@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use flaws::Flaw;
 use messaging::{
     Backoff, BrokerUnavailable,
     settle::{Availability, DeliveryChannel, Interruption, Pace, Settling},
@@ -19,7 +20,6 @@ use crate::{
     delivery_channel::{MemoryDeliveryChannel, no_answer},
     fault::Fault,
     handler::MemoryHandler,
-    mutant::Mutant,
     process::Process,
     queue::Delivery,
     sometimes::Sometimes,
@@ -71,8 +71,8 @@ async fn open(
     if state.broker_is_unavailable() {
         return Err(no_answer("connect"));
     }
-    let is_mutant = process.world.is(Mutant::UnequalPrefetch);
-    let prefetch = if is_mutant { state.random.between(1, limits.prefetch) } else { limits.prefetch };
+    let is_unequal = process.world.has(Flaw::UnequalPrefetch);
+    let prefetch = if is_unequal { state.random.between(1, limits.prefetch) } else { limits.prefetch };
     let (id, arrived) = open_channel(&mut state, service, instance, prefetch);
     state.note(process.actor, "subscribed", id.into(), || format!("channel {id}, {limits:?}"));
     Ok(Session { channel: MemoryDeliveryChannel { process: process.clone(), service, id }, arrived })

@@ -1,3 +1,4 @@
+use flaws::Flaw;
 use messaging::{BrokerUnavailable, DeadLetter, Incoming, settle::DeliveryChannel};
 use serde_json::Value;
 
@@ -5,7 +6,6 @@ use crate::{
     actor::QUEUES,
     broker_actions::{close_channel, deliver, release_channel},
     fault::Fault,
-    mutant::Mutant,
     process::Process,
     queue::Delivery,
     state::State,
@@ -55,7 +55,7 @@ impl DeliveryChannel for MemoryDeliveryChannel {
     type Delivery = Delivery;
 
     fn incoming<'a>(&self, delivery: &'a Delivery) -> Incoming<'a> {
-        if self.process.world.is(Mutant::AckBeforeCommit) {
+        if self.process.world.has(Flaw::AckBeforeCommit) {
             self.acknowledged(&mut self.process.world.lock(), delivery.tag, true);
         }
         Incoming {

@@ -7,12 +7,12 @@ use std::{
 };
 
 use events::Event;
+use flaws::Flaw;
 use messaging::{Applied, Failure, Handler};
 use tokio::time::sleep;
 
 use crate::{
     fault::Fault,
-    mutant::Mutant,
     process::{InjectedFault, Process},
     sometimes::Sometimes,
 };
@@ -49,7 +49,7 @@ impl Handler for MemoryHandler {
         self.process.fault_point("begin the handler's transaction", &possible).await.map_err(temporary)?;
         let transaction = self.begin();
         let first = transaction.first_time(group).await?;
-        let transaction = if self.process.world.is(Mutant::DedupeOutsideTransaction) {
+        let transaction = if self.process.world.has(Flaw::DedupeOutsideTransaction) {
             transaction.commit_processed();
             self.begin()
         } else {
@@ -109,7 +109,7 @@ impl Transaction<'_> {
     async fn first_time<'group>(&self, group: &'group [Event]) -> Result<Vec<&'group Event>, Failure> {
         let process = &self.handler.process;
         process.fault_point("insert into the inbox", &[Fault::DatabaseError]).await.map_err(temporary)?;
-        if !process.world.is(Mutant::LaterEventsApplied) {
+        if !process.world.has(Flaw::LaterEventsApplied) {
             let state = process.world.lock();
             let inbox = &state.inboxes[self.handler.service];
             let behind: HashSet<_> =

@@ -9,7 +9,7 @@
 //! - [`Fault`]: what can go wrong.
 //! - [`Violation`]: an invariant that did not hold.
 //! - [`Sometimes`]: a rare state that a run of many seeds has to reach.
-//! - [`Mutant`]: a protection that is removed, to show that the judge notices.
+//! - [`flaws::Flaw`]: a protection that is left out, to show that the judge notices.
 
 // Modules import only modules of their own part and of the parts above it, and never in a circle.
 
@@ -19,7 +19,6 @@ mod fault;
 mod history;
 mod inbox_table;
 mod judge;
-mod mutant;
 mod outbox_table;
 mod queue;
 mod random_source;
@@ -51,6 +50,5 @@ mod run;
 
 pub use fault::Fault;
 pub use judge::{Violation, ViolationKind};
-pub use mutant::Mutant;
 pub use run::{Report, run, run_without};
 pub use sometimes::Sometimes;

@@ -40,7 +40,7 @@ pub(crate) enum Mark {
 pub(crate) struct Session {
     pub(crate) actor: Actor,
     pub(crate) lanes: Vec<i16>,
-    /// Locked event rows: only in the mutant that locks rows instead of lanes.
+    /// Locked event rows: only with `skip-locked-on-rows`.
     pub(crate) rows: Vec<i64>,
     pub(crate) staged: Vec<Mark>,
     /// When its last statement ended.
@@ -57,7 +57,7 @@ pub(crate) struct OutboxTable {
     pub(crate) next_session: u64,
 }
 
-/// Which events a claim returns. Both flags belong to mutants.
+/// Which events a claim returns. Both flags belong to flaws.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ClaimFilter {
     pub(crate) includes_uncommitted: bool,

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use flaws::Flaw;
 use outbox::{Relay, RelayOptions, Step, Wake};
 use tokio::{sync::Notify, task::JoinHandle, time::sleep};
 
@@ -14,7 +15,6 @@ use crate::{
     actor::{Actor, SERVICES},
     consumer::{ConsumerLimits, consume},
     fault::Fault,
-    mutant::Mutant,
     process::Process,
     publisher::MemoryPublisher,
     store::MemoryStore,
@@ -134,7 +134,7 @@ fn relay_options(world: &World) -> RelayOptions {
     let random = &mut world.lock().random;
     let batch = random.pick(&[1, 4, 20, 500]);
     let poll =
-        if world.is(Mutant::WokenOnly) { Duration::from_secs(100_000) } else { random.millis(500, 3_000) };
+        if world.has(Flaw::WokenOnly) { Duration::from_secs(100_000) } else { random.millis(500, 3_000) };
     // The store in memory keeps no scan watermark, so each of its scans is a full one.
     RelayOptions { batch, poll, lanes: random.pick(&[1, 4, 8, 16]), full_scan: poll }
 }
@@ -145,7 +145,7 @@ async fn run_relay(process: Process, number: usize, options: RelayOptions) {
     let by_steps = {
         let mut state = process.world.lock();
         state.wakes.insert(number, wake.clone());
-        !process.world.is(Mutant::WokenOnly) && state.random.one_in(4)
+        !process.world.has(Flaw::WokenOnly) && state.random.one_in(4)
     };
     let stop = process.world.stop.clone();
     let poll = options.poll;

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use flaws::Flaw;
 use messaging::{
     BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal,
     confirms::{Confirm, decide},
@@ -11,7 +12,6 @@ use crate::{
     broker_actions::{declare_bindings, enqueue},
     confirms::{AnswersEnd, Routing, draw_confirms},
     fault::Fault,
-    mutant::Mutant,
     process::Process,
     queue::Message,
     state::State,
@@ -28,7 +28,7 @@ pub(crate) struct MemoryPublisher {
     process: Process,
     /// The epoch in which the connection was opened.
     open: Option<u64>,
-    /// The ids that were sent before: only for the mutant that gives each further attempt a new id.
+    /// The ids that were sent before: only with `new-id-per-attempt`.
     tried: Vec<Uuid>,
 }
 
@@ -59,7 +59,7 @@ impl Publisher for MemoryPublisher {
     async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         let batch = self.with_mutated_ids(batch);
         let batch = &*batch.iter().collect::<Vec<_>>();
-        if self.process.world.is(Mutant::MarkBeforeConfirm) && self.process.world.lock().random.one_in(10) {
+        if self.process.world.has(Flaw::MarkBeforeConfirm) && self.process.world.lock().random.one_in(10) {
             return vec![PublishOutcome::Confirmed; batch.len()];
         }
         *self.process.world.lock().sent.entry(self.process.actor).or_default() += batch.len();
@@ -141,16 +141,16 @@ impl MemoryPublisher {
         (draw_confirms(state, routings, end), wait)
     }
 
-    /// Calls the real `decide`, or what a mutant has in its place.
+    /// Calls the real `decide`, or what a flaw has in its place.
     fn decide(&self, batch: &[&Outgoing], confirms: &[Confirm]) -> Vec<PublishOutcome> {
-        if self.process.world.is(Mutant::ConfirmsOff) {
+        if self.process.world.has(Flaw::ConfirmsIgnored) {
             return vec![PublishOutcome::Confirmed; batch.len()];
         }
-        if self.process.world.is(Mutant::ReturnTrustedToItsConfirm) {
+        if self.process.world.has(Flaw::ReturnTrustedToItsConfirm) {
             let outcome = |confirm: &Confirm| decide_alone(*confirm, returned(*confirm).is_some());
             return confirms.iter().map(outcome).collect();
         }
-        if self.process.world.is(Mutant::SilenceIgnored) {
+        if self.process.world.has(Flaw::SilenceIgnored) {
             let all_returned: Vec<_> = confirms.iter().filter_map(|confirm| returned(*confirm)).collect();
             let outcome = |(message, confirm): (&&Outgoing, &Confirm)| {
                 decide_alone(*confirm, all_returned.contains(&message.id))
@@ -179,10 +179,10 @@ impl MemoryPublisher {
         });
     }
 
-    /// Returns the batch; with the mutant `NewIdPerAttempt`, each message that was sent before gets a new id.
+    /// Returns the batch; with `new-id-per-attempt`, each message that was sent before gets a new id.
     fn with_mutated_ids(&mut self, batch: &[&Outgoing]) -> Vec<Outgoing> {
         let mut batch: Vec<_> = batch.iter().copied().cloned().collect();
-        if !self.process.world.is(Mutant::NewIdPerAttempt) {
+        if !self.process.world.has(Flaw::NewIdPerAttempt) {
             return batch;
         }
         for message in &mut batch {
@@ -206,7 +206,7 @@ fn returned(confirm: Confirm) -> Option<Uuid> {
     }
 }
 
-/// For mutants: decides by one confirm alone, without the other answers of the batch.
+/// For flaws: decides by one confirm alone, without the other answers of the batch.
 fn decide_alone(confirm: Confirm, is_returned: bool) -> PublishOutcome {
     match confirm {
         Confirm::TooLarge => PublishOutcome::Refused(Refusal::TooLarge),

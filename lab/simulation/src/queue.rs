@@ -73,7 +73,7 @@ pub(crate) struct BrokerState {
     pub(crate) always_refused: Vec<Uuid>,
     /// Events that are larger than the publisher sends.
     pub(crate) too_large: Vec<Uuid>,
-    /// All open channels of a queue get messages: only in the mutant without single active consumer.
+    /// All open channels of a queue get messages: only with `competing-consumers`.
     pub(crate) competing_consumers: bool,
     pub(crate) next_channel: u64,
 }

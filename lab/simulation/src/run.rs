@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use flaws::Flaw;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
@@ -9,7 +10,6 @@ use crate::{
     fault::Fault,
     fault_schedule::{TICK_INTERVAL, stop_faults, tick},
     judge::Violation,
-    mutant::Mutant,
     outbox_table::IDLE_LIMIT,
     process_lifecycle::Processes,
     quiescence::{check_all_settled, pending_work},
@@ -61,8 +61,8 @@ pub struct Report {
 ///
 /// # Errors
 /// When the runtime cannot be built.
-pub fn run(seed: u64, mutant: Option<Mutant>, keep_history: bool) -> std::io::Result<Report> {
-    run_without(None, seed, mutant, keep_history)
+pub fn run(seed: u64, flaw: Option<Flaw>, keep_history: bool) -> std::io::Result<Report> {
+    run_without(None, seed, flaw, keep_history)
 }
 
 /// Runs one seed in which one fault is never injected.
@@ -72,7 +72,7 @@ pub fn run(seed: u64, mutant: Option<Mutant>, keep_history: bool) -> std::io::Re
 pub fn run_without(
     without: Option<Fault>,
     seed: u64,
-    mutant: Option<Mutant>,
+    flaw: Option<Flaw>,
     keep_history: bool,
 ) -> std::io::Result<Report> {
     // The real code draws its back-off and its first lane from this thread's generator.
@@ -80,7 +80,7 @@ pub fn run_without(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let (world, simulated_time) = runtime.block_on(async {
         let began = Instant::now();
-        let world = Arc::new(World::new(State::new(seed, mutant, without, keep_history), mutant));
+        let world = Arc::new(World::new(State::new(seed, flaw, without, keep_history), flaw));
         simulate(&world).await;
         (world, began.elapsed())
     });

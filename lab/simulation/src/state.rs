@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use flaws::Flaw;
 use outbox::Wake;
 use uuid::Uuid;
 
@@ -11,7 +12,6 @@ use crate::{
     history::History,
     inbox_table::InboxTable,
     judge::Judge,
-    mutant::Mutant,
     outbox_table::OutboxTable,
     queue::BrokerState,
     random_source::RandomSource,
@@ -49,12 +49,12 @@ pub(crate) struct Aggregate {
 
 impl State {
     /// The state at the beginning of a seed's run.
-    pub(crate) fn new(seed: u64, mutant: Option<Mutant>, without: Option<Fault>, keep_history: bool) -> Self {
+    pub(crate) fn new(seed: u64, flaw: Option<Flaw>, without: Option<Fault>, keep_history: bool) -> Self {
         let mut random = RandomSource::new(seed);
         let mut faults = FaultInjector::draw(&mut random);
         faults.leave_out(without);
         let broker = BrokerState {
-            competing_consumers: mutant == Some(Mutant::CompetingConsumers),
+            competing_consumers: flaw == Some(Flaw::CompetingConsumers),
             slow: faults.injects(Fault::SlowBroker, &mut random),
             ..BrokerState::default()
         };

@@ -1,12 +1,12 @@
 use std::time::{Duration, SystemTime};
 
 use events::LANES;
+use flaws::Flaw;
 use messaging::{Outgoing, Refusal};
 use outbox::{Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, RETRY_SECONDS, Store};
 
 use crate::{
     fault::Fault,
-    mutant::Mutant,
     outbox_table::{ClaimFilter, Mark, Session},
     process::{InjectedFault, Process},
     sometimes::Sometimes,
@@ -19,7 +19,7 @@ const SESSION_ENDED: &str = "the database ended the idle session";
 pub(crate) struct MemoryStore {
     process: Process,
     filter: ClaimFilter,
-    /// Only for the mutant that continues reading after the last `seq` it read.
+    /// Only with `cursor-over-seq`: the last `seq` that it read.
     cursor: i64,
     /// The lane at which the next claim begins its search.
     first_lane: i16,
@@ -28,8 +28,8 @@ pub(crate) struct MemoryStore {
 impl MemoryStore {
     pub(crate) fn new(process: Process) -> Self {
         let filter = ClaimFilter {
-            includes_uncommitted: process.world.is(Mutant::DirtyRead),
-            ignores_older: process.world.is(Mutant::OlderEventIgnored),
+            includes_uncommitted: process.world.has(Flaw::DirtyRead),
+            ignores_older: process.world.has(Flaw::OlderEventIgnored),
         };
         Self { process, filter, cursor: 0, first_lane: 0 }
     }
@@ -66,7 +66,7 @@ impl Store for MemoryStore {
             let mut state = process.world.lock();
             let state = &mut *state;
             state.outbox.end_idle_sessions(state.now);
-            let locks_rows = process.world.is(Mutant::SkipLockedOnRows);
+            let locks_rows = process.world.has(Flaw::SkipLockedOnRows);
             if !locks_rows {
                 lanes.retain(|lane| state.outbox.is_free(*lane));
             }
@@ -130,12 +130,12 @@ impl MemoryTransaction<'_> {
         let claimed = {
             let mut state = process.world.lock();
             let state = &mut *state;
-            let locked_rows: Vec<i64> = if process.world.is(Mutant::SkipLockedOnRows) {
+            let locked_rows: Vec<i64> = if process.world.has(Flaw::SkipLockedOnRows) {
                 state.outbox.sessions.values().flat_map(|session| session.rows.clone()).collect()
             } else {
                 vec![]
             };
-            let after = if process.world.is(Mutant::CursorOverSeq) { self.store.cursor } else { 0 };
+            let after = if process.world.has(Flaw::CursorOverSeq) { self.store.cursor } else { 0 };
             let mut claimed = Vec::new();
             for lane in lanes {
                 let claimable = state.outbox.claimable(state.now, self.store.filter);
@@ -156,7 +156,7 @@ impl MemoryTransaction<'_> {
                 }));
             }
             claimed.sort_by_key(|event| event.seq);
-            if process.world.is(Mutant::SkipLockedOnRows)
+            if process.world.has(Flaw::SkipLockedOnRows)
                 && let Some(session) = state.outbox.sessions.get_mut(&self.session)
             {
                 session.rows = claimed.iter().map(|event| event.seq).collect();

@@ -1,22 +1,23 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use flaws::Flaw;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{mutant::Mutant, state::State};
+use crate::state::State;
 
 /// The simulated world: the state that all processes share.
 pub(crate) struct World {
     state: Mutex<State>,
     began: Instant,
-    pub(crate) mutant: Option<Mutant>,
+    pub(crate) flaw: Option<Flaw>,
     /// Stops relays and consumers once nothing is pending.
     pub(crate) stop: CancellationToken,
 }
 
 impl World {
-    pub(crate) fn new(state: State, mutant: Option<Mutant>) -> Self {
-        Self { state: Mutex::new(state), began: Instant::now(), mutant, stop: CancellationToken::new() }
+    pub(crate) fn new(state: State, flaw: Option<Flaw>) -> Self {
+        Self { state: Mutex::new(state), began: Instant::now(), flaw, stop: CancellationToken::new() }
     }
 
     /// Locks the state. All tasks run on one thread and none awaits while it holds the lock, so it is never contended.
@@ -26,8 +27,8 @@ impl World {
         state
     }
 
-    pub(crate) fn is(&self, mutant: Mutant) -> bool {
-        self.mutant == Some(mutant)
+    pub(crate) fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
     }
 
     pub(crate) fn into_state(self) -> State {

@@ -1,8 +1,10 @@
-//! The complete system holds with one fault of any kind. The program `model` explores it with two.
+//! The complete system holds with one fault of any kind (the program `model` explores it with two), and each missing
+//! protection violates the invariant that it guards: the check can fail.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
 
-use model::{Explored, explore};
+use flaws::Flaw;
+use model::{Explored, explore, refute};
 
 fn assert_holds(system: &Explored) -> usize {
     let exploration = explore(system).unwrap();
@@ -26,4 +28,18 @@ fn no_reachable_state_violates_an_invariant_and_all_can_become_quiescent() {
 fn reduction_hides_no_violation() {
     let states = [Explored::bounded(1), Explored::bounded(1).unreduced()].map(|system| assert_holds(&system));
     assert!(states[0] < states[1], "the reduction removes no states: {states:?}");
+}
+
+#[test]
+fn each_flaw_is_refuted_within_two_faults() {
+    for (flaw, expected) in Flaw::simulated() {
+        let Some(refutation) = refute(flaw, 2).unwrap() else {
+            panic!("{flaw:?} does not violate {}", expected.in_model);
+        };
+        assert_eq!(refutation.violation.invariant.number(), expected.in_model, "{flaw:?}");
+        assert!(
+            !refutation.violation.trace.is_empty(),
+            "{flaw:?} violates its invariant without a transition"
+        );
+    }
 }
