@@ -48,83 +48,59 @@ const PROBE_DEADLINE: Duration = Duration::from_secs(2);
 /// queue.
 const QUEUES_SETTLE: Duration = Duration::from_secs(7);
 
+/// A failure that someone else repairs, while orders are placed.
+const fn failure(name: &'static str, inject: Step, repair: Step) -> Failure {
+    Failure { name, inject, repair, counts_attempts: false, repaired_by_services: false, with_orders: true }
+}
+
+/// A failure that the services repair themselves.
+const fn passing_failure(name: &'static str, inject: Step) -> Failure {
+    let repair: Step = |_| Box::pin(async { Ok(()) });
+    Failure { repaired_by_services: true, ..failure(name, inject, repair) }
+}
+
 static FAILURES: [Failure; 9] = [
+    failure("killed", |subject| Box::pin(subject.broker.kill()), |subject| Box::pin(subject.broker.start())),
+    failure(
+        "frozen",
+        |subject| Box::pin(subject.broker.pause()),
+        |subject| Box::pin(subject.broker.resume()),
+    ),
+    failure(
+        "memory alarm",
+        |subject| Box::pin(subject.broker.set_memory_limit("1")),
+        |subject| Box::pin(subject.broker.set_memory_limit(Rabbitmq::NO_ALARM)),
+    ),
+    passing_failure("all connections closed", |subject| Box::pin(subject.close_connections())),
+    failure(
+        "refusing our password",
+        |subject| Box::pin(subject.refuse_password()),
+        |subject| Box::pin(subject.api.restore_password()),
+    ),
+    passing_failure("exchange deleted", |subject| Box::pin(subject.api.delete("exchanges/shop/shop.events"))),
     Failure {
-        name: "killed",
-        inject: |subject| Box::pin(subject.broker.kill()),
-        repair: |subject| Box::pin(subject.broker.start()),
-        counts_attempts: false,
-        repaired_by_services: false,
-        with_orders: true,
-    },
-    Failure {
-        name: "frozen",
-        inject: |subject| Box::pin(subject.broker.pause()),
-        repair: |subject| Box::pin(subject.broker.resume()),
-        counts_attempts: false,
-        repaired_by_services: false,
-        with_orders: true,
-    },
-    Failure {
-        name: "memory alarm",
-        inject: |subject| Box::pin(subject.broker.set_memory_limit("1")),
-        repair: |subject| Box::pin(subject.broker.set_memory_limit(Rabbitmq::NO_ALARM)),
-        counts_attempts: false,
-        repaired_by_services: false,
-        with_orders: true,
-    },
-    Failure {
-        name: "all connections closed",
-        inject: |subject| Box::pin(subject.close_connections()),
-        repair: |_| Box::pin(async { Ok(()) }),
-        counts_attempts: false,
-        repaired_by_services: true,
-        with_orders: true,
-    },
-    Failure {
-        name: "refusing our password",
-        inject: |subject| Box::pin(subject.refuse_password()),
-        repair: |subject| Box::pin(subject.api.restore_password()),
-        counts_attempts: false,
-        repaired_by_services: false,
-        with_orders: true,
-    },
-    Failure {
-        name: "exchange deleted",
-        inject: |subject| Box::pin(subject.api.delete("exchanges/shop/shop.events")),
-        repair: |_| Box::pin(async { Ok(()) }),
-        counts_attempts: false,
-        repaired_by_services: true,
-        with_orders: true,
-    },
-    Failure {
-        name: "all bindings deleted",
-        inject: |subject| Box::pin(subject.delete_bindings()),
-        repair: |subject| Box::pin(subject.await_bindings()),
         counts_attempts: true,
-        repaired_by_services: true,
-        with_orders: true,
+        repair: |subject| Box::pin(subject.await_bindings()),
+        ..passing_failure("all bindings deleted", |subject| Box::pin(subject.delete_bindings()))
     },
     Failure {
-        name: "a queue deleted while empty",
-        inject: |subject| Box::pin(subject.api.delete("queues/shop/inventory.events")),
-        repair: |_| Box::pin(async { Ok(()) }),
-        counts_attempts: false,
-        repaired_by_services: true,
         with_orders: false,
+        ..passing_failure("a queue deleted while empty", |subject| {
+            Box::pin(subject.api.delete("queues/shop/inventory.events"))
+        })
     },
     Failure {
-        name: "a queue with other arguments",
-        inject: |subject| {
-            Box::pin(async {
-                subject.api.delete("queues/shop/billing.events").await?;
-                subject.api.put("queues/shop/billing.events", &json!({ "durable": true })).await
-            })
-        },
-        repair: |subject| Box::pin(subject.api.delete("queues/shop/billing.events")),
-        counts_attempts: false,
-        repaired_by_services: false,
         with_orders: false,
+        ..failure(
+            "a queue with other arguments",
+            |subject| {
+                Box::pin(async {
+                    subject.api.delete("queues/shop/billing.events").await?;
+                    subject.api.put("queues/shop/billing.events", &json!({ "durable": true })).await
+                })
+            },
+            |subject| Box::pin(subject.api.delete("queues/shop/billing.events")),
+        )
     },
 ];
 

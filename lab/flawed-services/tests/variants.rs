@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
 
 use std::{
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -43,7 +43,7 @@ fn command() -> Command {
 }
 
 impl Variant {
-    async fn start(variant: &str, settings: &[(&str, &str)]) -> anyhow::Result<Self> {
+    async fn start(variant: &str) -> anyhow::Result<Self> {
         let database = testbed::database().await?;
         let address = format!("127.0.0.1:{}", testbed::free_port()?);
         let process = command()
@@ -53,7 +53,6 @@ impl Variant {
             .env("ORDERS_AMQP_URL", "amqp://shop:shop@127.0.0.1:1/shop")
             .env("ORDERS_HTTP_ADDRESS", &address)
             .env("ORDERS_LOG", "warn")
-            .envs(settings.iter().copied())
             .spawn()?;
         let auditor = PgPool::connect(&database.url("auditor")).await?;
         let url = format!("http://{address}");
@@ -93,7 +92,7 @@ async fn each_variant_writes_orders_in_its_own_way() -> anyhow::Result<()> {
         ("cancellable-begin", 201, (2, 4, 2)),
         ("wake-before-commit", 201, (2, 4, 2)),
     ] {
-        let variant = Variant::start(name, &[]).await?;
+        let variant = Variant::start(name).await?;
         for lines in [1, 3] {
             let (answered, body) = variant.place(lines).await?;
             assert_eq!(answered, status, "{name}: {body}");
@@ -106,7 +105,7 @@ async fn each_variant_writes_orders_in_its_own_way() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn other_routes_are_those_of_the_order_service() -> anyhow::Result<()> {
-    let variant = Variant::start("notify-in-transaction", &[]).await?;
+    let variant = Variant::start("notify-in-transaction").await?;
     let id = variant.place(2).await?.1["id"].as_str().unwrap().to_owned();
     let get = async |path: &str| {
         let answer = variant.client.get(format!("{}{path}", variant.url)).send().await?;
@@ -122,17 +121,6 @@ async fn other_routes_are_those_of_the_order_service() -> anyhow::Result<()> {
     assert_eq!(get(&format!("/orders/{id}")).await?.1["status"], "cancelled");
     let (status, problem) = get("/nothing").await?;
     assert_eq!((status, &problem["type"]), (404, &json!("urn:shop:problem:not-found")));
-    Ok(())
-}
-
-#[tokio::test]
-async fn crash_after_the_commit_of_a_dual_write_leaves_an_order_without_event() -> anyhow::Result<()> {
-    let mut variant = Variant::start("dual-write", &[("CRASH_POINT", "order-written:kill")]).await?;
-    assert!(variant.place(1).await.is_err(), "the request must get no answer");
-    let ended: ExitStatus =
-        eventually("the process to end", DEADLINE, async || Ok(variant.process.try_wait()?)).await?;
-    assert_eq!(ended.code(), None, "a signal must have killed it");
-    assert_eq!(variant.rows().await?, (1, 1, 0));
     Ok(())
 }
 
