@@ -5,8 +5,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
 use crate::{
-    actor::{Actor, SERVICES},
     fault::Fault,
+    history::{Actor, SERVICES},
     queue::{Channel, Delivery, Message},
     sometimes::Sometimes,
     state::State,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use events::Event;
 use uuid::Uuid;
 
-use crate::{actor::SERVICES, outbox_table::Row};
+use crate::{history::SERVICES, outbox_table::Row};
 
 /// An invariant that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,13 +11,9 @@
 //! - [`Sometimes`]: a rare state that a run of many seeds has to reach.
 //! - [`flaws::Flaw`]: a protection that is left out, to show that the judge notices.
 
-// Modules import only modules of their own part and of the parts above it, and never in a circle.
-
 // The state.
-mod actor;
 mod fault;
 mod history;
-mod inbox_table;
 mod judge;
 mod outbox_table;
 mod queue;
@@ -28,24 +24,17 @@ mod state;
 // Functions over the state.
 mod broker_actions;
 mod confirms;
-mod quiescence;
-
-// One process, and the points at which faults affect it.
-mod process;
-mod world;
 
 // What the processes do: the real code, over adapters in memory.
 mod consumer;
-mod dead_letters;
-mod delivery_channel;
 mod handler;
+mod process;
 mod publisher;
 mod store;
 mod writer;
 
 // The run of one seed.
-mod fault_schedule;
-mod process_lifecycle;
+mod environment;
 mod run;
 
 pub use fault::Fault;

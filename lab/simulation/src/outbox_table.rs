@@ -7,7 +7,7 @@ use messaging::Refusal;
 use outbox::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS};
 use uuid::Uuid;
 
-use crate::actor::Actor;
+use crate::history::Actor;
 
 /// How long the database lets a session idle in a transaction: `idle_in_transaction_session_timeout` in
 /// `shared/database/src/session_settings.rs`.

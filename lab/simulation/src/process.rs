@@ -1,12 +1,50 @@
-//! A simulated process, and the points at which the seed decides what happens to it.
+//! The simulated world, its processes, and the points at which the seed decides what happens to them.
 
-use std::{future::pending, sync::Arc, time::Duration};
-
-use tokio::{sync::Notify, task::yield_now, time::sleep};
-
-use crate::{
-    actor::Actor, broker_actions::close_channels_of_instance, fault::Fault, state::State, world::World,
+use std::{
+    future::pending,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
+
+use flaws::Flaw;
+use tokio::{
+    sync::Notify,
+    task::yield_now,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{broker_actions::close_channels_of_instance, fault::Fault, history::Actor, state::State};
+
+/// The simulated world: the state that all processes share.
+pub(crate) struct World {
+    state: Mutex<State>,
+    began: Instant,
+    pub(crate) flaw: Option<Flaw>,
+    /// Stops relays and consumers once nothing is pending.
+    pub(crate) stop: CancellationToken,
+}
+
+impl World {
+    pub(crate) fn new(state: State, flaw: Option<Flaw>) -> Self {
+        Self { state: Mutex::new(state), began: Instant::now(), flaw, stop: CancellationToken::new() }
+    }
+
+    /// Locks the state. All tasks run on one thread and none awaits while it holds the lock, so it is never contended.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.now = self.began.elapsed();
+        state
+    }
+
+    pub(crate) fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    pub(crate) fn into_state(self) -> State {
+        self.state.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// An injected fault, as the error of an operation: what a real client reports as a lost connection.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +56,7 @@ pub(crate) struct InjectedFault(pub(crate) Fault);
 pub(crate) struct Process {
     pub(crate) world: Arc<World>,
     pub(crate) actor: Actor,
-    /// Crashes the process: `process_lifecycle` drops its future, at whichever await that is.
+    /// Crashes the process: `environment` drops its future, at whichever await that is.
     pub(crate) crash: Arc<Notify>,
 }
 

@@ -9,7 +9,7 @@ use std::{
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::actor::SERVICES;
+use crate::history::SERVICES;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Message {

@@ -7,15 +7,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     broker_actions::run_due_work,
+    environment::{Processes, TICK_INTERVAL, stop_faults, tick},
     fault::Fault,
-    fault_schedule::{TICK_INTERVAL, stop_faults, tick},
+    history::SERVICES,
     judge::Violation,
     outbox_table::IDLE_LIMIT,
-    process_lifecycle::Processes,
-    quiescence::{check_all_settled, pending_work},
+    process::World,
     sometimes::Sometimes,
     state::State,
-    world::World,
 };
 
 /// The deadline for quiescence after the fault period. The longest back-off of a refused event is five minutes.
@@ -172,4 +171,44 @@ async fn stop_processes(world: &Arc<World>, processes: Processes) {
 
 fn has_violation(world: &World) -> bool {
     world.lock().judge.violation.is_some()
+}
+
+/// Says what is still pending; `None` means that the world is quiescent.
+pub(crate) fn pending_work(state: &State) -> Option<String> {
+    for (seq, row) in &state.outbox.rows {
+        if !row.committed {
+            return Some(format!("event {seq} is neither committed nor rolled back"));
+        }
+        if !row.published && !state.outbox.is_parked_or_behind(*seq, row) {
+            return Some(format!("event {seq}, {}, is not published", row.id));
+        }
+    }
+    if !state.broker.late.is_empty() {
+        return Some("messages have not arrived at the broker".into());
+    }
+    for service in 0..SERVICES {
+        let queue = &state.broker.queues[service];
+        let ready = queue.returned.len() + queue.ready.len();
+        let unacknowledged: usize = queue.channels.values().map(|channel| channel.unacknowledged.len()).sum();
+        if ready + unacknowledged > 0 {
+            return Some(format!(
+                "service {service} has {ready} ready and {unacknowledged} unacknowledged messages"
+            ));
+        }
+    }
+    None
+}
+
+/// Checks I3 in a quiescent world: every published event is applied or set aside at every service.
+pub(crate) fn check_all_settled(state: &mut State) {
+    for row in state.outbox.rows.values().filter(|row| row.published) {
+        for service in 0..SERVICES {
+            if !state.judge.is_settled(service, row.id) {
+                state.judge.violate_safety(format!(
+                    "I3: {} was published, but service {service} neither applied it nor set it aside",
+                    row.id
+                ));
+            }
+        }
+    }
 }

@@ -7,12 +7,11 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::{
-    actor::{Actor, SERVICES},
     fault::Fault,
+    history::{Actor, SERVICES},
     outbox_table::Row,
-    process::{InjectedFault, Process},
+    process::{InjectedFault, Process, World},
     state::State,
-    world::World,
 };
 
 /// An open transaction that has locked an aggregate. It is rolled back when it is dropped.
