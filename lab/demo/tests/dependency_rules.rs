@@ -10,78 +10,47 @@ use serde_json::Value;
 const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
 
 /// Each crate of this workspace, and those of the workspace and of [`WATCHED`] that its code may use.
-const MAY_USE: [(&str, &[&str]); 22] = [
+const MAY_USE: [(&str, &str); 22] = [
     // Contracts and spans: no I/O, no HTTP.
-    ("events", &[]),
+    ("events", ""),
     // Ports, what confirms and deliveries mean, crash points: no I/O.
-    ("messaging", &["events"]),
+    ("messaging", "events"),
     // Below the mechanisms, knows no event.
-    ("database", &["sqlx"]),
+    ("database", "sqlx"),
     // Mechanisms: SQL on one side, AMQP on the other, never both; no HTTP, no admin API.
-    ("outbox", &["database", "events", "messaging", "sqlx"]),
-    ("inbox", &["database", "events", "messaging", "sqlx"]),
-    ("rabbitmq", &["events", "lapin", "messaging"]),
+    ("outbox", "database events messaging sqlx"),
+    ("inbox", "database events messaging sqlx"),
+    ("rabbitmq", "events lapin messaging"),
     // The process: start and stop, HTTP, the admin API, logs, metrics and spans.
-    (
-        "service",
-        &["axum", "rabbitmq", "database", "events", "inbox", "messaging", "outbox", "sqlx", "utoipa"],
-    ),
+    ("service", "axum rabbitmq database events inbox messaging outbox sqlx utoipa"),
     // Services: never each other.
-    (
-        "orders",
-        &[
-            "axum",
-            "rabbitmq",
-            "database",
-            "events",
-            "inbox",
-            "messaging",
-            "outbox",
-            "service",
-            "sqlx",
-            "utoipa",
-        ],
-    ),
-    ("inventory", &["rabbitmq", "database", "events", "inbox", "messaging", "outbox", "service", "sqlx"]),
-    ("billing", &["rabbitmq", "database", "events", "inbox", "messaging", "outbox", "service", "sqlx"]),
+    ("orders", "axum rabbitmq database events inbox messaging outbox service sqlx utoipa"),
+    ("inventory", "rabbitmq database events inbox messaging outbox service sqlx"),
+    ("billing", "rabbitmq database events inbox messaging outbox service sqlx"),
     // An external consumer: the consuming half of a service. No crate uses it.
-    ("mailer", &["rabbitmq", "database", "events", "inbox", "messaging", "service", "sqlx"]),
+    ("mailer", "rabbitmq database events inbox messaging service sqlx"),
     // The lab. No service uses any of these.
     // It knows the commands of the documentation only: no crate of this workspace.
-    ("docs-runner", &[]),
-    ("payment-provider", &["axum", "database", "service", "sqlx"]),
+    ("docs-runner", ""),
+    ("payment-provider", "axum database service sqlx"),
     // The table of what can be left out on purpose.
-    ("flaws", &[]),
+    ("flaws", ""),
     // Compositions of the product's parts, with one part replaced.
     (
         "flawed-services",
-        &[
-            "axum",
-            "billing",
-            "rabbitmq",
-            "database",
-            "events",
-            "flaws",
-            "inbox",
-            "inventory",
-            "messaging",
-            "orders",
-            "outbox",
-            "service",
-            "sqlx",
-        ],
+        "axum billing rabbitmq database events flaws inbox inventory messaging orders outbox service sqlx",
     ),
     // The real relay and the real consumer logic in memory: no SQL, no AMQP.
-    ("simulation", &["events", "flaws", "messaging", "outbox"]),
+    ("simulation", "events flaws messaging outbox"),
     // A model has none of the product's code; its tests compare it with the product and with the simulation.
-    ("model", &["flaws"]),
+    ("model", "flaws"),
     // Receives spans as any trace store does: it knows their protocol, and none of the product's code.
-    ("trace-store", &["axum"]),
+    ("trace-store", "axum"),
     // These meet the system over HTTP, SQL and AMQP only, so that a fault in it cannot hide itself in them.
-    ("fault-proxy", &["axum"]),
-    ("testbed", &["sqlx"]),
-    ("load-tests", &["lapin", "sqlx", "testbed"]),
-    ("demo", &["axum", "fault-proxy", "flaws", "load-tests", "messaging", "sqlx", "testbed", "trace-store"]),
+    ("fault-proxy", "axum"),
+    ("testbed", "sqlx"),
+    ("load-tests", "lapin sqlx testbed"),
+    ("demo", "axum fault-proxy flaws load-tests messaging sqlx testbed trace-store"),
 ];
 
 #[test]
@@ -103,7 +72,10 @@ fn each_crate_uses_only_what_its_layer_allows() {
             // Tests may use anything.
             let in_code = dependency["kind"].is_null();
             let watched = allowed.contains_key(uses) || WATCHED.contains(&uses);
-            assert!(!in_code || !watched || may_use.contains(&uses), "{name} uses {uses}");
+            assert!(
+                !in_code || !watched || may_use.split(' ').any(|other| other == uses),
+                "{name} uses {uses}"
+            );
         }
     }
 }
