@@ -82,7 +82,7 @@ fn each_flaw_is_judged_somewhere_and_documented() {
                 assert!(has_experiment || has_drill, "{name} in docs/drills.md");
             }
             LeftOut::Variant => {
-                assert!(line(variants, &format!("| `{name}` |")), "{name} in docs/variants.md")
+                assert!(line(variants, &format!("| `{name}` |")), "{name} in docs/variants.md");
             }
             LeftOut::Settings(_) => assert!(has_experiment, "{name} has no experiment"),
             LeftOut::InMemory => assert!(row.simulated.is_some(), "{name} is nowhere"),
