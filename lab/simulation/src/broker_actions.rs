@@ -120,12 +120,15 @@ pub(crate) fn close_channel(state: &mut State, service: usize, id: u64) {
     deliver(state, service);
 }
 
+/// The channels of a service for which a condition is true.
+fn channels(state: &State, service: usize, is_meant: impl Fn(&Channel) -> bool) -> Vec<u64> {
+    let channels = state.broker.queues[service].channels.iter();
+    channels.filter(|(_, channel)| is_meant(channel)).map(|(id, _)| *id).collect()
+}
+
 /// Closes the channels of one instance of a service.
 pub(crate) fn close_channels_of_instance(state: &mut State, service: usize, instance: usize) {
-    let channels = &state.broker.queues[service].channels;
-    let ids: Vec<_> =
-        channels.iter().filter(|(_, channel)| channel.instance == instance).map(|(id, _)| *id).collect();
-    for id in ids {
+    for id in channels(state, service, |channel| channel.instance == instance) {
         close_channel(state, service, id);
     }
 }
@@ -134,8 +137,7 @@ pub(crate) fn close_channels_of_instance(state: &mut State, service: usize, inst
 pub(crate) fn close_all_connections(state: &mut State) {
     state.broker.epoch += 1;
     for service in 0..SERVICES {
-        let ids: Vec<_> = state.broker.queues[service].channels.keys().copied().collect();
-        for id in ids {
+        for id in channels(state, service, |_| true) {
             close_channel(state, service, id);
         }
     }
@@ -143,16 +145,12 @@ pub(crate) fn close_all_connections(state: &mut State) {
 
 /// Ends the consumer's use of a channel. The broker may notice it only later.
 pub(crate) fn release_channel(state: &mut State, service: usize, id: u64) {
-    let lingers_until = if state.injects(Fault::SessionLingers) {
-        Some(state.now + state.random.millis(100, 10_000))
-    } else {
-        None
-    };
-    if lingers_until.is_some()
-        && let Some(channel) = state.broker.queues[service].channels.get_mut(&id)
-    {
-        channel.lingers_until = lingers_until;
-        return;
+    if state.injects(Fault::SessionLingers) {
+        let until = state.now + state.random.millis(100, 10_000);
+        if let Some(channel) = state.broker.queues[service].channels.get_mut(&id) {
+            channel.lingers_until = Some(until);
+            return;
+        }
     }
     close_channel(state, service, id);
     state.broker.queues[service].channels.remove(&id);
@@ -162,13 +160,8 @@ pub(crate) fn release_channel(state: &mut State, service: usize, id: u64) {
 pub(crate) fn run_due_work(state: &mut State) {
     for service in 0..SERVICES {
         let now = state.now;
-        let channels = &state.broker.queues[service].channels;
-        let abandoned: Vec<_> = channels
-            .iter()
-            .filter(|(_, channel)| channel.lingers_until.is_some_and(|until| until <= now))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in abandoned {
+        let is_abandoned = |channel: &Channel| channel.lingers_until.is_some_and(|until| until <= now);
+        for id in channels(state, service, is_abandoned) {
             close_channel(state, service, id);
             state.broker.queues[service].channels.remove(&id);
         }

@@ -33,7 +33,7 @@ struct Arguments {
     /// Prints the history of the seed.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Leaves out one fault, such as ReturnOnAnother.
+    /// Leaves out one fault, for example ReturnOnAnother.
     #[arg(long, value_parser = fault)]
     without: Option<Fault>,
     /// The number of threads. Each runs one seed at a time.
@@ -51,33 +51,29 @@ fn fault(name: &str) -> Result<Fault, &'static str> {
 #[derive(Default)]
 struct Totals {
     seeds: u64,
-    steps: u64,
-    events: usize,
-    published: usize,
-    duplicates: usize,
-    set_aside: usize,
+    /// Steps, events, published, duplicates, set aside.
+    counts: [u64; 5],
     simulated_hours: f64,
     injected: Vec<u64>,
     reached: [u64; Sometimes::ALL.len()],
     violations: Vec<Report>,
 }
 
+fn add(sums: &mut [u64], counts: &[u64]) {
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+}
+
 impl Totals {
     fn add(&mut self, report: Report) {
+        let Report { events, published, duplicates, set_aside, .. } = report;
+        let counts = [events, published, duplicates, set_aside].map(|count| count as u64);
         self.seeds += 1;
-        self.steps += report.steps;
-        self.events += report.events;
-        self.published += report.published;
-        self.duplicates += report.duplicates;
-        self.set_aside += report.set_aside;
+        self.counts[0] += report.steps;
+        add(&mut self.counts[1..], &counts);
         self.simulated_hours += report.simulated_time.as_secs_f64() / 3600.0;
         self.injected.resize(Fault::COUNT, 0);
-        for (sum, count) in self.injected.iter_mut().zip(report.injected) {
-            *sum += count;
-        }
-        for (sum, count) in self.reached.iter_mut().zip(report.reached) {
-            *sum += count;
-        }
+        add(&mut self.injected, &report.injected);
+        add(&mut self.reached, &report.reached);
         if report.violation.is_some() {
             self.violations.push(report);
         }
@@ -94,9 +90,8 @@ impl Totals {
     }
 
     fn violations(&self, kind: ViolationKind) -> usize {
-        let is_kind =
-            |report: &&Report| report.violation.as_ref().is_some_and(|violation| violation.kind == kind);
-        self.violations.iter().filter(is_kind).count()
+        let kinds = self.violations.iter().flat_map(|report| &report.violation);
+        kinds.filter(|violation| violation.kind == kind).count()
     }
 }
 
@@ -150,12 +145,12 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
 
 fn print(totals: &Totals, began: Instant) {
     println!("{:<24}{:>12}", "seeds", totals.seeds);
-    println!("{:<24}{:>12}", "steps", totals.steps);
+    let [steps, rest @ ..] = totals.counts;
+    println!("{:<24}{steps:>12}", "steps");
     println!("{:<24}{:>12.0}", "simulated hours", totals.simulated_hours);
-    println!("{:<24}{:>12}", "events", totals.events);
-    println!("{:<24}{:>12}", "published", totals.published);
-    println!("{:<24}{:>12}", "duplicates", totals.duplicates);
-    println!("{:<24}{:>12}", "set aside", totals.set_aside);
+    for (name, count) in ["events", "published", "duplicates", "set aside"].into_iter().zip(rest) {
+        println!("{name:<24}{count:>12}");
+    }
     println!("states reached");
     for state in Sometimes::ALL {
         println!("  {:<26}{:>8}", format!("{state:?}"), totals.reached[state as usize]);
@@ -164,10 +159,9 @@ fn print(totals: &Totals, began: Instant) {
     for (fault, _) in Fault::ALL {
         println!("  {:<22}{:>12}", format!("{fault:?}"), totals.injected(fault));
     }
-    let crashes: u64 = [Fault::WriterCrash, Fault::RelayCrash, Fault::ConsumerCrash]
-        .map(|fault| totals.injected(fault))
-        .iter()
-        .sum();
+    let crashes =
+        [Fault::WriterCrash, Fault::RelayCrash, Fault::ConsumerCrash].map(|fault| totals.injected(fault));
+    let crashes: u64 = crashes.iter().sum();
     println!("{:<24}{crashes:>12}", "crashes");
     println!("{:<24}{:>12}", "safety violations", totals.violations(ViolationKind::Safety));
     println!("{:<24}{:>12}", "liveness violations", totals.violations(ViolationKind::Liveness));

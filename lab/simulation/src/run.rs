@@ -161,9 +161,7 @@ async fn stop_processes(world: &Arc<World>, processes: Processes) {
     }
     sleep(IDLE_LIMIT).await;
     let mut state = world.lock();
-    let state = &mut *state;
-    state.outbox.end_idle_sessions(state.now);
-    if let Some(session) = state.outbox.sessions.values().next() {
+    if let Some(session) = state.outbox_now().sessions.values().next() {
         let message = format!("I9: {} still holds lanes {:?}", session.actor, session.lanes);
         state.judge.violate_liveness(message);
     }

@@ -114,6 +114,12 @@ impl State {
         injects
     }
 
+    /// The outbox, after the database has ended the sessions that it ends by now.
+    pub(crate) fn outbox_now(&mut self) -> &mut OutboxTable {
+        self.outbox.end_idle_sessions(self.now);
+        &mut self.outbox
+    }
+
     /// Counts a state that was reached.
     pub(crate) fn reach(&mut self, state: Sometimes) {
         self.reached[state as usize] += 1;

@@ -55,20 +55,18 @@ impl Store for MemoryStore {
         claim.map_err(failed("failed to claim lanes"))?;
         let mut lanes = {
             let mut state = process.world.lock();
-            let state = &mut *state;
-            state.outbox.end_idle_sessions(state.now);
-            state.outbox.claimable_lanes(state.now, self.filter, self.first_lane)
+            let now = state.now;
+            state.outbox_now().claimable_lanes(now, self.filter, self.first_lane)
         };
         // The statement's snapshot is older than its locks: what it selected may be published by now.
         process.scheduling_point("lock lanes").await;
         let claimable = lanes.len();
         let session = {
             let mut state = process.world.lock();
-            let state = &mut *state;
-            state.outbox.end_idle_sessions(state.now);
+            let outbox = state.outbox_now();
             let locks_rows = process.world.has(Flaw::SkipLockedOnRows);
             if !locks_rows {
-                lanes.retain(|lane| state.outbox.is_free(*lane));
+                lanes.retain(|lane| outbox.is_free(*lane));
             }
             lanes.truncate(max_lanes.into());
             if lanes.is_empty() {
@@ -110,18 +108,13 @@ impl MemoryTransaction<'_> {
         let process = &self.store.process;
         process.fault_point(step, &[Fault::DatabaseError]).await.map_err(failed(failure))?;
         let mut state = process.world.lock();
-        let state = &mut *state;
-        state.outbox.end_idle_sessions(state.now);
-        match state.outbox.sessions.get_mut(&self.session) {
-            Some(session) => {
-                session.last_statement = state.now;
-                Ok(())
-            }
-            None => {
-                state.reach(Sometimes::FrozenSessionEnded);
-                Err(Error::new(failure, SESSION_ENDED))
-            }
+        let now = state.now;
+        if let Some(session) = state.outbox_now().sessions.get_mut(&self.session) {
+            session.last_statement = now;
+            return Ok(());
         }
+        state.reach(Sometimes::FrozenSessionEnded);
+        Err(Error::new(failure, SESSION_ENDED))
     }
 
     async fn claimable(&mut self, lanes: &[i16], per_lane: usize) -> Result<Vec<ClaimedEvent>, Error> {
@@ -236,11 +229,7 @@ impl OutboxTransaction for MemoryTransaction<'_> {
         let process = self.store.process.clone();
         let commit = process.fault_point("while committing the marks", &[Fault::CommitLost]).await;
         commit.map_err(failed(FAILURE))?;
-        {
-            let mut state = process.world.lock();
-            let state = &mut *state;
-            state.outbox.end_idle_sessions(state.now);
-        }
+        process.world.lock().outbox_now();
         let claimed = process.world.lock().claimed.get(&process.actor).map_or(0, Vec::len);
         let Some(session) = self.end() else {
             return Err(Error::new(FAILURE, SESSION_ENDED));
