@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use flaws::Flaw;
+use indexmap::IndexMap;
 
 /// What became of a message on its way to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,16 +34,13 @@ pub enum Outcome {
     Unknown,
 }
 
-/// The conclusions about a wave in the order of sending, and whether they need that an answer is missing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Conclusion {
-    pub(crate) outcomes: Vec<Outcome>,
-    pub(crate) is_incomplete: bool,
-}
+/// The conclusions that a wave can lead to: the outcomes in the order of sending, and whether they need that an answer is
+/// missing.
+pub(crate) type Conclusions = IndexMap<Vec<Outcome>, bool>;
 
-/// All conclusions that a wave with these routes can lead to.
-pub(crate) fn conclusions(routes: &[Route], flaw: Option<Flaw>) -> Vec<Conclusion> {
-    let mut found = vec![];
+/// All conclusions that a wave with these routes can lead to. What complete answers lead to needs no fault, and comes first.
+pub(crate) fn conclusions(routes: &[Route], flaw: Option<Flaw>) -> Conclusions {
+    let mut found = Conclusions::new();
     let arrivals = Arrivals {
         answers: vec![None; routes.len()],
         returned: vec![false; routes.len()],
@@ -50,15 +48,8 @@ pub(crate) fn conclusions(routes: &[Route], flaw: Option<Flaw>) -> Vec<Conclusio
         missed: None,
     };
     arrivals.explore(routes, flaw, &mut found);
-    // What complete answers lead to needs no fault.
-    found.sort_by_key(|conclusion| conclusion.is_incomplete);
-    let mut distinct: Vec<Conclusion> = vec![];
-    for conclusion in found {
-        if !distinct.iter().any(|other| other.outcomes == conclusion.outcomes) {
-            distinct.push(conclusion);
-        }
-    }
-    distinct
+    found.sort_by(|_, is_incomplete, _, other| is_incomplete.cmp(other));
+    found
 }
 
 /// The returns and confirms of a wave that have arrived.
@@ -76,13 +67,10 @@ struct Arrivals {
 
 impl Arrivals {
     /// Stops here, with silence for the rest, or continues with each possible arrival.
-    fn explore(self, routes: &[Route], flaw: Option<Flaw>, found: &mut Vec<Conclusion>) {
+    fn explore(self, routes: &[Route], flaw: Option<Flaw>, found: &mut Conclusions) {
         let answers: Vec<_> = self.answers.iter().map(|answer| answer.unwrap_or(Answer::Silence)).collect();
         let is_incomplete = answers.contains(&Answer::Silence);
-        let conclusion = Conclusion { outcomes: decide(&answers, flaw), is_incomplete };
-        if !found.contains(&conclusion) {
-            found.push(conclusion);
-        }
+        *found.entry(decide(&answers, flaw)).or_insert(true) &= is_incomplete;
         for (message, route) in routes.iter().enumerate() {
             if *route == Route::Lost || self.answers[message].is_some() {
                 continue;

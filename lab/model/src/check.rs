@@ -11,11 +11,8 @@ use crate::{
     action::Action,
     graph::Graph,
     invariant::Invariant,
-    system::{SAFETY, Step, System},
+    system::{Explored, SAFETY, Step, System},
 };
-
-/// The system that is explored: two relays, and two consuming instances.
-pub type Explored = System<2, 2>;
 
 /// A violated invariant, with a trace to the violation.
 #[derive(Debug)]
@@ -104,7 +101,7 @@ fn check_safety(system: Explored) -> (usize, Option<Violation>) {
     (checker.unique_state_count(), violation)
 }
 
-fn check_quiescence(graph: &Graph<2, 2>) -> Option<Violation> {
+fn check_quiescence(graph: &Graph) -> Option<Violation> {
     graph.dead_end().map(|trace| Violation { invariant: Invariant::NeverQuiescent, trace })
 }
 

@@ -6,12 +6,12 @@
 use indexmap::IndexSet;
 use stateright::Model;
 
-use crate::{action::Action, state::State, system::System};
+use crate::{action::Action, state::State, system::Explored};
 
 /// The reachable states, in the order in which a breadth-first search finds them.
-pub(crate) struct Graph<const RELAYS: usize, const CHANNELS: usize> {
-    system: System<RELAYS, CHANNELS>,
-    pub(crate) states: IndexSet<State<RELAYS, CHANNELS>, ahash::RandomState>,
+pub(crate) struct Graph {
+    system: Explored,
+    pub(crate) states: IndexSet<State<2, 2>, ahash::RandomState>,
     /// For each state, the one from which it was found first.
     parents: Vec<u32>,
     /// The states that follow each state by a transition that is no fault, one list after the other.
@@ -21,12 +21,12 @@ pub(crate) struct Graph<const RELAYS: usize, const CHANNELS: usize> {
     pub(crate) transitions: usize,
 }
 
-impl<const RELAYS: usize, const CHANNELS: usize> Graph<RELAYS, CHANNELS> {
+impl Graph {
     /// Explores the system to the end.
     ///
     /// # Errors
     /// When there are more than 2³² states.
-    pub(crate) fn explore(system: System<RELAYS, CHANNELS>) -> anyhow::Result<Self> {
+    pub(crate) fn explore(system: Explored) -> anyhow::Result<Self> {
         let states: IndexSet<_, _> = system.init_states().into_iter().collect();
         let parents = vec![0; states.len()];
         let mut graph = Self { system, states, parents, successors: vec![], ends: vec![], transitions: 0 };

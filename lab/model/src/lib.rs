@@ -17,7 +17,7 @@ mod system;
 
 pub use action::{Action, Sent};
 pub use answers::Outcome;
-pub use check::{Exploration, Explored, Refutation, Violation, accept, explore, refute};
+pub use check::{Exploration, Refutation, Violation, accept, explore, refute};
 pub use events::{EVENTS, Event, Events};
 pub use invariant::Invariant;
-pub use system::System;
+pub use system::{Explored, System};

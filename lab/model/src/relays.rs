@@ -42,13 +42,13 @@ impl<const RELAYS: usize, const CHANNELS: usize> Steps<'_, RELAYS, CHANNELS> {
         }
         let (events, routes) = self.system.wave(relay);
         if !routes.is_empty() {
-            for conclusion in self.system.conclusions(&routes) {
+            for (conclusion, is_incomplete) in self.system.conclusions(&routes) {
                 let mut outcomes = [None; EVENTS];
-                for (event, outcome) in events.iter().zip(&conclusion.outcomes) {
+                for (event, outcome) in events.iter().zip(conclusion) {
                     outcomes[*event] = Some(*outcome);
                 }
                 // A broken connection loses answers too.
-                let is_fault = conclusion.is_incomplete && !relay.wave_has(Route::Lost);
+                let is_fault = *is_incomplete && !relay.wave_has(Route::Lost);
                 self.add_if_allowed(Action::Conclude(number, outcomes), is_fault, |next| {
                     conclude(&mut next.relays[number], outcomes);
                 });
@@ -136,7 +136,21 @@ impl<const RELAYS: usize, const CHANNELS: usize> Steps<'_, RELAYS, CHANNELS> {
         let is_broken = relay.wave_has(Route::Lost);
         let mut send = |sent, route, is_fault| {
             self.add_if_allowed(Action::Send(number, event, sent), is_fault, |next| {
-                send(system, next, number, event, sent, route);
+                let relay = &mut next.relays[number];
+                relay.unsent.remove(event);
+                relay.wave[event] = Some(route);
+                let has_new_id = relay.tried.contains(event);
+                if system.has(Flaw::NewIdPerAttempt) {
+                    relay.tried.insert(event);
+                }
+                if matches!(sent, Sent::Stored | Sent::StoredAndRefused) {
+                    if has_new_id {
+                        next.violate(Invariant::PublishedUncommitted);
+                    }
+                    next.enqueue(event);
+                } else if sent == Sent::Late {
+                    next.late.insert(event);
+                }
             });
         };
         if !is_broken {
@@ -171,33 +185,6 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
     /// The events of a relay's wave in the order of sending, and their routes.
     fn wave(&self, relay: &Relay) -> (Vec<Event>, Vec<Route>) {
         self.by_seq.iter().filter_map(|event| Some((*event, relay.wave[*event]?))).unzip()
-    }
-}
-
-fn send<const R: usize, const C: usize>(
-    system: &System<R, C>,
-    state: &mut State<R, C>,
-    number: usize,
-    event: Event,
-    sent: Sent,
-    route: Route,
-) {
-    let relay = &mut state.relays[number];
-    relay.unsent.remove(event);
-    relay.wave[event] = Some(route);
-    let has_new_id = relay.tried.contains(event);
-    if system.has(Flaw::NewIdPerAttempt) {
-        relay.tried.insert(event);
-    }
-    match sent {
-        Sent::Stored | Sent::StoredAndRefused => {
-            if has_new_id {
-                state.violate(Invariant::PublishedUncommitted);
-            }
-            state.enqueue(event);
-        }
-        Sent::Late => state.late.insert(event),
-        Sent::Returned | Sent::Refused | Sent::Lost | Sent::Skipped => {}
     }
 }
 

@@ -5,7 +5,7 @@ use stateright::{Model, Property};
 
 use crate::{
     action::Action,
-    answers::{Conclusion, Route, conclusions},
+    answers::{Conclusions, Route, conclusions},
     events::{EVENTS, Event},
     invariant::Invariant,
     state::State,
@@ -35,8 +35,11 @@ pub struct System<const RELAYS: usize, const CHANNELS: usize> {
     /// Whether each state is replaced by an equivalent one that stands for several.
     is_reduced: bool,
     /// The conclusions for each wave, single messages first: see [`Self::conclusions`].
-    conclusions: Vec<Vec<Conclusion>>,
+    conclusions: Vec<Conclusions>,
 }
+
+/// The system that is explored: two relays, and two consuming instances.
+pub type Explored = System<2, 2>;
 
 /// The name of the property that stateright checks.
 pub(crate) const SAFETY: &str = "no invariant is violated";
@@ -89,7 +92,7 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
     }
 
     /// The conclusions that a wave with these routes can lead to. It has one or two messages: one for each aggregate.
-    pub(crate) fn conclusions(&self, routes: &[Route]) -> &[Conclusion] {
+    pub(crate) fn conclusions(&self, routes: &[Route]) -> &Conclusions {
         let index = routes.iter().rev().fold(0, |index, route| index * ROUTES.len() + *route as usize);
         &self.conclusions[index + if routes.len() > 1 { ROUTES.len() } else { 0 }]
     }
