@@ -12,8 +12,8 @@ use crate::alteration::{Alteration, sabotage_name, setting, variant_name};
 use crate::choice::{Choice, With};
 use crate::commands::failed::{self, FailedCommand};
 use crate::commands::{
-    board, bootstrap, doctor, down, drill, fetch, load, order, queries, reset, sabotage, soak, test, tour,
-    trace, up, verify, watch,
+    board, bootstrap, check, doctor, down, drill, fetch, load, order, queries, reset, sabotage, soak, test,
+    tour, trace, up, verify, watch,
 };
 use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;
@@ -94,6 +94,14 @@ enum Command {
         /// An order for which you got a 201, from curl for example: if it does not exist, it was lost. May be repeated.
         #[arg(long = "order", value_name = "ID")]
         orders: Vec<Uuid>,
+    },
+    /// Run the check of a lab, in the terminal in which you did it; for an autograder with --json.
+    Check {
+        /// The lab's number.
+        lab: u8,
+        /// Whose format --json prints.
+        #[arg(long, value_enum, default_value = "gradescope")]
+        grader: check::Grader,
     },
     /// List, show, replay or discard what the running system has set aside.
     Failed {
@@ -196,6 +204,7 @@ impl Cli {
             Some(Command::Verify { wait, orders }) => {
                 or_interrupted(verify::run(choice, wait, &orders, terminal)).await
             }
+            Some(Command::Check { lab, grader }) => or_interrupted(check::run(lab, grader, terminal)).await,
             Some(Command::Load { rate, for_ }) => {
                 or_interrupted(load::run(choice, rate, for_, terminal)).await
             }

@@ -2,6 +2,7 @@
 
 pub(crate) mod board;
 pub(crate) mod bootstrap;
+pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod drill;

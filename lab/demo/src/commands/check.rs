@@ -1,0 +1,169 @@
+//! `cargo demo check`: runs the check of a lab, for a student, and with `--json` for an autograder.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// Labs 7 and 9 compile.
+const DEADLINE: Duration = Duration::from_secs(900);
+
+/// Whose format `--json` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Grader {
+    /// Gradescope's `results.json`.
+    Gradescope,
+    /// A result for GitHub Classroom's grading reporter, which wants it encoded: `| base64 -w0`.
+    Github,
+}
+
+/// The check of a lab: the block of commands below the heading `## Check` of its page.
+#[derive(Debug, PartialEq, Eq)]
+struct Check {
+    title: String,
+    commands: String,
+    /// Of the heading, from 1.
+    line: usize,
+}
+
+impl Check {
+    fn in_page(page: &str) -> Option<Self> {
+        let title = page.lines().next()?.strip_prefix("# ")?.to_owned();
+        let (before, section) = page.split_once("\n## Check\n")?;
+        let (_, commands) = section.split_once("```sh\n")?;
+        let (commands, _) = commands.split_once("```")?;
+        Some(Self { title, commands: commands.to_owned(), line: before.lines().count() + 2 })
+    }
+}
+
+/// How a check ended.
+struct Outcome {
+    passed: bool,
+    output: String,
+    seconds: f64,
+}
+
+/// Runs the check of a lab. The lab's variables and functions come from the student's terminal, which exports them.
+pub(crate) async fn run(lab: u8, grader: Grader, terminal: &Terminal) -> Result<Verdict> {
+    let root = testbed::workspace_root().context("failed to find the labs: run this in a checkout")?;
+    let prefix = format!("{lab:02}-");
+    let pages = fs::read_dir(root.join("docs/labs")).context("failed to read docs/labs")?;
+    let name = pages
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .find(|name| name.starts_with(&prefix))
+        .with_context(|| format!("failed to find lab {lab}: docs/labs/README.md lists the labs"))?;
+    let path = format!("docs/labs/{name}");
+    let page = fs::read_to_string(root.join(&path)).with_context(|| format!("failed to read {path}"))?;
+    let check = Check::in_page(&page).with_context(|| format!("failed to find the check in {path}"))?;
+
+    let outcome = run_commands(&check.commands, &root).await?;
+    terminal.print(outcome.output.trim_end());
+    let verdict = if outcome.passed { Verdict::Held } else { Verdict::Broken };
+    terminal.print(format!("{}: {}", check.title, if outcome.passed { "passed" } else { "not passed" }));
+    terminal.document(&document(grader, &check, &path, &outcome))?;
+    Ok(verdict)
+}
+
+/// Runs commands as the labs' pages are run: it ends at the first that fails, and names it. An unset variable is a failure too: the
+/// lab was not done in this terminal.
+async fn run_commands(commands: &str, directory: &std::path::Path) -> Result<Outcome> {
+    let script =
+        format!("exec 2>&1\nset -euo pipefail\ntrap 'echo \"failed: $BASH_COMMAND\"' ERR\n{commands}");
+    let began = Instant::now();
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).current_dir(directory).kill_on_drop(true);
+    let output =
+        timeout(DEADLINE, bash.output()).await.context("the check did not end in fifteen minutes")?;
+    let output = output.context("failed to run bash")?;
+    ensure!(output.status.code() != Some(127) || !output.stdout.is_empty(), "bash did not run the check");
+    Ok(Outcome {
+        passed: output.status.success(),
+        output: String::from_utf8_lossy(&output.stdout).into_owned(),
+        seconds: began.elapsed().as_secs_f64(),
+    })
+}
+
+/// What a grader reads. A lab is one test, worth one point.
+fn document(grader: Grader, check: &Check, path: &str, outcome: &Outcome) -> Value {
+    let Outcome { passed, output, seconds } = outcome;
+    let score = u8::from(*passed);
+    match grader {
+        Grader::Gradescope => json!({
+            "execution_time": seconds.round(),
+            "stdout_visibility": "visible",
+            "tests": [{
+                "name": check.title, "score": score, "max_score": 1, "output": output,
+                "status": if *passed { "passed" } else { "failed" }, "visibility": "visible",
+            }],
+        }),
+        Grader::Github => {
+            let status = if *passed { "pass" } else { "fail" };
+            json!({
+                "version": 1, "status": status, "max_score": 1,
+                "tests": [{
+                    "name": check.title, "status": status, "score": score, "message": output,
+                    "test_code": check.commands, "filename": path, "line_no": check.line,
+                    "execution_time": format!("{seconds:.1}s"),
+                }],
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_lab_has_a_check() {
+        let labs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/labs");
+        let pages: Vec<_> = fs::read_dir(labs).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let labs = pages.iter().filter(|path| !path.ends_with("README.md"));
+        let checks = labs.map(|path| Check::in_page(&fs::read_to_string(path).unwrap()).unwrap());
+        assert_eq!(
+            checks.filter(|check| check.title.starts_with("Lab ") && !check.commands.is_empty()).count(),
+            10
+        );
+    }
+
+    #[tokio::test]
+    async fn a_check_ends_at_the_first_failure_and_names_it() {
+        let here = std::path::Path::new(".");
+        let outcome = run_commands("echo first\nfalse\necho second\n", here).await.unwrap();
+        assert!(!outcome.passed);
+        assert_eq!(outcome.output, "first\nfailed: false\n");
+        let unset = run_commands("test \"$no_such_variable\" = 1\n", here).await.unwrap();
+        assert!(!unset.passed && unset.output.contains("no_such_variable"), "{}", unset.output);
+        assert!(run_commands("true | grep -c . || true\ntest 1 = 1\n", here).await.unwrap().passed);
+    }
+
+    #[tokio::test]
+    async fn graders_get_the_fields_that_they_read() {
+        let check =
+            Check::in_page("# Lab 1: lose an order\n\nText.\n\n## Check\n\n```sh\nfalse\n```\n").unwrap();
+        assert_eq!(
+            check,
+            Check { title: "Lab 1: lose an order".into(), commands: "false\n".into(), line: 5 }
+        );
+        let outcome = run_commands(&check.commands, std::path::Path::new(".")).await.unwrap();
+        let gradescope = document(Grader::Gradescope, &check, "page", &outcome);
+        assert_eq!(gradescope["tests"][0]["status"], "failed");
+        assert_eq!(
+            (&gradescope["tests"][0]["score"], &gradescope["tests"][0]["max_score"]),
+            (&json!(0), &json!(1))
+        );
+        let github = document(Grader::Github, &check, "page", &outcome);
+        assert_eq!(
+            (&github["version"], &github["status"], &github["max_score"]),
+            (&json!(1), &json!("fail"), &json!(1))
+        );
+        assert_eq!(github["tests"][0]["message"], "failed: false\n");
+    }
+}
