@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-use crate::target::{Action, Target};
+use crate::part::{Action, BROKER, container};
 use crate::terminal::Terminal;
 
 /// The first build compiles all dependencies in a container.
@@ -28,7 +28,7 @@ const BROKER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) struct Compose {
     root: PathBuf,
     /// For each broken part a guard that repairs it if this process is killed.
-    guards: Mutex<Vec<(Target, AtExit)>>,
+    guards: Mutex<Vec<(String, AtExit)>>,
     /// The container ids that are known, by service.
     ids: Mutex<HashMap<String, String>>,
 }
@@ -86,14 +86,14 @@ impl Compose {
         Ok(Some(format!("http://{}", address.trim())))
     }
 
-    pub(crate) async fn act(&self, action: Action, target: &Target) -> Result<()> {
-        let service = target.container();
+    pub(crate) async fn act(&self, action: Action, part: &str) -> Result<()> {
+        let service = container(part);
         match action {
             Action::Kill | Action::Pause => {
                 let guard = self.guard(action, service)?;
                 let args = if action == Action::Kill { vec!["kill", "-s", "SIGKILL"] } else { vec!["pause"] };
                 run(self.compose(&[&args[..], &[service]].concat()), "", COMMAND_DEADLINE).await?;
-                self.guards.lock().unwrap_or_else(PoisonError::into_inner).push((target.clone(), guard));
+                self.guards.lock().unwrap_or_else(PoisonError::into_inner).push((part.to_owned(), guard));
             }
             Action::Start | Action::Resume => {
                 let word = if action == Action::Start { "start" } else { "unpause" };
@@ -101,26 +101,24 @@ impl Compose {
                 self.guards
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
-                    .retain(|(broken, _)| broken != target);
+                    .retain(|(broken, _)| broken != part);
                 let what = format!("{service} to work again");
-                eventually(&what, REPAIR_DEADLINE, async || {
-                    Ok(self.works_again(target).await?.then_some(()))
-                })
-                .await?;
+                eventually(&what, REPAIR_DEADLINE, async || Ok(self.works_again(part).await?.then_some(())))
+                    .await?;
             }
         }
         Ok(())
     }
 
     /// The id of a container's first process on this machine, or `None` while the container is stopped.
-    pub(crate) async fn pid(&self, target: &Target) -> Result<Option<u32>> {
-        let pid = self.inspect(target.container(), "{{.State.Pid}}").await?;
+    pub(crate) async fn pid(&self, part: &str) -> Result<Option<u32>> {
+        let pid = self.inspect(container(part), "{{.State.Pid}}").await?;
         Ok(pid.parse().ok().filter(|&pid| pid != 0))
     }
 
     /// Whether a part's container runs and is not paused.
-    pub(crate) async fn runs(&self, target: &Target) -> Result<bool> {
-        Ok(self.inspect(target.container(), "{{.State.Running}} {{.State.Paused}}").await? == "true false")
+    pub(crate) async fn runs(&self, part: &str) -> Result<bool> {
+        Ok(self.inspect(container(part), "{{.State.Running}} {{.State.Paused}}").await? == "true false")
     }
 
     /// Runs a query that returns one value. PostgreSQL's port is not published, so `psql` runs in the container.
@@ -155,9 +153,9 @@ impl Compose {
 
     /// Whether a part works again. For the broker an open port is enough: its own health check runs every five seconds
     /// only, and starts an Erlang VM each time.
-    async fn works_again(&self, target: &Target) -> Result<bool> {
-        match target {
-            Target::Broker => {
+    async fn works_again(&self, part: &str) -> Result<bool> {
+        match part {
+            BROKER => {
                 let connect = self.exec("rabbitmq", "timeout 2 bash -c :</dev/tcp/127.0.0.1/5672", "");
                 let is_open = connect.await.is_ok();
                 if !is_open {
@@ -166,9 +164,9 @@ impl Compose {
                 }
                 Ok(is_open)
             }
-            Target::Database | Target::Service(_) => {
+            _ => {
                 let health = "{{if .State.Health}}{{.State.Health.Status}}{{else}}healthy{{end}}";
-                Ok(self.inspect(target.container(), health).await? == "healthy")
+                Ok(self.inspect(container(part), health).await? == "healthy")
             }
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::timeout;
 
 use crate::local_system::LocalSystem;
-use crate::target::ActiveFaults;
+use crate::part::{ActiveFaults, part};
 
 /// Longer than the slowest action, a broker's start on a busy machine.
 const ACTION_DEADLINE: Duration = Duration::from_secs(150);
@@ -83,8 +83,8 @@ pub(crate) async fn serve(listener: TcpListener, token: String, system: Arc<Loca
                 let mut faults = ActiveFaults::default();
                 // An error here means that the client has disconnected, or sent a wrong token.
                 let _ = serve_client(stream, &token, &system, &stop, &mut faults).await;
-                for (repair, target) in faults.repairs() {
-                    let _ = system.act(repair, &target).await;
+                for (repair, part) in faults.repairs() {
+                    let _ = system.act(repair, &part).await;
                 }
             });
         }
@@ -129,13 +129,13 @@ async fn execute(
             Ok(String::new())
         }
         Some(("pid", target)) => {
-            let pid = system.pid(&target.parse()?).await;
+            let pid = system.pid(part(target)?).await;
             Ok(pid.map_or("-".to_owned(), |pid| pid.to_string()))
         }
         Some((action, target)) => {
-            let (action, target) = (action.parse()?, target.parse()?);
-            system.act(action, &target).await?;
-            faults.record(action, &target);
+            let (action, part) = (action.parse()?, part(target)?);
+            system.act(action, part).await?;
+            faults.record(action, part);
             Ok(String::new())
         }
         None => bail!("unknown command `{line}`"),

@@ -12,9 +12,9 @@ use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemO
 use crate::alteration::Alteration;
 use crate::choice::Choice;
 use crate::own_system::{OwnSystem, Tools};
+use crate::part::{Action, BROKER, DATABASE};
 use crate::paths;
 use crate::state::{Addresses, AdminUrls};
-use crate::target::{Action, Target};
 use crate::terminal::Terminal;
 
 /// How long the services may take until they accept and apply orders.
@@ -123,29 +123,29 @@ impl LocalSystem {
         self.tools.as_ref().context("only a drill's own system has proxies")
     }
 
-    pub(crate) async fn act(&self, action: Action, target: &Target) -> Result<()> {
-        match (target, action) {
-            (Target::Broker, Action::Kill) => self.rabbitmq.kill().await,
-            (Target::Broker, Action::Start) => self.rabbitmq.start().await,
-            (Target::Broker, Action::Pause) => self.rabbitmq.pause().await,
-            (Target::Broker, Action::Resume) => self.rabbitmq.resume().await,
-            (Target::Database, Action::Kill) => self.postgres.kill().await,
-            (Target::Database, Action::Start) => self.postgres.start().await,
-            (Target::Database, Action::Pause) => self.postgres.pause().await,
-            (Target::Database, Action::Resume) => self.postgres.resume().await,
-            (Target::Service(name), Action::Kill) => self.processes.kill(name).await,
-            (Target::Service(name), Action::Start) => self.processes.start_again(name).await,
-            (Target::Service(name), Action::Pause) => self.processes.pause(name),
-            (Target::Service(name), Action::Resume) => self.processes.resume(name),
+    pub(crate) async fn act(&self, action: Action, part: &str) -> Result<()> {
+        match (part, action) {
+            (BROKER, Action::Kill) => self.rabbitmq.kill().await,
+            (BROKER, Action::Start) => self.rabbitmq.start().await,
+            (BROKER, Action::Pause) => self.rabbitmq.pause().await,
+            (BROKER, Action::Resume) => self.rabbitmq.resume().await,
+            (DATABASE, Action::Kill) => self.postgres.kill().await,
+            (DATABASE, Action::Start) => self.postgres.start().await,
+            (DATABASE, Action::Pause) => self.postgres.pause().await,
+            (DATABASE, Action::Resume) => self.postgres.resume().await,
+            (name, Action::Kill) => self.processes.kill(name).await,
+            (name, Action::Start) => self.processes.start_again(name).await,
+            (name, Action::Pause) => self.processes.pause(name),
+            (name, Action::Resume) => self.processes.resume(name),
         }
     }
 
     /// A part's process id, or `None` while it is down.
-    pub(crate) async fn pid(&self, target: &Target) -> Option<u32> {
-        match target {
-            Target::Broker => self.rabbitmq.pid().await,
-            Target::Database => self.postgres.pid().await,
-            Target::Service(name) => self.processes.pid(name),
+    pub(crate) async fn pid(&self, part: &str) -> Option<u32> {
+        match part {
+            BROKER => self.rabbitmq.pid().await,
+            DATABASE => self.postgres.pid().await,
+            name => self.processes.pid(name),
         }
     }
 

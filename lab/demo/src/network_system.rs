@@ -13,26 +13,25 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::http;
+use crate::part::{Action, BROKER, DATABASE, container};
 use crate::proxies::Proxies;
 use crate::state::{Addresses, AdminUrls, LOGINS};
-use crate::target::{Action, Target};
 use crate::terminal::Terminal;
 
 /// How long a person may take to copy a line.
 const COPY_DEADLINE: Duration = Duration::from_secs(180);
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
 /// The broker's address: it has no page of its own here.
-const BROKER: &str = "DEMO_BROKER_ADDRESS";
+const BROKER_ADDRESS: &str = "DEMO_BROKER_ADDRESS";
 
 #[derive(Debug)]
 pub(crate) struct NetworkSystem {
     pub(crate) addresses: Addresses,
-    broker: String,
     /// Only in the lab's network.
     pub(crate) proxies: Option<Proxies>,
     terminal: Terminal,
     /// The parts that were seen to work again after they did not.
-    restarts: Mutex<Vec<Target>>,
+    restarts: Mutex<Vec<String>>,
 }
 
 impl NetworkSystem {
@@ -54,20 +53,21 @@ impl NetworkSystem {
                     Some((login.to_owned(), url))
                 })
                 .collect(),
-            amqp_url: none(),
+            // Its host and port: no command connects to it.
+            amqp_url: format!("amqp://demo@{}", read(BROKER_ADDRESS)?),
             rabbitmq_api: none(),
             // They listen inside their own containers only.
             admin: AdminUrls { orders: none(), inventory: none(), billing: none() },
             admin_token: none(),
         };
-        let (broker, terminal) = (read(BROKER)?, Terminal::new(false));
+        let terminal = Terminal::new(false);
         let proxies = read("DEMO_PROXY").map(Proxies::Remote);
-        Some(Self { addresses, broker, proxies, terminal, restarts: Mutex::default() })
+        Some(Self { addresses, proxies, terminal, restarts: Mutex::default() })
     }
 
     /// Prints the line that does it, and waits until it was done.
-    pub(crate) async fn act(&self, action: Action, target: &Target) -> Result<()> {
-        let container = target.container();
+    pub(crate) async fn act(&self, action: Action, part: &str) -> Result<()> {
+        let container = container(part);
         let line = match action {
             Action::Kill => format!("docker compose kill -s SIGKILL {container}"),
             Action::Start => format!("docker compose start {container}"),
@@ -79,47 +79,41 @@ impl NetworkSystem {
         self.terminal.print("");
         let works = matches!(action, Action::Start | Action::Resume);
         eventually(&format!("`{line}`"), COPY_DEADLINE, async || {
-            Ok((self.works(target).await == works).then_some(()))
+            Ok((self.works(part).await == works).then_some(()))
         })
         .await?;
         if works {
-            self.restarts.lock().unwrap_or_else(PoisonError::into_inner).push(target.clone());
+            self.restarts.lock().unwrap_or_else(PoisonError::into_inner).push(part.to_owned());
         }
         Ok(())
     }
 
     /// Stands for a process id, which cannot be seen from here: `None` while the part does not answer, and another number
     /// after each restart.
-    pub(crate) async fn pid(&self, target: &Target) -> Option<u32> {
-        if !self.works(target).await {
+    pub(crate) async fn pid(&self, part: &str) -> Option<u32> {
+        if !self.works(part).await {
             return None;
         }
         let restarts = self.restarts.lock().unwrap_or_else(PoisonError::into_inner);
-        u32::try_from(restarts.iter().filter(|restarted| *restarted == target).count() + 1).ok()
+        u32::try_from(restarts.iter().filter(|restarted| *restarted == part).count() + 1).ok()
     }
 
-    pub(crate) async fn works(&self, target: &Target) -> bool {
-        works(&self.addresses, &self.broker, target).await
+    async fn works(&self, part: &str) -> bool {
+        works(&self.addresses, part).await
     }
 }
 
-/// Whether a part answers. `broker` is its host and port.
-pub(crate) async fn works(addresses: &Addresses, broker: &str, target: &Target) -> bool {
+/// Whether a part answers.
+pub(crate) async fn works(addresses: &Addresses, part: &str) -> bool {
     let probe = async {
-        match target {
-            Target::Broker => greets(broker).await,
-            Target::Database => {
+        match part {
+            BROKER => greets(addresses.broker()).await,
+            DATABASE => {
                 let mut connection = PgConnection::connect(&addresses.auditor_url).await?;
                 connection.ping().await?;
                 Ok(connection.close().await?)
             }
-            Target::Service(name) => {
-                let url = match name.as_str() {
-                    "provider" => &addresses.provider_url,
-                    service => addresses.url(service),
-                };
-                http::get(&format!("{url}/livez")).await.map(drop)
-            }
+            service => http::get(&format!("{}/livez", addresses.url(service))).await.map(drop),
         }
     };
     timeout(PROBE_DEADLINE, probe).await.is_ok_and(|answer| answer.is_ok())

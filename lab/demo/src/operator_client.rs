@@ -80,6 +80,10 @@ pub(crate) struct Id {
 }
 
 impl Id {
+    pub(crate) fn of_event(service: &str, event: Uuid) -> Result<Self, String> {
+        Ok(Self { service: service.parse()?, key: json!(event) })
+    }
+
     pub(crate) fn service(&self) -> Service {
         self.service
     }
@@ -137,6 +141,13 @@ pub(crate) struct Selection {
     pub(crate) force: bool,
     /// Only say what a replay would do.
     pub(crate) dry_run: bool,
+}
+
+impl Selection {
+    /// Everywhere, as far as it is safe.
+    pub(crate) fn of(which: Which) -> Self {
+        Self { which, at: None, published: false, force: false, dry_run: false }
+    }
 }
 
 /// Calls `each` with what waits for an operator, oldest first within a service; with `resolved_too`, also with the dead letters

@@ -45,32 +45,32 @@ impl OwnSystem {
         urls: &DatabaseUrls,
         amqp_url: &str,
     ) -> Result<Tools> {
-        let databases = [&urls.orders, &urls.inventory, &urls.billing];
-        let mut routes = vec![];
-        for (service, database) in SERVICES.into_iter().zip(databases) {
-            routes.push(route(&database_route(service), database)?);
-            routes.push(route(&broker_route(service), amqp_url)?);
-        }
-        let proxy = Proxy::start(routes).await?;
-        options.instances = self.setup.instances;
-        options.piped_logs = self.setup.piped_logs;
-        options.lab = self.setup.lab || self.crash_point.is_some();
-        options.variant = self.setup.variant.map(Flaw::name);
-        options.env = self.setup.settings;
-        options.env_of_service = self.setup.settings_of_service;
-        for (service, database) in SERVICES.into_iter().zip(databases) {
-            let prefix = service.to_uppercase();
-            let database = through(database, proxy.address(&database_route(service))?)?;
-            let broker = through(amqp_url, proxy.address(&broker_route(service))?)?;
-            options.env.push((format!("{prefix}_DATABASE_URL"), database));
-            options.env.push((format!("{prefix}_AMQP_URL"), broker));
-        }
         let crash = self.crash_point.map(|_| CrashFile::new());
+        let mut setup = self.setup;
         if let (Some((service, point)), Some(crash)) = (self.crash_point, &crash) {
             crash.disarm()?;
-            let file = crash.path().to_string_lossy().into_owned();
-            options.env_of_service.push((service, ("CRASH_POINT".into(), point.into())));
-            options.env_of_service.push((service, ("CRASH_ONCE".into(), file)));
+            setup = setup.crashing_in(service, point, crash.path());
+        }
+        let mut connections = vec![];
+        for (service, database) in SERVICES.into_iter().zip([&urls.orders, &urls.inventory, &urls.billing]) {
+            let prefix = service.to_uppercase();
+            connections.push((
+                format!("{service}-database"),
+                format!("{prefix}_DATABASE_URL"),
+                database.as_str(),
+            ));
+            connections.push((format!("{service}-broker"), format!("{prefix}_AMQP_URL"), amqp_url));
+        }
+        let routes = connections.iter().map(|(name, _, url)| route(name, url)).collect::<Result<_>>()?;
+        let proxy = Proxy::start(routes).await?;
+        options.instances = setup.instances;
+        options.piped_logs = setup.piped_logs;
+        options.lab = setup.lab;
+        options.variant = setup.variant.map(Flaw::name);
+        options.env = setup.settings;
+        options.env_of_service = setup.settings_of_service;
+        for (name, variable, url) in connections {
+            options.env.push((variable, through(url, proxy.address(&name)?)?));
         }
         for (service, offset) in self.clocks {
             let library = testbed::find_faketime()?;
@@ -91,14 +91,4 @@ impl Tools {
     pub(crate) fn crash(&self) -> Result<&CrashFile> {
         self.crash.as_ref().context("the drill's system has no crash point")
     }
-}
-
-/// The route from a service to its database.
-pub(crate) fn database_route(service: &str) -> String {
-    format!("{service}-database")
-}
-
-/// The route from a service to the broker.
-pub(crate) fn broker_route(service: &str) -> String {
-    format!("{service}-broker")
 }

@@ -1,6 +1,7 @@
 //! The running system, in processes or in containers: what commands and drills read from it and do to it.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,15 +19,16 @@ use crate::compose::Compose;
 use crate::control::Control;
 use crate::http;
 use crate::interrupt::interrupted;
+use crate::lab::BrokerApi;
 use crate::local_system::LocalSystem;
 use crate::metrics;
 use crate::network_system::{self, NetworkSystem};
 use crate::own_system::OwnSystem;
+use crate::part::{Action, ActiveFaults};
 use crate::paths;
 use crate::proxies::Proxies;
 use crate::reconciliation::{self, DuplicatesDropped, Reconciliation};
-use crate::state::{Addresses, LOGINS, State};
-use crate::target::{Action, ActiveFaults, Target};
+use crate::state::{Addresses, State};
 use crate::terminal::Terminal;
 
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
@@ -34,6 +36,8 @@ const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) struct RunningSystem {
     orders_url: String,
     access: Access,
+    /// `None`: its parts have no address outside of their network.
+    addresses: Option<Addresses>,
     faults: Mutex<ActiveFaults>,
     /// Whether this command started the system, and so has to stop it.
     started_here: bool,
@@ -41,9 +45,9 @@ pub(crate) struct RunningSystem {
 
 enum Access {
     /// Child processes of this command.
-    Local(Box<LocalSystem>, Box<Addresses>),
+    Local(Box<LocalSystem>),
     /// Child processes of a `demo up` in another terminal.
-    Remote(Box<Remote>, Box<Addresses>),
+    Remote(Box<Remote>),
     Containers(Compose),
     /// Containers, seen from one of their network.
     Network(Box<NetworkSystem>),
@@ -59,24 +63,23 @@ impl RunningSystem {
     /// Finds the system that is running already. With `home`, only one of that kind counts.
     pub(crate) async fn find(home: Option<Home>) -> Result<Option<Self>> {
         if let Some(system) = NetworkSystem::from_env() {
-            let orders_url = system.addresses.orders_url.clone();
-            return Ok(Some(Self::new(orders_url, Access::Network(Box::new(system)), false)));
+            let addresses = system.addresses.clone();
+            return Ok(Some(Self::at(addresses, Access::Network(Box::new(system)), false)));
         }
         if home != Some(Home::Docker)
             && let Some(State { addresses, control, token, .. }) = State::read()
             && let Ok(acting) = Control::connect(&control, &token).await
             && let Ok(asking) = Control::connect(&control, &token).await
         {
-            let orders_url = addresses.orders_url.clone();
             let remote = Box::new(Remote { acting, asking });
-            return Ok(Some(Self::new(orders_url, Access::Remote(remote, Box::new(addresses)), false)));
+            return Ok(Some(Self::at(addresses, Access::Remote(remote), false)));
         }
         if home != Some(Home::Local)
             && let Ok(compose) = Compose::new()
             // An error means that there is no engine, so nothing runs in one.
             && let Ok(Some(orders_url)) = compose.orders_url().await
         {
-            return Ok(Some(Self::new(orders_url, Access::Containers(compose), false)));
+            return Ok(Some(Self::containers(orders_url, compose, false)));
         }
         Ok(None)
     }
@@ -95,7 +98,7 @@ impl RunningSystem {
                 compose.up(terminal).await?;
                 let orders_url =
                     compose.orders_url().await?.context("the container of orders is not running")?;
-                Ok(Self::new(orders_url, Access::Containers(compose), true))
+                Ok(Self::containers(orders_url, compose, true))
             }
         }
     }
@@ -117,31 +120,43 @@ impl RunningSystem {
         }
     }
 
+    /// Starts a separate system, works with it, and stops it. `None`: interrupted.
+    pub(crate) async fn with_own<T>(
+        choice: Choice,
+        own: OwnSystem,
+        logs: PathBuf,
+        terminal: &Terminal,
+        work: impl AsyncFnOnce(&Self) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let Some(system) = Self::start_own(choice, own, logs, terminal).await? else { return Ok(None) };
+        let done = work(&system).await;
+        // A process that was killed last may not stop in order: what was done says more.
+        let stopped = system.stop(terminal).await;
+        let done = done?;
+        stopped.map(|()| Some(done))
+    }
+
     /// The proxies between the services and their servers.
     pub(crate) fn proxies(&self) -> Result<&Proxies> {
         match &self.access {
-            Access::Local(system, _) => Ok(&system.tools()?.proxies),
+            Access::Local(system) => Ok(&system.tools()?.proxies),
             Access::Network(system) => system.proxies.as_ref().context("this network has no fault proxy"),
-            Access::Remote(..) | Access::Containers(_) => bail!("the running system has no fault proxy"),
+            Access::Remote(_) | Access::Containers(_) => bail!("the running system has no fault proxy"),
         }
     }
 
-    /// The system of a drill of its own.
+    /// The processes and servers of a system that this command has started.
     pub(crate) fn own(&self) -> Result<&LocalSystem> {
-        match &self.access {
-            Access::Local(system, _) => Ok(system),
-            Access::Remote(..) | Access::Containers(_) | Access::Network(_) => {
-                bail!("the drill needs a system of its own")
-            }
+        if let Access::Local(system) = &self.access {
+            Ok(system)
+        } else {
+            bail!("a separate system is needed")
         }
     }
 
     /// How it differs from the services as they are.
     pub(crate) fn alteration(&self) -> &Alteration {
-        match &self.access {
-            Access::Local(system, _) => &system.alteration,
-            Access::Remote(..) | Access::Containers(_) | Access::Network(_) => &Alteration::None,
-        }
+        if let Access::Local(system) = &self.access { &system.alteration } else { &Alteration::None }
     }
 
     /// The protection that is left out, if there is one.
@@ -176,13 +191,17 @@ impl RunningSystem {
     }
 
     fn local(system: LocalSystem) -> Result<Self> {
-        let addresses = system.addresses()?;
-        let orders_url = addresses.orders_url.clone();
-        Ok(Self::new(orders_url, Access::Local(Box::new(system), Box::new(addresses)), true))
+        Ok(Self::at(system.addresses()?, Access::Local(Box::new(system)), true))
     }
 
-    fn new(orders_url: String, access: Access, started_here: bool) -> Self {
-        Self { orders_url, access, faults: Mutex::default(), started_here }
+    fn at(addresses: Addresses, access: Access, started_here: bool) -> Self {
+        let orders_url = addresses.orders_url.clone();
+        Self { orders_url, access, addresses: Some(addresses), faults: Mutex::default(), started_here }
+    }
+
+    fn containers(orders_url: String, compose: Compose, started_here: bool) -> Self {
+        let access = Access::Containers(compose);
+        Self { orders_url, access, addresses: None, faults: Mutex::default(), started_here }
     }
 
     pub(crate) fn orders_url(&self) -> &str {
@@ -190,27 +209,27 @@ impl RunningSystem {
     }
 
     /// Does something to a part, and records it for [`RunningSystem::repair`].
-    pub(crate) async fn act(&self, action: Action, target: &Target) -> Result<()> {
+    pub(crate) async fn act(&self, action: Action, part: &str) -> Result<()> {
         // A fault is recorded before it is injected, since this command may be interrupted in between.
         if action.repair().is_some() {
-            self.record(action, target);
+            self.record(action, part);
         }
         match &self.access {
-            Access::Local(system, _) => system.act(action, target).await?,
-            Access::Remote(remote, _) => {
-                remote.acting.request(&format!("{action} {target}")).await.map(drop)?;
+            Access::Local(system) => system.act(action, part).await?,
+            Access::Remote(remote) => {
+                remote.acting.request(&format!("{action} {part}")).await.map(drop)?;
             }
-            Access::Containers(compose) => compose.act(action, target).await?,
-            Access::Network(system) => system.act(action, target).await?,
+            Access::Containers(compose) => compose.act(action, part).await?,
+            Access::Network(system) => system.act(action, part).await?,
         }
         if action.repair().is_none() {
-            self.record(action, target);
+            self.record(action, part);
         }
         Ok(())
     }
 
-    fn record(&self, action: Action, target: &Target) {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner).record(action, target);
+    fn record(&self, action: Action, part: &str) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).record(action, part);
     }
 
     /// Repairs every fault that this command has caused.
@@ -222,26 +241,24 @@ impl RunningSystem {
             proxies.clear_all().await?;
         }
         let repairs = self.faults.lock().unwrap_or_else(PoisonError::into_inner).repairs();
-        for (repair, target) in repairs {
+        for (repair, part) in repairs {
             // The kill was interrupted before it happened, or another command has started the part again.
-            if repair == Action::Start && self.pid(&target).await?.is_some() {
-                self.record(repair, &target);
+            if repair == Action::Start && self.pid(&part).await?.is_some() {
+                self.record(repair, &part);
                 continue;
             }
-            self.act(repair, &target).await.with_context(|| format!("failed to {repair} the {target}"))?;
+            self.act(repair, &part).await.with_context(|| format!("failed to {repair} the {part}"))?;
         }
         Ok(())
     }
 
     /// A part's process id, or `None` while it is down. An error means that this is unknown.
-    pub(crate) async fn pid(&self, target: &Target) -> Result<Option<u32>> {
+    pub(crate) async fn pid(&self, part: &str) -> Result<Option<u32>> {
         match &self.access {
-            Access::Local(system, _) => Ok(system.pid(target).await),
-            Access::Remote(remote, _) => {
-                Ok(remote.asking.request(&format!("pid {target}")).await?.parse().ok())
-            }
-            Access::Containers(compose) => compose.pid(target).await,
-            Access::Network(system) => Ok(system.pid(target).await),
+            Access::Local(system) => Ok(system.pid(part).await),
+            Access::Remote(remote) => Ok(remote.asking.request(&format!("pid {part}")).await?.parse().ok()),
+            Access::Containers(compose) => compose.pid(part).await,
+            Access::Network(system) => Ok(system.pid(part).await),
         }
     }
 
@@ -252,42 +269,34 @@ impl RunningSystem {
 
     /// The addresses of its parts. Containers have none outside of their network.
     pub(crate) fn addresses(&self) -> Result<&Addresses> {
-        match &self.access {
-            Access::Local(_, addresses) | Access::Remote(_, addresses) => Ok(addresses),
-            Access::Network(system) => Ok(&system.addresses),
-            Access::Containers(_) => bail!("the parts of containers have no address on this machine"),
-        }
+        self.addresses.as_ref().context("the parts of containers have no address on this machine")
     }
 
     /// Whether its parts are processes of this machine, so that others can be started beside them.
     pub(crate) fn has_processes(&self) -> bool {
-        matches!(self.access, Access::Local(..) | Access::Remote(..))
+        matches!(self.access, Access::Local(_) | Access::Remote(_))
     }
 
     /// Whether the payment provider, the broker or the database answers in time.
-    pub(crate) async fn answers(&self, target: &Target, deadline: Duration) -> bool {
-        let addresses = match &self.access {
-            Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
-            Access::Network(system) => return timeout(deadline, system.works(target)).await.unwrap_or(false),
-            Access::Containers(compose) => {
-                return timeout(deadline, compose.runs(target)).await.is_ok_and(Result::unwrap_or_default);
+    pub(crate) async fn answers(&self, part: &str, deadline: Duration) -> bool {
+        let answers = async {
+            match (&self.access, &self.addresses) {
+                (Access::Containers(compose), _) => compose.runs(part).await.unwrap_or_default(),
+                (_, Some(addresses)) => network_system::works(addresses, part).await,
+                (_, None) => false,
             }
         };
-        let broker = addresses.amqp_url.rsplit('@').next().and_then(|rest| rest.split('/').next());
-        timeout(deadline, network_system::works(addresses, broker.unwrap_or_default(), target))
-            .await
-            .unwrap_or(false)
+        timeout(deadline, answers).await.unwrap_or(false)
     }
 
     /// Runs a query that returns one value, as the auditor, which can read everything and write nothing.
     pub(crate) async fn read(&self, query: &str) -> Result<String> {
-        let addresses = match &self.access {
-            Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
-            Access::Network(system) => &system.addresses,
-            Access::Containers(compose) => return compose.sql("auditor", query).await,
-        };
+        if let Access::Containers(compose) = &self.access {
+            return compose.sql("auditor", query).await;
+        }
+        let url = &self.addresses()?.auditor_url;
         let value = timeout(QUERY_DEADLINE, async {
-            let mut connection = PgConnection::connect(&addresses.auditor_url).await?;
+            let mut connection = PgConnection::connect(url).await?;
             let value: String = sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut connection).await?;
             connection.close().await?;
             anyhow::Ok(value)
@@ -298,15 +307,11 @@ impl RunningSystem {
     /// Runs statements with the login of a service, or of the payment provider: it owns its tables, so what it has put there, such
     /// as a trigger, runs with the rights of whoever writes. As an administrator, that would be every right.
     pub(crate) async fn execute_as(&self, service: &str, statements: &str) -> Result<()> {
-        let addresses = match &self.access {
-            Access::Local(_, addresses) | Access::Remote(_, addresses) => addresses,
-            Access::Network(system) => &system.addresses,
-            Access::Containers(compose) => return compose.sql(service, statements).await.map(drop),
-        };
-        let url = addresses
-            .databases
-            .get(service)
-            .with_context(|| format!("the login {service} is not known here"))?;
+        if let Access::Containers(compose) = &self.access {
+            return compose.sql(service, statements).await.map(drop);
+        }
+        let url = self.addresses()?.databases.get(service);
+        let url = url.with_context(|| format!("the login {service} is not known here"))?;
         let done = timeout(QUERY_DEADLINE, async {
             let mut connection = PgConnection::connect(url).await?;
             sqlx::raw_sql(AssertSqlSafe(statements)).execute(&mut connection).await?;
@@ -315,14 +320,18 @@ impl RunningSystem {
         Ok(done.await.context("the database does not answer")??)
     }
 
-    /// Ends every session of the services and of the payment provider.
-    pub(crate) async fn terminate_sessions(&self) -> Result<()> {
-        let terminate = "select pg_terminate_backend(pid) from pg_stat_activity
-                         where usename = current_user and pid <> pg_backend_pid()";
-        for service in LOGINS {
-            self.execute_as(service, terminate).await?;
-        }
-        Ok(())
+    /// Runs a query that returns one number as text.
+    pub(crate) async fn number<T: FromStr>(&self, query: &str) -> Result<T>
+    where
+        T::Err: std::error::Error + Send + Sync + 'static,
+    {
+        let value = self.read(query).await?;
+        value.trim().parse().with_context(|| format!("`{value}` is not a number"))
+    }
+
+    /// Access to its broker as an operator.
+    pub(crate) fn broker_api(&self) -> Result<BrokerApi> {
+        BrokerApi::new(&self.addresses()?.rabbitmq_api, "shop")
     }
 
     /// Reconciles the records with the acknowledged orders.
@@ -354,13 +363,10 @@ impl RunningSystem {
 
     /// Reads a service's page of metrics.
     pub(crate) async fn metrics(&self, service: &str) -> Result<String> {
-        match &self.access {
-            Access::Local(_, addresses) | Access::Remote(_, addresses) => {
-                http::get(&format!("{}/metrics", addresses.url(service))).await
-            }
-            Access::Containers(compose) => compose.metrics(service).await,
-            Access::Network(system) => http::get(&format!("{}/metrics", system.addresses.url(service))).await,
+        if let Access::Containers(compose) = &self.access {
+            return compose.metrics(service).await;
         }
+        http::get(&format!("{}/metrics", self.addresses()?.url(service))).await
     }
 
     /// Sends a request to a service's admin API, and returns the answer. A refusal is an error in the service's words.
@@ -368,7 +374,8 @@ impl RunningSystem {
         let body = body.map(Value::to_string);
         let body = body.as_deref();
         let (status, answer) = match &self.access {
-            Access::Local(_, addresses) | Access::Remote(_, addresses) => {
+            Access::Local(_) | Access::Remote(_) => {
+                let addresses = self.addresses()?;
                 let url = format!("{}{path}", addresses.admin_url(service));
                 http::admin_request(&url, &addresses.admin_token, body).await?
             }
@@ -394,9 +401,9 @@ impl RunningSystem {
         }
         terminal.print("Stopping the system …");
         match self.access {
-            Access::Local(system, _) => system.stop().await,
+            Access::Local(system) => system.stop().await,
             Access::Containers(compose) => compose.down(true).await,
-            Access::Remote(..) | Access::Network(_) => Ok(()),
+            Access::Remote(_) | Access::Network(_) => Ok(()),
         }
     }
 }

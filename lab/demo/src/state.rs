@@ -42,13 +42,19 @@ pub(crate) struct AdminUrls {
 }
 
 impl Addresses {
-    /// The address of `orders`, `inventory` or `billing`.
+    /// The address of `orders`, `inventory`, `billing` or `provider`.
     pub(crate) fn url(&self, service: &str) -> &str {
         match service {
             "orders" => &self.orders_url,
             "inventory" => &self.inventory_url,
+            "provider" => &self.provider_url,
             _ => &self.billing_url,
         }
+    }
+
+    /// The host and the port of the broker.
+    pub(crate) fn broker(&self) -> &str {
+        self.amqp_url.rsplit('@').next().and_then(|rest| rest.split('/').next()).unwrap_or_default()
     }
 
     /// The admin API of `orders`, `inventory` or `billing`.

@@ -1,5 +1,5 @@
-//! No two modules of a crate import each other, directly or through others: each can be read before those that use it. A folder
-//! is one module here: files inside of it may import each other.
+//! No two modules of a crate import each other, directly or through others: each can be read before those that use it. Seen from
+//! outside, a folder is one module. The files inside a folder are checked among themselves.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so and end")]
 
@@ -23,6 +23,10 @@ fn no_files_of_a_crate_import_each_other_in_a_circle() {
     let mut circles = vec![];
     for source in crates.iter().filter(|source| source.is_dir()) {
         circles.extend(circle(&imports(source)).map(|circle| format!("{}: {circle}", source.display())));
+        for folder in folders(source) {
+            let circle = circle(&imports_inside(&folder));
+            circles.extend(circle.map(|circle| format!("{}: {circle}", folder.display())));
+        }
     }
     assert!(circles.is_empty(), "{circles:#?}");
 }
@@ -52,13 +56,39 @@ fn imports(source: &Path) -> Graph {
         let text = fs::read_to_string(&file).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap();
         let targets = graph.entry(module.clone()).or_default();
-        targets.extend(imported_modules(code).into_iter().filter(|target| *target != module));
+        targets.extend(imported_modules(code, "crate::").into_iter().filter(|target| *target != module));
     }
+    only_known(graph)
+}
+
+/// Which file of a folder imports which other one by `super::`. `mod.rs` does not count: it names them all.
+fn imports_inside(folder: &Path) -> Graph {
+    let mut graph = Graph::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        let module = file.file_stem().unwrap().to_string_lossy().into_owned();
+        if file.is_dir() || module == "mod" || file.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        graph.entry(module).or_default().extend(imported_modules(code, "super::"));
+    }
+    only_known(graph)
+}
+
+fn only_known(mut graph: Graph) -> Graph {
     let known: BTreeSet<_> = graph.keys().cloned().collect();
     for targets in graph.values_mut() {
         targets.retain(|target| known.contains(target));
     }
     graph
+}
+
+/// The folders below this one, at any depth.
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.is_dir()).flat_map(|path| [folders(&path), vec![path]].concat()).collect()
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -74,14 +104,14 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The first part of each path behind `crate::`, also in `crate::{a, b::C}`.
-fn imported_modules(code: &str) -> Vec<String> {
+/// The first part of each path behind `crate::` or `super::`, also in `crate::{a, b::C}`.
+fn imported_modules(code: &str, root: &str) -> Vec<String> {
     let word = |text: &str| {
         text.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect::<String>()
     };
     let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let mut modules = vec![];
-    for rest in code.split("crate::").skip(1) {
+    for rest in code.split(root).skip(1) {
         let Some(group) = rest.strip_prefix('{') else {
             modules.push(word(rest));
             continue;

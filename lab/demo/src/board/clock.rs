@@ -1,3 +1,5 @@
+//! The time as the page gets it.
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970.

@@ -8,7 +8,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::eventually_send;
 
-use crate::lab::BrokerApi;
 use crate::operator_client::{self, Id, Selection, Which, explain, text};
 use crate::running_system::RunningSystem;
 
@@ -107,7 +106,7 @@ fn outcome(id: &Id, outcome: &str, meaning: &str) -> Value {
 
 /// Sends a message that no consumer can ever apply, so that there is something to look at.
 pub(crate) async fn send_bad_message(system: &RunningSystem) -> Result<()> {
-    let api = BrokerApi::new(&system.addresses()?.rabbitmq_api, "shop")?;
+    let api = system.broker_api()?;
     // After a restart the broker's HTTP API is there later than the broker.
     eventually_send("RabbitMQ's HTTP API", SEND_DEADLINE, || async {
         api.publish("inventory.events", "this is no event <b>at all</b>", "sent-by-the-board").await.map(Some)

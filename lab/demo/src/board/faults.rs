@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use crate::fault::Fault;
+use crate::part::part;
 use crate::reconciliation::{Ending, Kind, Reconciliation, Wait, settle};
 use crate::running_system::RunningSystem;
-use crate::target::{Action, Target};
 
 use super::busy::Busy;
 use super::clock::now;
@@ -117,9 +118,7 @@ pub(crate) struct Faults {
 /// A fault that is to be carried out.
 #[derive(Debug)]
 pub(crate) struct Begun {
-    action: Action,
-    repair: Action,
-    target: Target,
+    fault: Fault<'static>,
     lasts: Duration,
     predicted: Prediction,
 }
@@ -140,8 +139,12 @@ impl Faults {
     /// # Errors
     /// [`Busy`]; or when there is no such fault.
     pub(crate) fn begin(&self, strike: &Strike) -> Result<()> {
-        let (action, target): (Action, Target) = (strike.action.parse()?, strike.target.parse()?);
-        let Some(repair) = action.repair() else { bail!("`{action}` is a repair") };
+        let target = part(&strike.target)?;
+        let (fault, signal) = match strike.action.as_str() {
+            "kill" => (Fault::Kill(target), "SIGKILL"),
+            "pause" => (Fault::Freeze(target), "SIGSTOP"),
+            other => bail!("unknown fault `{other}`"),
+        };
         if !SECONDS.contains(&strike.seconds) {
             bail!("a fault lasts for {} to {} seconds", SECONDS.start(), SECONDS.end());
         }
@@ -149,7 +152,6 @@ impl Faults {
         if let Some(active) = state.as_ref().filter(|active| active.phase != Phase::Over) {
             return Err(Busy(active.what.clone()).into());
         }
-        let signal = if action == Action::Kill { "SIGKILL" } else { "SIGSTOP" };
         *state = Some(FaultState {
             number: state.as_ref().map_or(1, |last| last.number + 1),
             what: format!("{target}: {signal} for {} s", strike.seconds),
@@ -162,7 +164,7 @@ impl Faults {
         });
         drop(state);
         let (lasts, predicted) = (Duration::from_secs(strike.seconds), strike.prediction);
-        Ok(self.begun.send(Begun { action, repair, target, lasts, predicted })?)
+        Ok(self.begun.send(Begun { fault, lasts, predicted })?)
     }
 
     /// Carries out the faults that are begun, one after the other.
@@ -204,15 +206,17 @@ impl Faults {
         load: &BoardLoad,
     ) -> Result<FaultVerdict> {
         let from = SystemTime::now();
-        let injected = system.act(fault.action, &fault.target).await;
-        if injected.is_ok() {
-            sleep(fault.lasts).await;
-        }
+        let injected = match fault.fault.inject(system, fault.lasts).await {
+            Ok(injected) => injected,
+            Err(error) => {
+                // It may have failed half-way.
+                system.repair().await?;
+                return Err(error);
+            }
+        };
+        sleep(fault.lasts).await;
         let to = SystemTime::now();
-        // Also if the injection failed half-way.
-        let repaired = system.act(fault.repair, &fault.target).await;
-        injected?;
-        repaired?;
+        injected.repair(system).await?;
         self.change(|state| state.phase = Phase::Recovering);
         let repaired = Instant::now();
         sleep(RECOVERY).await;

@@ -9,7 +9,6 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::running_system::RunningSystem;
-use crate::target::Target;
 
 /// How long a part may take to answer. A frozen one does not.
 const ANSWER_DEADLINE: Duration = Duration::from_millis(900);
@@ -60,10 +59,7 @@ pub(crate) async fn read(system: &RunningSystem) -> (Parts, Metrics) {
         (service, state(system, service, page.is_some()).await, page.map(|page| shown(&page)))
     }));
     let others = join_all(OTHERS.map(|part| async move {
-        let answers = match part.parse() {
-            Ok(target) => system.answers(&target, ANSWER_DEADLINE).await,
-            Err(_) => false,
-        };
+        let answers = system.answers(part, ANSWER_DEADLINE).await;
         (part, state(system, part, answers).await)
     }));
     let (pages, others) = tokio::join!(pages, others);
@@ -80,8 +76,7 @@ async fn state(system: &RunningSystem, part: &'static str, answers: bool) -> Par
     if answers {
         return PartState::Up;
     }
-    let Ok(target) = part.parse::<Target>() else { return PartState::Unknown };
-    match timeout(ANSWER_DEADLINE, system.pid(&target)).await {
+    match timeout(ANSWER_DEADLINE, system.pid(part)).await {
         Ok(Ok(Some(_))) => PartState::Frozen,
         Ok(Ok(None)) => PartState::Down,
         Ok(Err(_)) | Err(_) => PartState::Unknown,

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::choice::Choice;
 use crate::http;
-use crate::lab::{BrokerApi, Setup, is_stopped, resume_process};
+use crate::lab::{Setup, is_stopped, resume_process};
 use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::reconciliation::Reconciliation;
@@ -22,7 +22,6 @@ use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
 use super::clock::now;
-use super::parts::SERVICES;
 use super::source_lines::{self, SourceLine};
 
 /// A process that a person leaves at a crash point is continued after this time.
@@ -112,8 +111,8 @@ impl StepSystem {
             .with("CRASH_STEPS", folder.to_string_lossy())
             // Orders are not given up while a person reads.
             .with("ORDERS_ANSWER_WITHIN", "1h");
-        for service in SERVICES {
-            setup = setup.with(&format!("{}_RELAY_BATCH", service.to_uppercase()), "1");
+        for service in ["ORDERS", "INVENTORY", "BILLING"] {
+            setup = setup.with(&format!("{service}_RELAY_BATCH"), "1");
         }
         let own = OwnSystem { setup, ..OwnSystem::default() };
         let terminal = Terminal::new(false);
@@ -152,7 +151,7 @@ impl StepSystem {
         let url = self.system.orders_url().to_owned();
         let bad = BAD_MESSAGES.into_iter().filter(|(point, _)| points.iter().any(|name| name == point));
         let bad: Vec<_> = bad.map(|(_, queue)| queue).collect();
-        let api = BrokerApi::new(&self.system.addresses()?.rabbitmq_api, "shop")?;
+        let api = self.system.broker_api()?;
         let request = tokio::spawn(async move {
             for queue in bad {
                 api.publish(queue, "this is no event", "sent-by-the-board").await?;

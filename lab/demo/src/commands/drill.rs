@@ -36,7 +36,7 @@ pub(crate) async fn run(
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let chosen: Vec<&Drill> = match names[..] {
         ["list"] => return list(terminal),
-        ["all"] => drills::ALL.iter().collect(),
+        ["all"] => drills::all().collect(),
         ["short"] => SHORT.into_iter().map(drills::find).collect::<Result<_>>()?,
         _ => names.into_iter().map(drills::find).collect::<Result<_>>()?,
     };
@@ -137,7 +137,7 @@ async fn run_each(
 fn list(terminal: &Terminal) -> Result<Verdict> {
     for group in Group::ALL {
         terminal.print(format!("{group}:"));
-        for drill in drills::ALL.iter().filter(|drill| drill.group == group) {
+        for drill in drills::all().filter(|drill| drill.group == group) {
             terminal.print(format!("  {:<28}  {}", drill.name, drill.teaches));
         }
         terminal.print("");
@@ -145,8 +145,7 @@ fn list(terminal: &Terminal) -> Result<Verdict> {
     terminal.print(
         "`cargo demo drill NAME` runs one, `drill all` all of them, `drill short` the few that CI runs.",
     );
-    let list: Vec<_> = drills::ALL
-        .iter()
+    let list: Vec<_> = drills::all()
         .map(|drill| {
             json!({
                 "name": drill.name, "group": drill.group.to_string(), "teaches": drill.teaches,

@@ -26,7 +26,7 @@ pub(crate) async fn run(choice: Choice, soak: Soak, terminal: &Terminal) -> Resu
     };
     terminal.print("");
     for (fault, count) in &result.faults {
-        terminal.print(format!("  {count:>6}  {}", fault.name()));
+        terminal.print(format!("  {count:>6}  {fault}"));
     }
     terminal.print(format!("  {:>6}  faults of {} kinds", result.fault_count(), result.faults.len()));
     terminal.print("");

@@ -52,14 +52,9 @@ pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> 
     }
     let own = OwnSystem { setup, ..OwnSystem::default() };
     let logs = paths::home().join("trace/logs");
-    let Some(system) = RunningSystem::start_own(choice, own, logs, terminal).await? else {
-        return Ok(Verdict::Interrupted);
-    };
-    let traced = follow(&system, &store, terminal).await;
-    let stopped = system.stop(terminal).await;
-    let verdict = traced?;
-    stopped?;
-    Ok(verdict)
+    let work = async |system: &RunningSystem| follow(system, &store, terminal).await;
+    let traced = RunningSystem::with_own(choice, own, logs, terminal, work).await?;
+    Ok(traced.unwrap_or(Verdict::Interrupted))
 }
 
 async fn follow(system: &RunningSystem, store: &TraceStore, terminal: &Terminal) -> Result<Verdict> {

@@ -1,11 +1,15 @@
+//! A drill: one row of a table. Most rows name a fault and its signs; a few have steps.
+
 use std::fmt;
-use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Result;
+use futures_util::future::LocalBoxFuture;
 
-use super::drill_run::DrillRun;
-use super::report::Report;
+use super::drill_run::{DrillRun, Ended};
+use super::felt::Felt;
+use super::report::Refusals;
+use crate::fault::Fault;
 use crate::own_system::OwnSystem;
 
 /// One drill.
@@ -18,11 +22,24 @@ pub(crate) struct Drill {
     pub(crate) question: &'static str,
     /// What the drill claims. The verdict is about this.
     pub(crate) claim: &'static str,
-    /// How long the fault lasts unless the command line says otherwise.
+    /// How long the faults last unless the command line says otherwise.
     pub(crate) outage: Duration,
     pub(crate) system: Subject,
-    pub(super) run: for<'a> fn(&'a DrillRun<'a>) -> RunningDrill<'a>,
+    /// The faults that are injected together under load, and repaired in the opposite order.
+    pub(super) faults: &'static [Fault<'static>],
+    /// How often.
+    pub(super) times: u32,
+    /// The signs that must be seen while the faults last.
+    pub(super) felt: &'static [Felt],
+    /// The work under load of a drill that needs more than faults and signs.
+    pub(super) steps: Option<Steps>,
+    pub(super) refusals: Refusals,
+    /// The conditions at the end, beside the reconciliation.
+    pub(super) at_end: &'static [AtEnd],
 }
+
+pub(super) type Steps = for<'a> fn(&'a DrillRun<'a>) -> LocalBoxFuture<'a, Result<()>>;
+pub(super) type AtEnd = fn(&DrillRun<'_>, &Ended);
 
 /// What a drill breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,14 +58,30 @@ pub(crate) enum Group {
 pub(crate) enum Subject {
     /// The one that is running, in processes or in containers; if there is none, one that is started like it.
     Running,
-    /// One with a proxy before each server: that of the lab's containers, seen from their network, or one of its own.
+    /// One with a proxy before each server: the proxy of the lab's containers, seen from their network, or a separate one.
     Proxied,
-    /// One of its own, with processes and a proxy before each server.
+    /// A separate one, with processes and a proxy before each server.
     Own(fn() -> OwnSystem),
 }
 
-/// Boxed, because the future of each drill has a type of its own.
-type RunningDrill<'a> = Pin<Box<dyn Future<Output = Result<Report>> + 'a>>;
+impl Drill {
+    /// The fields that most rows share: orders must be accepted all the time.
+    pub(super) const ROW: Self = Self {
+        name: "",
+        group: Group::Broker,
+        teaches: "",
+        question: "",
+        claim: "",
+        outage: Duration::from_secs(10),
+        system: Subject::Running,
+        faults: &[],
+        times: 1,
+        felt: &[],
+        steps: None,
+        refusals: Refusals::BreakTheClaim,
+        at_end: &[],
+    };
+}
 
 impl Group {
     pub(crate) const ALL: [Self; 7] =
@@ -57,14 +90,6 @@ impl Group {
 
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Broker => "broker",
-            Self::Network => "network",
-            Self::Database => "database",
-            Self::Service => "service",
-            Self::Client => "client",
-            Self::Data => "data",
-            Self::Time => "time",
-        })
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }

@@ -1,25 +1,22 @@
-//! What every drill uses: a load with a ledger, kills and restarts, a progress line, and the reconciliation at the end.
+//! One run of a drill: its load with a ledger, faults and their signs, a progress line, and the reconciliation at the end.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Result;
-use load_tests::{Load, Mix, Saturation, Summary};
+use anyhow::{Context as _, Result};
+use load_tests::{Load, Mix, Summary};
 use tokio::time::{Instant, interval, sleep, timeout};
 use uuid::Uuid;
 
-use super::drill::Drill;
 use super::progress::Progress;
-use super::report::{Fact, Refusals, Report};
+use super::report::{Found, Refusals, Report};
+use crate::fault::{Fact, Fault, Injected};
 use crate::ledger::Ledger;
-use crate::load::{RunningLoad, StoppableLoad};
-use crate::local_system::LocalSystem;
-use crate::own_system::Tools;
-use crate::proxies::Proxies;
+use crate::load::StoppableLoad;
+use crate::part::{BROKER, title};
 use crate::reconciliation::{DuplicatesDropped, Reconciliation, Wait, settle};
 use crate::running_system::RunningSystem;
-use crate::target::Target;
 use crate::terminal::Terminal;
 
 /// An effect that has not arrived this long after the load has ended, with everything running, counts as missing.
@@ -53,9 +50,13 @@ pub(crate) struct DrillRun<'a> {
     pub(crate) rate: u32,
     /// How long the fault lasts.
     pub(crate) outage: Duration,
-    seed: u64,
+    pub(super) seed: u64,
     terminal: &'a Terminal,
-    ledger: Arc<Ledger>,
+    pub(super) ledger: Arc<Ledger>,
+    load: RefCell<Option<StoppableLoad>>,
+    /// The result of the load that was stopped last.
+    summary: RefCell<Option<Summary>>,
+    found: RefCell<Found>,
     started: Instant,
     /// The same moment, in the time of the services' logs.
     pub(super) started_at: SystemTime,
@@ -68,11 +69,21 @@ pub(crate) struct DrillRun<'a> {
     timed_out_before: f64,
 }
 
+/// The state of a drill once nothing is in progress any more.
+pub(crate) struct Ended {
+    pub(crate) load: Summary,
+    pub(crate) reconciliation: Reconciliation,
+    pub(crate) duplicates_dropped: DuplicatesDropped,
+    /// How many orders timed out.
+    pub(crate) timed_out: f64,
+}
+
 impl<'a> DrillRun<'a> {
+    /// `outage` is how long the fault lasts unless the options say otherwise.
     pub(crate) async fn new(
         system: &'a RunningSystem,
         terminal: &'a Terminal,
-        drill: &Drill,
+        outage: Duration,
         options: DrillOptions,
     ) -> Result<Self> {
         fastrand::seed(options.seed);
@@ -80,10 +91,13 @@ impl<'a> DrillRun<'a> {
         let mut run = Self {
             system,
             rate: options.rate,
-            outage: options.outage.unwrap_or(drill.outage),
+            outage: options.outage.unwrap_or(outage),
             seed: options.seed,
             terminal,
             ledger,
+            load: RefCell::default(),
+            summary: RefCell::default(),
+            found: RefCell::default(),
             started: Instant::now(),
             started_at: SystemTime::now(),
             phase: RefCell::new("steady"),
@@ -97,44 +111,104 @@ impl<'a> DrillRun<'a> {
     }
 
     /// Starts a load that runs until it is stopped. Each acknowledgement is in the ledger before it is counted.
-    pub(crate) fn load_until_stopped(&self) -> StoppableLoad {
+    pub(crate) fn start_load(&self) {
         let load = Load {
             mix: Mix::Real,
             seed: self.seed,
             ..Load::new(self.system.orders_url(), self.rate, Duration::MAX)
         };
-        StoppableLoad::run(load, self.ledger.recorder())
+        self.load.replace(Some(StoppableLoad::run(load, self.ledger.recorder())));
     }
 
     /// Starts the load that lasts until [`end`](Self::end), and returns when orders are at every step.
-    pub(crate) async fn steady(&self) -> StoppableLoad {
+    pub(super) async fn steady(&self) {
         self.phase("steady", format!("{} orders per second", self.rate));
-        let load = self.load_until_stopped();
+        self.start_load();
         sleep(LOAD_BEFORE).await;
-        load
     }
 
-    /// Lets the load go on for some seconds, and ends it.
-    pub(crate) async fn end(&self, load: StoppableLoad) -> Result<Summary> {
-        self.phase("recover", "repaired; the load goes on for some seconds");
-        sleep(LOAD_AFTER).await;
-        load.stop().await
+    /// Ends the load at once.
+    pub(crate) async fn stop_load(&self) -> Result<()> {
+        let load = self.load.take();
+        if let Some(load) = load {
+            self.use_summary(load.stop().await?);
+        }
+        Ok(())
     }
 
-    /// Waits for the time of the outage. The fact: orders were accepted meanwhile.
-    pub(crate) async fn accepted_meanwhile(&self) -> Fact {
+    /// Lets the load go on for some seconds and ends it, unless the drill has done that.
+    pub(crate) async fn end(&self) -> Result<()> {
+        if self.load.borrow().is_some() {
+            self.phase("recover", "repaired; the load goes on for some seconds");
+            sleep(LOAD_AFTER).await;
+        }
+        self.stop_load().await
+    }
+
+    /// Lets the report be about this load.
+    pub(crate) fn use_summary(&self, summary: Summary) {
+        self.summary.replace(Some(summary));
+    }
+
+    /// Injects a fault, and says so.
+    pub(crate) async fn inject<'f>(&self, fault: &'f Fault<'f>) -> Result<Injected<'f>> {
+        let mut injected = fault.inject(self.system, self.outage).await?;
+        self.phase("outage", &injected.what);
+        self.found.borrow_mut().facts.append(&mut injected.facts);
+        Ok(injected)
+    }
+
+    /// Repairs a fault. Of a part that was killed, it says how many orders were accepted meanwhile.
+    pub(crate) async fn repair(&self, injected: Injected<'_>) -> Result<()> {
+        let (killed, at) = (injected.killed(), injected.at);
+        if killed.is_some() {
+            let accepted = self.accepted_since(SystemTime::now() - at.elapsed());
+            self.phase(
+                "restart",
+                format!("{accepted} orders were accepted while it was down; starting it again"),
+            );
+        }
+        let repaired = injected.repair(self.system).await?;
+        if let (Some(part), Some(process)) = (killed, repaired.process) {
+            let seconds = at.elapsed().as_secs_f64();
+            self.phase("recover", format!("{} works again after {seconds:.1} s, as {process}", title(part)));
+        }
+        self.found.borrow_mut().facts.extend(repaired.facts);
+        Ok(())
+    }
+
+    /// Records something without which nothing is proven.
+    pub(crate) fn require(&self, what: impl Into<String>, observed: bool) {
+        self.found.borrow_mut().facts.push(Fact::new(what, observed));
+    }
+
+    /// Records a part of the claim. One that was not observed breaks it.
+    pub(crate) fn claim(&self, what: impl Into<String>, observed: bool) {
+        self.found.borrow_mut().claims.push(Fact::new(what, observed));
+    }
+
+    /// Makes the verdict broken, whatever the reconciliation says.
+    pub(crate) fn refute(&self, reason: String) {
+        self.found.borrow_mut().refuted.push(reason);
+    }
+
+    /// Waits for the time of the outage, and requires that orders were accepted meanwhile.
+    pub(crate) async fn accepted_meanwhile(&self) {
         let from = SystemTime::now();
         sleep(self.outage).await;
-        let accepted = self.accepted_between(from, SystemTime::now());
-        Fact {
-            what: format!("{accepted} orders were accepted in {} s of the outage", self.outage.as_secs()),
-            observed: accepted > 0,
-        }
+        let accepted = self.accepted_since(from);
+        let seconds = self.outage.as_secs();
+        self.require(format!("{accepted} orders were accepted in {seconds} s of the outage"), accepted > 0);
+    }
+
+    /// Requires that the fault is felt: see [`look_for`](Self::look_for).
+    pub(crate) async fn felt(&self, expected: &str, check: impl AsyncFnMut() -> Result<Option<String>>) {
+        let Fact { what, observed } = self.look_for(expected, check).await;
+        self.require(what, observed);
     }
 
     /// Waits until the fault was felt. `check` returns `None` while it was not, and then says in words what was seen.
-    /// A fault that was not felt proves nothing.
-    pub(crate) async fn felt(
+    pub(crate) async fn look_for(
         &self,
         expected: &str,
         mut check: impl AsyncFnMut() -> Result<Option<String>>,
@@ -145,63 +219,19 @@ impl<'a> DrillRun<'a> {
             match timeout(FELT_DEADLINE, check()).await.map_err(Into::into).flatten() {
                 Ok(Some(what)) => {
                     self.phase("felt", &what);
-                    return Fact { what, observed: true };
+                    return Fact::new(what, true);
                 }
                 Ok(None) => {}
                 Err(error) => last = format!(" ({error:#})"),
             }
             sleep(FELT_INTERVAL).await;
         }
-        Fact { what: format!("{expected}{last}"), observed: false }
-    }
-
-    /// Waits until so many events of the order service are committed and not published.
-    pub(crate) async fn pending_grow(&self, events: u32) -> Fact {
-        self.felt(&format!("{events} events wait in the outbox"), async || {
-            let pending = self.system.metric("orders", "outbox_pending").await?;
-            Ok((pending > f64::from(events))
-                .then(|| format!("{pending} events wait in the outbox of orders")))
-        })
-        .await
-    }
-
-    /// The system that this drill has for itself.
-    pub(crate) fn own(&self) -> Result<&LocalSystem> {
-        self.system.own()
-    }
-
-    /// What breaks it.
-    pub(crate) fn tools(&self) -> Result<&Tools> {
-        self.own()?.tools()
-    }
-
-    /// The proxies between the services and their servers.
-    pub(crate) fn proxies(&self) -> Result<&Proxies> {
-        self.system.proxies()
-    }
-
-    /// Waits until a service reports that a role's connections to the broker are lost.
-    pub(crate) async fn lost_connection(&self, service: &str, role: &str) -> Fact {
-        let gauge = format!("broker_connected{{role=\"{role}\"}}");
-        self.felt(&format!("{service} reports its {role} as disconnected"), async || {
-            let connected = self.system.metric(service, &gauge).await?;
-            Ok((connected == 0.0).then(|| format!("{service} reports its {role} as disconnected")))
-        })
-        .await
+        Fact::new(format!("{expected}{last}"), false)
     }
 
     /// Records orders that the drill has placed itself.
     pub(crate) fn acknowledge(&self, order: Uuid) {
         self.ledger.record(order, SystemTime::now());
-    }
-
-    /// Starts clients that send their next order as soon as the last one is answered.
-    pub(crate) fn saturate(&self, clients: u32, for_: Duration) -> RunningLoad {
-        let url = self.system.orders_url().to_owned();
-        RunningLoad::saturate(
-            Saturation { url, connections: clients, for_, seed: self.seed },
-            self.ledger.recorder(),
-        )
     }
 
     /// Starts a phase of the drill. Its name is in the progress line.
@@ -223,18 +253,16 @@ impl<'a> DrillRun<'a> {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// The command that runs the drill like this.
-    pub(super) fn command(&self, drill: &Drill) -> String {
+    /// The options that run the drill like this.
+    pub(super) fn options(&self) -> String {
         let Self { rate, seed, .. } = self;
         let outage = self.outage.as_millis();
-        let command =
-            format!("cargo demo drill {} --rate {rate} --outage {outage}ms --seed {seed}", drill.name);
-        command + &self.system.alteration().options()
+        format!("--rate {rate} --outage {outage}ms --seed {seed}{}", self.system.alteration().options())
     }
 
-    /// How many orders were acknowledged between two moments.
-    pub(crate) fn accepted_between(&self, from: SystemTime, to: SystemTime) -> u64 {
-        self.ledger.recorded_between(from, to)
+    /// How many orders were acknowledged since this moment.
+    pub(crate) fn accepted_since(&self, from: SystemTime) -> u64 {
+        self.ledger.recorded_between(from, SystemTime::now())
     }
 
     /// Waits until nothing is in progress any more, for drills that go on then.
@@ -243,17 +271,8 @@ impl<'a> DrillRun<'a> {
         Ok(settle(Wait::until_decided(SETTLE_DEADLINE), read).await?.reconciliation)
     }
 
-    /// For a claim that no order times out.
-    pub(crate) async fn refute_time_outs(&self, report: &mut Report) -> Result<()> {
-        let timed_out = count_time_outs(self.system).await? - self.timed_out_before;
-        if timed_out > 0.0 {
-            report.refute(format!("{timed_out} orders timed out"));
-        }
-        Ok(())
-    }
-
-    /// Waits until the system is quiescent, reconciles, and judges.
-    pub(crate) async fn report(&self, facts: Vec<Fact>, load: Summary, refusals: Refusals) -> Result<Report> {
+    /// Waits until the system is quiescent, and reconciles.
+    pub(super) async fn settle(&self) -> Result<Ended> {
         self.phase("drain", "waiting until nothing is pending and every order is confirmed or cancelled");
         let no_outbox = self.system.variant().is_some_and(|variant| !variant.has_outbox());
         let wait = if no_outbox {
@@ -267,8 +286,23 @@ impl<'a> DrillRun<'a> {
             "reconcile",
             "compared the acknowledged orders with the records of the services and the provider",
         );
-        let dropped = self.system.duplicates_dropped().await.since(self.duplicates_before);
-        Ok(Report::new(facts, load, refusals, reconciliation, dropped))
+        Ok(Ended {
+            load: self.summary.take().context("the drill has no load")?,
+            reconciliation,
+            duplicates_dropped: self.duplicates_dropped().await,
+            timed_out: count_time_outs(self.system).await? - self.timed_out_before,
+        })
+    }
+
+    /// How many duplicates each service has dropped since the drill began.
+    pub(crate) async fn duplicates_dropped(&self) -> DuplicatesDropped {
+        self.system.duplicates_dropped().await.since(self.duplicates_before)
+    }
+
+    /// Judges what was found.
+    pub(super) fn report(&self, ended: Ended, refusals: Refusals) -> Report {
+        let Ended { load, reconciliation, duplicates_dropped, .. } = ended;
+        Report::new(self.found.take(), load, refusals, reconciliation, duplicates_dropped)
     }
 
     /// Runs the drill, and shows the progress line meanwhile.
@@ -278,7 +312,7 @@ impl<'a> DrillRun<'a> {
         loop {
             let reading = async {
                 interval.tick().await;
-                tokio::join!(Progress::read(self.system), self.system.pid(&Target::Broker))
+                tokio::join!(Progress::read(self.system), self.system.pid(BROKER))
             };
             tokio::select! {
                 done = &mut work => return done,

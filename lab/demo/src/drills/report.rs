@@ -3,23 +3,26 @@
 use load_tests::Summary;
 use serde::Serialize;
 
+use crate::fault::Fact;
 use crate::reconciliation::{DuplicatesDropped, Reconciliation};
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
-/// Something that has to happen for the drill to prove anything.
-#[derive(Debug, Serialize)]
-pub(crate) struct Fact {
-    /// In words, with the figures.
-    pub(crate) what: String,
-    /// Whether it was observed. `false` makes the drill inconclusive.
-    pub(crate) observed: bool,
+/// The observations of a drill before the verdict.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Conditions that must be observed for the drill to prove anything.
+    pub(crate) facts: Vec<Fact>,
+    /// Parts of the claim. One that was not observed breaks it.
+    pub(crate) claims: Vec<Fact>,
+    /// Observations that break the claim.
+    pub(crate) refuted: Vec<String>,
 }
 
 /// What a refused or unanswered order means for the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusals {
-    /// Orders have to be accepted all the time: that is part of the claim.
+    /// Orders must be accepted all the time: that is part of the claim.
     BreakTheClaim,
     /// The fault prevents that orders are accepted. A client without a 201 was promised nothing.
     AreExpected,
@@ -39,39 +42,23 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(
-        facts: Vec<Fact>,
+        found: Found,
         load: Summary,
         refusals: Refusals,
         reconciliation: Reconciliation,
         duplicates_dropped: DuplicatesDropped,
     ) -> Self {
-        let (verdict, reason) = judge(&facts, &load, refusals, &reconciliation);
+        let Found { mut facts, claims, mut refuted } = found;
+        let (mut verdict, mut reason) = judge(&facts, &load, refusals, &reconciliation);
+        let not_observed = claims.iter().filter(|claim| !claim.observed);
+        refuted.extend(not_observed.map(|claim| format!("not observed: {}", claim.what)));
+        if !refuted.is_empty() {
+            let refuted = refuted.join("; and ");
+            reason = if verdict == Verdict::Broken { format!("{reason}; and {refuted}") } else { refuted };
+            verdict = Verdict::Broken;
+        }
+        facts.extend(claims);
         Self { verdict, reason, facts, load, reconciliation, duplicates_dropped }
-    }
-
-    /// Adds a fact. One that was not observed turns a verdict that held into an inconclusive one.
-    pub(crate) fn require(&mut self, fact: Fact) {
-        if !fact.observed && self.verdict == Verdict::Held {
-            (self.verdict, self.reason) = (Verdict::Inconclusive, not_observed(&fact));
-        }
-        self.facts.push(fact);
-    }
-
-    /// Adds a part of the claim. One that was not observed breaks it.
-    pub(crate) fn claim(&mut self, fact: Fact) {
-        if !fact.observed {
-            self.refute(format!("not observed: {}", fact.what));
-        }
-        self.facts.push(fact);
-    }
-
-    /// Makes the verdict broken, whatever the reconciliation says.
-    pub(crate) fn refute(&mut self, reason: String) {
-        if self.verdict == Verdict::Broken {
-            self.reason = format!("{}; and {reason}", self.reason);
-        } else {
-            (self.verdict, self.reason) = (Verdict::Broken, reason);
-        }
     }
 
     /// Prints the table, the facts and the verdict.
@@ -117,7 +104,8 @@ fn judge(
         return (Verdict::Broken, format!("nothing is lost, but {what}"));
     }
     if let Some(fact) = facts.iter().find(|fact| !fact.observed) {
-        return (Verdict::Inconclusive, not_observed(fact));
+        let reason = format!("nothing is proven, because this was not observed: {}", fact.what);
+        return (Verdict::Inconclusive, reason);
     }
     let (accepted, confirmed, cancelled) =
         (load.accepted, reconciliation.confirmed, reconciliation.cancelled);
@@ -128,8 +116,4 @@ fn judge(
              orders are confirmed, {cancelled} cancelled, and money and stock agree"
         ),
     )
-}
-
-fn not_observed(fact: &Fact) -> String {
-    format!("nothing is proven, because this was not observed: {}", fact.what)
 }

@@ -44,7 +44,7 @@ fn markdown(drill: &Drill, run: &DrillRun<'_>, report: &Report, sequence: Option
     writeln!(text, "- **Question**: {}", drill.question)?;
     writeln!(text, "- **Expected**: {}", drill.claim)?;
     writeln!(text, "- **What it teaches**: {}", drill.teaches)?;
-    writeln!(text, "- **Command**: `{}`", run.command(drill))?;
+    writeln!(text, "- **Command**: `cargo demo drill {} {}`", drill.name, run.options())?;
     writeln!(
         text,
         "- **Began**: {}, the 0.0 s of what follows\n",

@@ -87,9 +87,14 @@ impl BrokerApi {
         Ok(self.client.get(self.address(path)).send().await?.error_for_status()?.json().await?)
     }
 
-    /// The bindings to the exchange of events.
+    /// The bindings of the services' queues to the exchange of events. A tap's binding is not one of them.
     async fn bindings(&self) -> Result<Vec<Value>> {
-        self.list(&format!("exchanges/{}/shop.events/bindings/source", self.vhost)).await
+        let mut bindings =
+            self.list(&format!("exchanges/{}/shop.events/bindings/source", self.vhost)).await?;
+        bindings.retain(|binding| {
+            binding["destination"].as_str().is_some_and(|queue| queue.ends_with(".events"))
+        });
+        Ok(bindings)
     }
 
     /// Deletes all bindings to the exchange of events. Every relay restores them every few seconds: the caller freezes

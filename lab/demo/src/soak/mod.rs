@@ -7,7 +7,7 @@ mod load;
 mod result;
 mod sometimes;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +18,17 @@ use testbed::Instances;
 use tokio::time::{Instant, sleep};
 
 use crate::choice::Choice;
+use crate::fault::{Fault, repair_all};
 use crate::lab::{CONDITION_DEADLINE, Setup, Tap};
 use crate::ledger::Ledger;
 use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::reconciliation::{Reconciliation, Settled, Wait, settle};
 use crate::running_system::RunningSystem;
-use crate::set_aside::{
-    GIVEN_UP, add_defect, count_reasons, count_waiting, discard_all, repair_defect, replay_all,
-};
-use crate::sql_faults::{ACCEPT_MARKS, ERASE_UNROUTABLE, set_standby};
+use crate::set_aside::{GIVEN_UP, count_reasons, count_waiting, discard_all, replay_all};
 use crate::terminal::Terminal;
 
-use fault::{Fault, Injector};
+use fault::{Injector, KINDS};
 use load::SoakLoad;
 
 pub(crate) use result::SoakResult;
@@ -63,21 +61,14 @@ impl Soak {
         let setup = Setup { instances: INSTANCES, piped_logs: true, ..Setup::default() };
         let own = OwnSystem { setup, ..OwnSystem::default() };
         let logs = paths::home().join("soak/logs");
-        let Some(system) = RunningSystem::start_own(choice, own, logs, terminal).await? else {
-            return Ok(None);
-        };
-        let result = self.run_on(&system, terminal).await;
-        // A process that was killed last may not stop in order: the result says more.
-        let stopped = system.stop(terminal).await;
-        let result = result?;
-        stopped?;
-        Ok(Some(result))
+        let work = async |system: &RunningSystem| self.run_on(system, terminal).await;
+        RunningSystem::with_own(choice, own, logs, terminal, work).await
     }
 
     async fn run_on(self, system: &RunningSystem, terminal: &Terminal) -> Result<SoakResult> {
         let own = system.own()?;
         let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
-        add_defect(system).await?;
+        let defect = Fault::Defect.inject(system, self.for_).await?;
         let mut tap = Tap::at(&own.rabbitmq.api_url(), "shop").await?;
         let names = own.processes.names().filter(|name| name.starts_with("orders"));
         let urls = names.map(|name| Ok(own.processes.url(name)?.to_owned())).collect::<Result<Vec<_>>>()?;
@@ -85,20 +76,20 @@ impl Soak {
 
         let mut injector =
             Injector { system, random: Rng::with_seed(self.seed), poison: HashSet::new(), copies: 0 };
-        let mut faults: BTreeMap<Fault, u32> = BTreeMap::new();
+        let mut faults = KINDS.each_ref().map(|kind| (kind.name, 0_u32));
         let mut round = vec![];
         let began = Instant::now();
         let mut printed = began;
         while began.elapsed() < self.for_ {
             if round.is_empty() {
-                round.extend(Fault::ALL);
+                round.extend(0..KINDS.len());
                 injector.random.shuffle(&mut round);
             }
-            let Some(fault) = round.pop() else { break };
-            match injector.inject(fault, &tap).await {
-                Ok(()) => *faults.entry(fault).or_default() += 1,
-                // Such as a request to the provider while a process is killed. What was not injected does not count.
-                Err(error) => terminal.print(format!("  not injected: {}: {error:#}", fault.name())),
+            let Some(index) = round.pop() else { break };
+            match injector.inject(&KINDS[index], &tap).await {
+                Ok(()) => faults[index].1 += 1,
+                // For example a request to the provider while a process is killed. What was not injected does not count.
+                Err(error) => terminal.print(format!("  not injected: {}: {error:#}", KINDS[index].name)),
             }
             let published = tap.drain().await?;
             if printed.elapsed() > REPORT_INTERVAL {
@@ -111,7 +102,7 @@ impl Soak {
                     published.messages,
                     published.copies,
                     published.out_of_order.len(),
-                    faults.values().sum::<u32>(),
+                    faults.iter().map(|(_, count)| count).sum::<u32>(),
                 ));
             }
             let pause = injector.random.u64(PAUSE);
@@ -125,17 +116,17 @@ impl Soak {
         self.rest(system, &ledger).await?;
         let dead_letters = count_waiting(system).await?;
         let reasons = count_reasons(system).await?;
-        repair_defect(system).await?;
+        defect.repair(system).await?;
         let replayed = replay_all(system).await?;
         let discarded = discard_all(system, "sent by the soak").await?;
         let Settled { reconciliation, ending } = self.rest(system, &ledger).await?;
         Ok(SoakResult {
             sent,
-            faults,
+            faults: faults.into_iter().filter(|(_, count)| *count > 0).collect(),
             foreign: discarded.iter().filter(|id| !injector.poison.contains(*id)).count(),
             republished: injector.copies,
             dead_letters,
-            given_up: GIVEN_UP.iter().filter_map(|reason| reasons.get(*reason)).sum(),
+            given_up: GIVEN_UP.iter().filter_map(|reason| reasons.get(*reason)).sum::<usize>() as u64,
             overtaken: count_overtaken(system).await?,
             replayed,
             discarded: discarded.len(),
@@ -163,9 +154,7 @@ async fn count_overtaken(system: &RunningSystem) -> Result<u64> {
 /// Ends the faults of the network, starts what does not run, and waits until everything is ready.
 async fn repair(system: &RunningSystem) -> Result<()> {
     let own = system.own()?;
-    own.tools()?.proxies.clear_all().await?;
-    set_standby(system, "to default").await?;
-    system.execute_as("orders", &format!("{ACCEPT_MARKS}; {ERASE_UNROUTABLE}")).await?;
+    repair_all(system).await?;
     for name in own.processes.names() {
         if own.processes.pid(name).is_none() {
             own.processes.start_again(name).await?;

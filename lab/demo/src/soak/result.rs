@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::fault::Fault;
 use super::load::Sent;
 use super::sometimes::Reached;
 use crate::lab::Published;
@@ -14,7 +13,7 @@ use crate::verdict::Verdict;
 pub(crate) struct SoakResult {
     pub(crate) sent: Sent,
     /// How often each fault was injected.
-    pub(crate) faults: BTreeMap<Fault, u32>,
+    pub(crate) faults: Vec<(&'static str, u32)>,
     /// Copies that the soak itself has published.
     pub(crate) republished: u64,
     /// How many dead letters there were at the end, with those behind others.
@@ -88,7 +87,7 @@ impl SoakResult {
     }
 
     pub(crate) fn fault_count(&self) -> u32 {
-        self.faults.values().sum()
+        self.faults.iter().map(|(_, count)| count).sum()
     }
 
     /// Safety, liveness, and whether anything was proven.
@@ -127,7 +126,7 @@ impl SoakResult {
     }
 
     pub(crate) fn document(&self) -> Value {
-        let faults: BTreeMap<_, _> = self.faults.iter().map(|(fault, count)| (fault.name(), count)).collect();
+        let faults: BTreeMap<_, _> = self.faults.iter().copied().collect();
         let figures: BTreeMap<_, _> =
             self.figures().into_iter().map(|(name, value, _)| (name, value)).collect();
         json!({

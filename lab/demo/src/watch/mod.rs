@@ -23,7 +23,7 @@ use crate::paths;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
-use cases::{CASES, Case, Faults};
+use cases::{CASES, Case};
 use prometheus::{AlertState, Prometheus};
 
 /// How a system is watched.
@@ -102,14 +102,8 @@ impl Watch {
         let setup = Setup::default().with("ORDERS_ANSWER_WITHIN", format!("{}s", limit.as_secs()));
         let own = OwnSystem { setup, ..OwnSystem::default() };
         let logs = paths::home().join("watch/logs");
-        let Some(system) = RunningSystem::start_own(choice, own, logs, terminal).await? else {
-            return Ok(None);
-        };
-        let watched = self.watch(&system, &cases, choice, terminal).await;
-        let stopped = system.stop(terminal).await;
-        let watched = watched?;
-        stopped?;
-        Ok(Some(watched))
+        let work = async |system: &RunningSystem| self.watch(system, &cases, choice, terminal).await;
+        RunningSystem::with_own(choice, own, logs, terminal, work).await
     }
 
     async fn watch(
@@ -122,7 +116,7 @@ impl Watch {
         let rules = rules::rules(self.scale)?;
         let delays = rules::delays(&rules)?;
         let interval = Duration::from_secs(if self.scale == 1 { 5 } else { 1 });
-        let addresses = system.own()?.addresses()?;
+        let addresses = system.addresses()?;
         let targets = [
             ("orders:8080", addresses.orders_url.as_str()),
             ("inventory:8081", addresses.inventory_url.as_str()),
@@ -139,9 +133,8 @@ impl Watch {
         sleep(WARM_UP.min(self.calm)).await;
         (watched.queries, watched.empty_panels) = dashboard::evaluate(&prometheus).await?;
         watched.false_alarms = self.stay_calm(&prometheus, terminal).await?;
-        let faults = Faults::new(system);
         for case in cases {
-            watched.fired.extend(self.try_case(case, &faults, &prometheus, &delays, terminal).await?);
+            watched.fired.extend(self.try_case(case, system, &prometheus, &delays, terminal).await?);
         }
         if self.faults == WhichFaults::All {
             watched.constant_panels = dashboard::constant(&prometheus, began).await?;
@@ -174,7 +167,7 @@ impl Watch {
     async fn try_case(
         &self,
         case: &'static Case,
-        faults: &Faults<'_>,
+        system: &RunningSystem,
         prometheus: &Prometheus,
         delays: &BTreeMap<String, Duration>,
         terminal: &Terminal,
@@ -182,7 +175,11 @@ impl Watch {
         self.await_inactive(case, prometheus).await?;
         terminal.print(format!("{} …", case.what));
         let began = Instant::now();
-        case.inject(faults).await?;
+        let mut injected = vec![];
+        for fault in case.faults {
+            let fault = fault.inject(system, Duration::ZERO).await;
+            injected.push(fault.with_context(|| format!("failed to inject: {}", case.what))?);
+        }
         if case.alerts.is_empty() {
             sleep(HOLD).await;
         }
@@ -219,7 +216,10 @@ impl Watch {
             }
             sleep(POLL_INTERVAL).await;
         }
-        case.repair(faults).await?;
+        for injected in injected.into_iter().rev() {
+            let repaired = injected.repair(system).await;
+            repaired.with_context(|| format!("failed to repair: {}", case.what))?;
+        }
         Ok(fired)
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
+use demo::lab::{BrokerApi, CONDITION_DEADLINE, Setup, Stage};
 use serde_json::{Value, json};
 use testbed::{Instances, TestVhost, eventually};
 use uuid::Uuid;
@@ -69,20 +69,11 @@ async fn event_that_is_published_repeatedly_has_one_effect() -> anyhow::Result<(
 }
 
 /// Publishes a message over the broker's HTTP API, since this crate has no AMQP client.
-pub(crate) async fn publish(
-    stage: &Stage,
-    vhost: &TestVhost,
-    body: &str,
-    message_id: &str,
-) -> anyhow::Result<()> {
-    let url = format!("{}/api/exchanges/{}/shop.events/publish", vhost.api_url(), vhost.name());
-    let message = json!({
-        "routing_key": "order.created", "payload": body, "payload_encoding": "string",
-        "properties": { "message_id": message_id, "delivery_mode": 2 },
-    });
-    let answer = stage.client.post(url).json(&message).send().await?;
-    ensure!(answer.status().is_success(), "the broker answered {}", answer.status());
-    Ok(())
+pub(crate) async fn publish(vhost: &TestVhost, body: &str, message_id: &str) -> anyhow::Result<()> {
+    let properties = json!({ "message_id": message_id, "delivery_mode": 2 });
+    BrokerApi::new(vhost.api_url(), vhost.name())?
+        .publish_as("shop.events", "order.created", body, &properties)
+        .await
 }
 
 /// The AMQP client reads headers recursively: with the usual stack, each process that receives the message would end.
@@ -119,7 +110,7 @@ async fn poison_message_is_set_aside_and_later_orders_are_applied() -> anyhow::R
     stage.order().await?;
     let poison = ["", "not json", "{}", "[]", "\u{0}", &format!("{{\"id\":\"{}\"}}", Uuid::nil())];
     for (number, body) in poison.iter().enumerate() {
-        publish(&stage, &vhost, body, &format!("poison-{number}")).await?;
+        publish(&vhost, body, &format!("poison-{number}")).await?;
         stage.order().await?;
     }
     let result = stage.held().await?;

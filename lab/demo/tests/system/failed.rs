@@ -34,7 +34,7 @@ async fn dead_letters(stage: &Stage, service: &str, count: usize) -> anyhow::Res
 async fn poison_message_can_be_shown_replayed_and_discarded() -> anyhow::Result<()> {
     let vhost = testbed::vhost().await?;
     let stage = Stage::with_defaults(&vhost.url()).await?;
-    publish(&stage, &vhost, "{\"this is\": not json", "poison").await?;
+    publish(&vhost, "{\"this is\": not json", "poison").await?;
     stage.order().await?;
     for service in ["inventory", "billing"] {
         let url = format!("{}/admin/dead-letters", stage.system.admin_url(service)?);

@@ -1,10 +1,10 @@
-//! Services and the payment provider are killed, or stopped with SIGTERM, under load.
+//! Services and the payment provider are stopped with SIGTERM under load. The drill `saga` kills each of them.
 
 use anyhow::Result;
 use demo::lab::{CONDITION_DEADLINE, Stage};
 use testbed::eventually;
 
-/// Orders a second. Four of these tests run at once, without optimisation.
+/// Orders a second, without optimisation.
 const RATE: u32 = 40;
 
 /// Waits until more orders are confirmed than now, by this number. Counts only: a reconciliation compares all orders with all
@@ -19,42 +19,6 @@ async fn more_confirmed(stage: &Stage, orders: i64) -> Result<()> {
         Ok((confirmed().await? > before + orders).then_some(()))
     })
     .await
-}
-
-/// Kills a process three times under load, and reconciles.
-async fn killed_under_load(process: &str) -> Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::with_defaults(&vhost.url()).await?;
-    let load = stage.load_until_stopped(RATE);
-    for _ in 0..3 {
-        more_confirmed(&stage, 40).await?;
-        stage.system.kill(process).await?;
-        stage.system.start_again(process).await?;
-        stage.system.wait_ready(CONDITION_DEADLINE).await?;
-    }
-    load.stop().await?;
-    stage.held().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn order_service_that_is_killed_under_load_loses_nothing() -> Result<()> {
-    killed_under_load("orders").await
-}
-
-#[tokio::test]
-async fn inventory_service_that_is_killed_under_load_loses_nothing() -> Result<()> {
-    killed_under_load("inventory").await
-}
-
-#[tokio::test]
-async fn billing_service_that_is_killed_under_load_loses_nothing() -> Result<()> {
-    killed_under_load("billing").await
-}
-
-#[tokio::test]
-async fn payment_provider_that_is_killed_under_load_loses_nothing() -> Result<()> {
-    killed_under_load("provider").await
 }
 
 #[tokio::test]

@@ -1,0 +1,35 @@
+//! The conditions at the end of a drill, beside the reconciliation.
+
+use super::drill_run::{DrillRun, Ended};
+
+/// The claim is that no order times out.
+pub(super) fn no_time_outs(run: &DrillRun<'_>, ended: &Ended) {
+    if ended.timed_out > 0.0 {
+        run.refute(format!("{} orders timed out", ended.timed_out));
+    }
+}
+
+/// The claim is that a temporary failure uses up no attempt.
+pub(super) fn nothing_is_set_aside(run: &DrillRun<'_>, ended: &Ended) {
+    let aside: u64 = ended.reconciliation.set_aside.iter().map(|group| group.count).sum();
+    if aside > 0 {
+        run.refute(format!("{aside} events were set aside for a failure that was temporary"));
+    }
+}
+
+/// Without copies nothing is proven.
+pub(super) fn copies_were_dropped(run: &DrillRun<'_>, ended: &Ended) {
+    require_copies(run, ended, 1);
+}
+
+pub(super) fn require_copies(run: &DrillRun<'_>, ended: &Ended, at_least: u64) {
+    let dropped = ended.duplicates_dropped.known();
+    run.require(format!("{dropped} copies were recognised and dropped"), dropped >= at_least);
+}
+
+/// Without a refusal the fault was not felt.
+pub(super) fn orders_were_refused(run: &DrillRun<'_>, ended: &Ended) {
+    let (refused, failed) = (ended.load.refused_in_all(), ended.load.failed);
+    let what = format!("{refused} orders were refused and {failed} got no answer");
+    run.require(what, refused + failed > 0);
+}

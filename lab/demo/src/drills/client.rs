@@ -1,0 +1,200 @@
+//! What clients do: they hang up, send one order several times, or send slowly.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use fault_proxy::{Direction, Effect};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::drill::{Drill, Group, Subject};
+use super::drill_run::DrillRun;
+use crate::fault::Fault;
+use crate::http;
+
+pub(super) static DRILLS: [Drill; 3] = [
+    Drill {
+        name: "hang-up-storm",
+        teaches: "A server drops the handler of a client that hangs up, at any await. What it had begun must not leak \
+                  into the next request.",
+        question: "Hundreds of clients send an order and hang up at once. Which orders exist? What is wrong with the \
+                   connection that the next client gets?",
+        claim: "Clients that hang up leave whole orders or none, and the orders of the others are as safe as before.",
+        system: Subject::Proxied,
+        steps: Some(|run| Box::pin(hang_up(run))),
+        ..ROW
+    },
+    Drill {
+        name: "same-key-storm",
+        teaches: "The key is a primary key in the order's own transaction. The database decides who was first.",
+        question: "Twenty requests with one Idempotency-Key arrive at the same moment. How many orders, how many \
+                   answers?",
+        claim: "However many requests carry one key, there is one order, and each client that is answered gets its id.",
+        outage: Duration::ZERO,
+        steps: Some(|run| Box::pin(send_together(run))),
+        ..ROW
+    },
+    Drill {
+        name: "slow-clients",
+        teaches: "A request that is not complete yet must cost little, and must not last for ever.",
+        question: "600 clients send one byte a second. How many good orders are still accepted?",
+        claim: "Clients that never finish their request are disconnected, and good orders are accepted meanwhile.",
+        outage: Duration::from_secs(15),
+        steps: Some(|run| Box::pin(crawl(run))),
+        ..ROW
+    },
+];
+
+const ROW: Drill = Drill { group: Group::Client, ..Drill::ROW };
+
+/// Between two clients that hang up. Together with the load, more than one request is always in progress.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long a client waits before it hangs up, at most, in milliseconds: the handler is at any of its steps.
+const LONGEST_WAIT: u64 = 15;
+/// So that a client hangs up while an answer of the database is on its way, and not only while it is awaited.
+const LATE_ANSWERS: Fault<'_> = Fault::network(
+    "clients send an order and hang up within 15 ms; the database's answers take 50 ms longer",
+    &["orders-database"],
+    Effect::Delay(Duration::from_millis(50)),
+    Direction::TowardClient,
+);
+
+const KEYS: usize = 50;
+const CLIENTS_PER_KEY: usize = 20;
+
+const SLOW_CLIENTS: usize = 600;
+/// A client that has sent so many has kept its connection busy for some seconds.
+const SLOW_BYTES: usize = 5;
+const BYTE_INTERVAL: Duration = Duration::from_secs(1);
+/// Longer than the service waits for the head of a request.
+const LONGEST: Duration = Duration::from_secs(40);
+
+async fn hang_up(run: &DrillRun<'_>) -> Result<()> {
+    let (fault, address) = (LATE_ANSWERS, address(run)?);
+    let late = run.inject(&fault).await?;
+    let customer = Uuid::new_v4();
+    // More than one line, for a writer that takes a transaction only then.
+    let lines = json!([{ "sku": "TEA-001", "quantity": 1 }, { "sku": "MUG-001", "quantity": 1 }]);
+    let order = json!({ "customerId": customer, "lines": lines }).to_string();
+    let (end, mut sent) = (Instant::now() + run.outage, 0_u64);
+    while Instant::now() < end {
+        let mut socket = TcpStream::connect(&address).await?;
+        let head = format!(
+            "POST /orders HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            order.len()
+        );
+        socket.write_all(head.as_bytes()).await?;
+        socket.write_all(order.as_bytes()).await?;
+        sleep(Duration::from_millis(fastrand::u64(0..LONGEST_WAIT))).await;
+        drop(socket);
+        sent += 1;
+        sleep(PAUSE).await;
+    }
+    run.repair(late).await?;
+    run.end().await?;
+    let unknown = format!("select count(*)::text from orders.orders where customer_id = '{customer}'");
+    let unknown: u64 = run.system.number(&unknown).await?;
+    run.require(format!("{sent} clients sent an order and hung up"), sent > 100);
+    run.require(format!("{unknown} of their orders exist, although no client knows"), unknown > 0);
+    Ok(())
+}
+
+/// The host and the port of the order service.
+fn address(run: &DrillRun<'_>) -> Result<String> {
+    let address = run.system.orders_url().strip_prefix("http://");
+    Ok(address.context("the address is not http")?.to_owned())
+}
+
+async fn send_together(run: &DrillRun<'_>) -> Result<()> {
+    let client = http::client()?;
+    let url = format!("{}/orders", run.system.orders_url());
+    let (customer, mut answered, mut others) = (Uuid::new_v4(), 0_usize, 0_usize);
+    let order = json!({ "customerId": customer, "lines": [{ "sku": "TEA-001", "quantity": 1 }] });
+    run.phase(
+        "storm",
+        format!("{CLIENTS_PER_KEY} clients send the same order at once, with each of {KEYS} keys"),
+    );
+    let mut different = vec![];
+    for _ in 0..KEYS {
+        let key = Uuid::new_v4().to_string();
+        let requests = (0..CLIENTS_PER_KEY)
+            .map(|_| client.post(&url).header("Idempotency-Key", &key).json(&order).send());
+        let mut ids = BTreeSet::new();
+        for answer in join_all(requests).await {
+            match answer {
+                Ok(answer) if answer.status() == 201 => {
+                    let order: Value = answer.json().await?;
+                    ids.insert(order["id"].as_str().context("201 without an id")?.parse::<Uuid>()?);
+                    answered += 1;
+                }
+                // For example 503 with Retry-After, while another request with the key holds its row.
+                _ => others += 1,
+            }
+        }
+        ids.iter().for_each(|id| run.acknowledge(*id));
+        if ids.len() > 1 {
+            different.push(key);
+        }
+    }
+    let exist = format!("select count(*)::text from orders.orders where customer_id = '{customer}'");
+    let exist: usize = run.system.number(&exist).await?;
+    run.require(
+        format!("{answered} requests were answered with 201, {others} otherwise; {exist} orders exist"),
+        answered > 2 * KEYS,
+    );
+    if exist > KEYS || !different.is_empty() {
+        run.refute(format!("{exist} orders exist for {KEYS} keys; different answers for {different:?}"));
+    }
+    Ok(())
+}
+
+async fn crawl(run: &DrillRun<'_>) -> Result<()> {
+    let address = address(run)?;
+    run.phase("outage", format!("{SLOW_CLIENTS} clients send one byte a second"));
+    let end = Instant::now() + LONGEST;
+    let clients = join_all((0..SLOW_CLIENTS).map(|_| send_slowly(&address, end)));
+    let ((), clients) = tokio::join!(run.accepted_meanwhile(), clients);
+    let slow = clients.iter().filter(|client| client.bytes >= SLOW_BYTES).count();
+    let disconnected = clients.iter().filter(|client| client.disconnected).count();
+    run.require(
+        format!("{slow} of {SLOW_CLIENTS} clients sent {SLOW_BYTES} bytes or more, one a second"),
+        slow == SLOW_CLIENTS,
+    );
+    if disconnected < SLOW_CLIENTS {
+        run.refute(format!("{disconnected} of {SLOW_CLIENTS} slow clients were disconnected"));
+    }
+    Ok(())
+}
+
+/// A client that sends slowly. One that could not connect has sent nothing.
+#[derive(Default)]
+struct SlowClient {
+    bytes: usize,
+    /// Whether the service ended the connection.
+    disconnected: bool,
+}
+
+/// Sends the head of a request byte by byte, until the service ends the connection, or until `end`.
+async fn send_slowly(address: &str, end: Instant) -> SlowClient {
+    let mut client = SlowClient::default();
+    let Ok(mut socket) = TcpStream::connect(address).await else { return client };
+    let head = b"POST /orders HTTP/1.1\r\nhost: localhost\r\nx-slow: ";
+    for byte in head.iter().chain(std::iter::repeat(&b'a')) {
+        if Instant::now() > end {
+            break;
+        }
+        // A write succeeds once more after the peer has closed, so this notices it one byte later.
+        if socket.write_all(&[*byte]).await.is_err() {
+            client.disconnected = true;
+            break;
+        }
+        client.bytes += 1;
+        sleep(BYTE_INTERVAL).await;
+    }
+    client
+}

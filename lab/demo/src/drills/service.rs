@@ -1,0 +1,390 @@
+//! What happens to the services and to the payment provider.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use sqlx::{Connection as _, PgConnection};
+use testbed::eventually;
+use tokio::time::sleep;
+
+use super::at_end::no_time_outs;
+use super::drill::{Drill, Group, Subject};
+use super::drill_run::DrillRun;
+use super::felt::{
+    Felt,
+    Figure::Metric,
+    Limit::{Count, Seconds},
+};
+use super::report::Refusals;
+use crate::fault::{Fault, reach_crash_point};
+use crate::http;
+use crate::lab::{CONDITION_DEADLINE, Setup, experiments::copy_order, resume_process};
+use crate::metrics;
+use crate::own_system::OwnSystem;
+use crate::part::BROKER;
+
+pub(super) static DRILLS: [Drill; 15] = [
+    Drill {
+        name: "saga",
+        teaches: "Each step of the saga is one local transaction, and its event is the only thing that starts the next \
+                  one.",
+        question: "Every process is killed once. Which orders stay half-way, paid but not reserved?",
+        claim: "Whatever is killed meanwhile, every accepted order ends confirmed or cancelled. What was reserved and \
+                charged for a cancelled order is released and refunded, once. Stock and money add up.",
+        outage: Duration::from_secs(20),
+        steps: Some(|run| Box::pin(kill_each(run))),
+        refusals: Refusals::AreExpected,
+        at_end: &[|run, ended| {
+            let found = &ended.reconciliation;
+            let (confirmed, cancelled, refunded) = (found.confirmed, found.cancelled, found.refunded);
+            run.require(
+                format!("{confirmed} orders were confirmed and {cancelled} cancelled, and {refunded} cents refunded"),
+                confirmed > 0 && cancelled > 0 && refunded > 0,
+            );
+        }],
+        ..ROW
+    },
+    Drill {
+        name: "order-killed-before-commit",
+        teaches: "What is not committed was never promised: the client has no 201, and nothing has to be cleaned up.",
+        question: "The order service dies after it has read and priced an order. What is left of that order?",
+        claim: "An order whose process dies before the commit leaves nothing behind, in no service.",
+        system: Subject::Own(|| at("orders", "order-unwritten:kill")),
+        ..CRASH
+    },
+    Drill {
+        name: "order-killed-after-commit",
+        teaches: "The row in the outbox is enough: no wake-up, no answer and no process has to survive.",
+        question: "The order service dies after the commit, before its relay is woken and before the client is \
+                   answered. Does the order go on?",
+        claim: "An order whose process dies right after the commit is published and ends like any other, also without \
+                a 201.",
+        system: Subject::Own(|| at("orders", "order-written:kill")),
+        ..CRASH
+    },
+    Drill {
+        name: "relay-killed-after-confirm",
+        teaches: "Publish, then mark. In between lies a crash, and so a copy; the other order of steps would lose the \
+                  event.",
+        question: "The broker has confirmed an event, and the relay dies before it marks it. What will the next relay \
+                   do?",
+        claim: "Events that were confirmed and not marked are published again under the same ids, and change nothing.",
+        system: Subject::Own(|| at("orders", "relay-confirmed:kill")),
+        ..CRASH
+    },
+    Drill {
+        name: "relay-frozen",
+        teaches: "A lock that outlives its holder has to end by a time-out of the server: the holder cannot give it \
+                  back.",
+        question: "A relay freezes while it holds lanes, for longer than half a minute. Who publishes the events of \
+                   these lanes?",
+        claim: "The database ends the frozen relay's transaction after 30 s, and another one publishes its events. \
+                What the first does when it continues changes nothing.",
+        outage: Duration::from_secs(35),
+        system: Subject::Own(|| {
+            let mut own = at("orders", "relay-claimed:freeze");
+            own.setup.instances.orders = 2;
+            own
+        }),
+        steps: Some(|run| Box::pin(freeze_relay(run))),
+        refusals: Refusals::AreExpected,
+        ..ROW
+    },
+    Drill {
+        name: "consumer-killed-before-commit",
+        teaches: "The record \"processed\" and the effect are one transaction: they are both there, or neither.",
+        question: "A consumer dies after it has written an effect, before the commit. Is the message lost, or applied \
+                   twice?",
+        claim: "An effect that was not committed is undone, its message is delivered again, and it happens once.",
+        system: Subject::Own(|| at("inventory", "effect-written:kill")),
+        ..CRASH
+    },
+    Drill {
+        name: "consumer-killed-after-commit",
+        teaches: "Commit, then acknowledge. A message that comes again is recognised by its id.",
+        question: "A consumer dies after the commit, before it acknowledges. The broker delivers again: what happens?",
+        claim: "Messages that were committed and not acknowledged are delivered again, recognised, and change nothing.",
+        system: Subject::Own(|| at("inventory", "effect-committed:kill")),
+        ..CRASH
+    },
+    Drill {
+        name: "billing-killed-after-charge",
+        teaches: "A call to another company cannot be part of a transaction. Ask again under the same key.",
+        question: "The provider has charged the customer, and billing dies before it writes that down. Is he charged \
+                   twice?",
+        claim: "A charge whose answer was lost with its process is asked for again under the same key: one charge, one \
+                answer.",
+        system: Subject::Own(|| at("billing", "payment-answered:kill")),
+        ..CRASH
+    },
+    Drill {
+        name: "services-terminated",
+        teaches: "A deployment is the most frequent fault. A process that is asked to stop finishes what it has begun.",
+        question: "Each service gets SIGTERM under load. Which messages come twice, and which clients get no answer?",
+        claim: "A service that is asked to stop exits with code 0, no client is left without an answer, and nothing is \
+                lost.",
+        outage: Duration::from_secs(1),
+        system: Subject::Own(OwnSystem::default),
+        steps: Some(|run| Box::pin(terminate(run))),
+        refusals: Refusals::AreExpected,
+        ..ROW
+    },
+    Drill {
+        name: "consumer-frozen",
+        teaches: "A consumer that hangs delays its own work. Its messages wait in its queue, and the others go on.",
+        question: "Inventory is stopped with SIGSTOP. Are orders accepted? Are customers charged?",
+        claim: "While inventory is frozen, orders are accepted and charged. They are confirmed after it continues.",
+        faults: &[Fault::Freeze("inventory")],
+        felt: &[
+            Felt::Accepted,
+            Felt::More(
+                Seconds(1.0),
+                Metric("orders", "orders_open"),
+                "{} accepted orders wait for inventory",
+            ),
+        ],
+        at_end: &[no_time_outs],
+        ..ROW
+    },
+    Drill {
+        name: "log-reader-stalls",
+        teaches: "Standard output is a pipe, and a pipe can be full. A service that waits for its log is as slow as \
+                  the reader of its log.",
+        question: "Whatever reads the order service's log is stopped with SIGSTOP. How long does the service go on?",
+        claim: "While no one reads its log, the order service accepts orders and answers `/livez`. Afterwards a line \
+                says how many lines were dropped.",
+        system: Subject::Own(piped_logs),
+        steps: Some(|run| Box::pin(stall_log_reader(run))),
+        ..ROW
+    },
+    Drill {
+        name: "scale-out-and-in",
+        teaches: "Relays divide the lanes among themselves by locks in the database. No instance knows of another.",
+        question: "Four order services run where one did, and then one again. Who decides which relay publishes what?",
+        claim: "From one instance to four and back, events of an order are published in order, and none is lost.",
+        outage: Duration::from_secs(5),
+        system: Subject::Own(|| {
+            let mut own = OwnSystem::default();
+            own.setup.instances.orders = 4;
+            own
+        }),
+        steps: Some(|run| Box::pin(scale(run))),
+        ..ROW
+    },
+    Drill {
+        name: "no-wake-up",
+        teaches: "A wake-up makes the relay fast, and may be lost. The poll makes it correct.",
+        question: "Another program writes orders with their events, and notifies no relay. When are they published?",
+        claim: "Events that no wake-up announces are found by the poll, and arrive once.",
+        outage: Duration::ZERO,
+        system: Subject::Own(OwnSystem::default),
+        steps: Some(|run| Box::pin(write_silently(run))),
+        ..ROW
+    },
+    Drill {
+        name: "provider-away",
+        teaches: "What depends on another company waits in a table with a due time, not in a request and not in a \
+                  queue.",
+        question: "The payment provider is down. Are orders accepted? What does billing do with its messages?",
+        claim: "While the provider is down, orders are accepted and stock is reserved. Each customer is charged once \
+                afterwards, and no order times out.",
+        faults: &[Fault::Kill("provider")],
+        felt: &[
+            Felt::More(
+                Seconds(1.0),
+                Metric("billing", "payments_pending"),
+                "{} payments wait for the provider",
+            ),
+            Felt::Accepted,
+        ],
+        at_end: &[no_time_outs],
+        ..ROW
+    },
+    Drill {
+        name: "provider-faults",
+        teaches: "An error says nothing about whether the charge was made. Only the same key makes asking again safe.",
+        question: "A third of the provider's answers are errors, and half of those came after the charge. Who pays \
+                   twice?",
+        claim: "Whatever the provider answers, no customer is charged or refunded twice, and every order ends.",
+        outage: Duration::from_secs(15),
+        // A call that hangs would otherwise hold its payment for half a minute.
+        system: Subject::Own(|| OwnSystem {
+            setup: Setup::default().with("BILLING_PROVIDER_DEADLINE", "500ms"),
+            ..OwnSystem::default()
+        }),
+        faults: &[Fault::Provider {
+            what: "errors before and after the charge, answers that hang, answers that are late",
+            faults: &[
+                ("error-after", 15, None),
+                ("error-before", 10, None),
+                ("hang-after", 5, None),
+                ("slow", 20, Some(300)),
+            ],
+        }],
+        felt: &[
+            Felt::Lasts,
+            Felt::More(
+                Count(20.0),
+                Metric("provider", "provider_faults_struck_total"),
+                "the provider failed {} times",
+            ),
+        ],
+        ..ROW
+    },
+];
+
+const ROW: Drill = Drill { group: Group::Service, ..Drill::ROW };
+
+/// A process kills itself at the system's crash point, and stays down for a while.
+const CRASH: Drill = Drill {
+    outage: Duration::from_secs(2),
+    faults: &[Fault::Crash],
+    felt: &[Felt::Lasts],
+    refusals: Refusals::AreExpected,
+    ..ROW
+};
+
+fn at(service: &'static str, point: &'static str) -> OwnSystem {
+    OwnSystem { crash_point: Some((service, point)), ..OwnSystem::default() }
+}
+
+/// At `debug` each request is a line more: a pipe holds 64 KiB.
+fn piped_logs() -> OwnSystem {
+    let mut own = OwnSystem::default();
+    own.setup.piped_logs = true;
+    own.setup = own.setup.with("ORDERS_LOG", "debug");
+    own
+}
+
+/// The load between a start and the next kill.
+const BETWEEN_KILLS: Duration = Duration::from_secs(4);
+/// How long a killed service stays down.
+const SERVICE_OUTAGE: Duration = Duration::from_secs(2);
+
+const OTHERS: [&str; 3] = ["orders-2", "orders-3", "orders-4"];
+/// The relay polls each second. Much later it would find the events all the same: it listens again after half a minute.
+const FOUND_WITHIN: Duration = Duration::from_secs(15);
+/// How many orders are written without a wake-up.
+const SILENT: usize = 20;
+
+async fn kill_each(run: &DrillRun<'_>) -> Result<()> {
+    for part in ["orders", "inventory", "billing", "provider", BROKER] {
+        let fault = Fault::Kill(part);
+        let killed = run.inject(&fault).await?;
+        sleep(if part == BROKER { run.outage } else { SERVICE_OUTAGE }).await;
+        run.repair(killed).await?;
+        sleep(BETWEEN_KILLS).await;
+    }
+    Ok(())
+}
+
+async fn freeze_relay(run: &DrillRun<'_>) -> Result<()> {
+    let (name, pid) = reach_crash_point(run.system).await?;
+    run.phase("frozen", format!("process {pid} ({name}) has stopped itself while it holds lanes"));
+    let held = "select (count(*) filter (where state = 'idle in transaction'
+                    and state_change < now() - interval '10 s'))::text
+                from pg_stat_activity where usename in ('orders', 'inventory', 'billing')";
+    let held = async || -> Result<u32> { run.system.number(held).await };
+    run.felt("a session holds its transaction for ten seconds", async || {
+        let sign = "the frozen relay's transaction is open for ten seconds";
+        Ok((held().await? > 0).then(|| sign.to_owned()))
+    })
+    .await;
+    sleep(run.outage.saturating_sub(Duration::from_secs(10))).await;
+    run.require("the server has ended that transaction", held().await? == 0);
+    resume_process(pid)
+}
+
+async fn terminate(run: &DrillRun<'_>) -> Result<()> {
+    let processes = &run.system.own()?.processes;
+    for service in ["orders", "inventory", "billing"] {
+        let code = processes.terminate(service).await?;
+        run.phase("stop", format!("{service} was asked to stop, and exited with {code:?}"));
+        run.require(format!("{service} exited with code 0"), code == Some(0));
+        sleep(run.outage).await;
+        processes.start_again(service).await?;
+        processes.wait_ready(CONDITION_DEADLINE).await?;
+        sleep(run.outage).await;
+    }
+    Ok(())
+}
+
+async fn stall_log_reader(run: &DrillRun<'_>) -> Result<()> {
+    let from = std::time::SystemTime::now();
+    let stalled = run.inject(&Fault::StallLogReader("orders")).await?;
+    sleep(run.outage).await;
+    let accepted = run.accepted_since(from);
+    let alive = http::get(&format!("{}/livez", run.system.orders_url())).await;
+    let dropped = run.system.metric("orders", "log_lines_dropped_total").await.unwrap_or_default();
+    run.repair(stalled).await?;
+    let processes = &run.system.own()?.processes;
+    let told = run
+        .look_for("a line says how many lines were dropped", async || {
+            let log = processes.log("orders")?;
+            Ok(log.lines().find(|line| line.contains("log lines dropped")).map(str::to_owned))
+        })
+        .await;
+    run.require(format!("{dropped} lines were dropped"), dropped > 0.0);
+    run.claim(format!("{accepted} orders were accepted meanwhile"), accepted > 0);
+    run.claim("/livez answered meanwhile", alive.is_ok());
+    run.claim(told.what, told.observed);
+    Ok(())
+}
+
+async fn scale(run: &DrillRun<'_>) -> Result<()> {
+    let processes = &run.system.own()?.processes;
+    run.stop_load().await?;
+    for name in OTHERS {
+        processes.terminate(name).await?;
+    }
+    run.steady().await;
+    for name in OTHERS {
+        processes.start_again(name).await?;
+    }
+    processes.wait_ready(CONDITION_DEADLINE).await?;
+    run.phase("four", "three more order services run");
+    run.felt("another instance publishes too", async || {
+        let mut others = 0.0;
+        for name in OTHERS {
+            let page = http::get(&format!("{}/metrics", processes.url(name)?)).await?;
+            others += metrics::sum::<f64>(&page, "outbox_published_total")?;
+        }
+        Ok((others > 0.0).then(|| format!("the other instances have published {others} events")))
+    })
+    .await;
+    sleep(run.outage).await;
+    for name in OTHERS {
+        let code = processes.terminate(name).await?;
+        run.require(format!("{name} was stopped with exit code 0"), code == Some(0));
+    }
+    run.phase("one", "one order service runs");
+    sleep(run.outage).await;
+    Ok(())
+}
+
+async fn write_silently(run: &DrillRun<'_>) -> Result<()> {
+    run.stop_load().await?;
+    // Nothing else is published from here on, so that nothing else wakes a relay.
+    let settled = run.settled().await?;
+    ensure!(settled.in_progress() == 0, "the orders of the load did not end: {}", settled.progress());
+    let mut writer = PgConnection::connect(run.system.own()?.orders_database()).await?;
+    let original = run.system.read("select id::text from orders.orders order by placed_at limit 1").await?;
+    let original = original.trim().parse().context("there is no order to copy")?;
+    let mut transaction = writer.begin().await?;
+    for _ in 0..SILENT {
+        run.acknowledge(copy_order(&mut transaction, original).await?);
+    }
+    transaction.commit().await?;
+    run.phase("silence", format!("another program wrote {SILENT} orders, and notified no relay"));
+    let pending = "select count(*)::text from orders.outbox where published_at is null";
+    let left: u64 = run.system.number(pending).await?;
+    run.require(format!("{left} of their events waited for the poll"), left > 0);
+    let polled = eventually("the events to be found by the poll", FOUND_WITHIN, async || {
+        Ok((run.system.number::<u64>(pending).await? == 0).then_some(()))
+    })
+    .await;
+    if let Err(error) = polled {
+        run.refute(format!("{error:#}"));
+    }
+    Ok(())
+}

@@ -1,4 +1,0 @@
-//! Clocks that are wrong, and limits that pass.
-
-pub(super) mod clocks;
-pub(super) mod limit;

@@ -1,0 +1,74 @@
+//! Steps that several faults share.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+
+use crate::http;
+use crate::lab::BrokerApi;
+use crate::running_system::RunningSystem;
+
+/// The policy that makes a queue full.
+pub(super) const FULL: &str = "policies/shop/full";
+
+/// Waits for the process that reaches the system's crash point. Returns its name and its id.
+pub(crate) async fn reach_crash_point(system: &RunningSystem) -> Result<(String, u32)> {
+    let own = system.own()?;
+    let before: Vec<_> =
+        own.processes.names().filter_map(|name| Some((name.to_owned(), own.processes.pid(name)?))).collect();
+    let crash = own.tools()?.crash()?;
+    crash.arm()?;
+    let pid = crash.process().await?;
+    before
+        .into_iter()
+        .find(|(_, known)| *known == pid)
+        .context("an unknown process has reached the crash point")
+}
+
+/// Locks a table until the returned session is closed, as the administrator of a system's own server.
+pub(super) async fn lock_table(system: &RunningSystem, table: &str) -> Result<PgConnection> {
+    let mut session = PgConnection::connect(&system.addresses()?.admin_url).await?;
+    let lock = format!(
+        "set idle_in_transaction_session_timeout = 0; begin; lock table {table} in access exclusive mode"
+    );
+    sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut session).await?;
+    Ok(session)
+}
+
+/// Publishes a message again under its id: it was taken out of a queue, and may have another body now.
+pub(crate) async fn publish_copy(api: &BrokerApi, message: &Value, payload: Option<&str>) -> Result<()> {
+    let key = message["routing_key"].as_str().context("a message without a routing key")?;
+    let payload = payload.or(message["payload"].as_str()).context("a message without a payload")?;
+    api.publish_as("shop.events", key, payload, &message["properties"]).await
+}
+
+/// Sets which standby a commit waits for, as the administrator of a system's own server.
+pub(super) async fn set_standby(system: &RunningSystem, value: &str) -> Result<()> {
+    let mut administrator = PgConnection::connect(&system.addresses()?.admin_url).await?;
+    // Two calls, because `alter system` refuses to run in a transaction.
+    for statement in
+        [&format!("alter system set synchronous_standby_names {value}"), "select pg_reload_conf()"]
+    {
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut administrator).await?;
+    }
+    Ok(administrator.close().await?)
+}
+
+/// Sets the faults of the payment provider.
+pub(super) async fn set_provider(system: &RunningSystem, faults: Value) -> Result<()> {
+    let url = format!("{}/faults", system.addresses()?.provider_url);
+    let answer = http::client()?.put(url).json(&faults).send().await?;
+    ensure!(answer.status() == 200, "the provider's faults were answered with {}", answer.status());
+    Ok(())
+}
+
+/// The processes of the services.
+pub(super) fn pids(system: &RunningSystem) -> Result<Vec<Option<u32>>> {
+    let processes = &system.own()?.processes;
+    Ok(["orders", "inventory", "billing"].map(|service| processes.pid(service)).to_vec())
+}
+
+/// A process in words.
+pub(super) fn process(pid: Option<u32>) -> String {
+    pid.map_or("no process".to_owned(), |pid| format!("process {pid}"))
+}

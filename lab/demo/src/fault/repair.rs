@@ -1,0 +1,122 @@
+//! How each fault is repaired.
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+use sqlx::Connection as _;
+use testbed::{Rabbitmq, eventually};
+
+use super::Fault;
+use super::fact::Fact;
+use super::inject::Injected;
+use super::operations::{FULL, pids, process, set_provider, set_standby};
+use super::statements::{ACCEPT_MARKS, APPLICATIONS, ERASE_UNROUTABLE};
+use crate::lab::CONDITION_DEADLINE;
+use crate::part::{Action, title};
+use crate::running_system::RunningSystem;
+use crate::set_aside::{count_waiting, discard_all};
+
+/// A fault that was repaired.
+pub(crate) struct Repaired {
+    /// The new process in words, if one was killed.
+    pub(crate) process: Option<String>,
+    pub(crate) facts: Vec<Fact>,
+}
+
+impl<'a> Injected<'a> {
+    /// The part that was killed, if there is one.
+    pub(crate) fn killed(&self) -> Option<&'a str> {
+        if let Fault::Kill(part) = self.fault { Some(part) } else { None }
+    }
+
+    /// Executes what ends by itself, if the fault has such a session.
+    pub(crate) async fn hold(&self, system: &RunningSystem) -> Result<()> {
+        match &self.session {
+            Some(sql) => system.execute_as("orders", sql).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Repairs the fault, and returns when what was killed runs again.
+    pub(crate) async fn repair(self, system: &RunningSystem) -> Result<Repaired> {
+        let mut repaired = Repaired { process: None, facts: vec![] };
+        match self.fault {
+            Fault::Kill(part) => {
+                let (stayed_down, pid) = (
+                    self.is_gone && system.pid(part).await?.is_none(),
+                    self.process.and_then(|(_, pid)| pid),
+                );
+                let down = format!("{} of {} was killed and stayed down", process(pid), title(part));
+                system.act(Action::Start, part).await?;
+                let now = system.pid(part).await?;
+                let again = format!("{} runs again, as {}", title(part), process(now));
+                repaired.facts.push(Fact::new(down, pid.is_some() && stayed_down));
+                repaired.facts.push(Fact::new(again, now.is_some() && now != pid));
+                repaired.process = Some(process(now));
+            }
+            Fault::Freeze(part) => system.act(Action::Resume, part).await?,
+            Fault::Crash => {
+                let processes = &system.own()?.processes;
+                let (name, pid) = self.process.context("no process has crashed")?;
+                processes.start_again(&name).await?;
+                processes.wait_ready(CONDITION_DEADLINE).await?;
+                let what = format!("{} of {name} killed itself, and another one was started", process(pid));
+                repaired
+                    .facts
+                    .push(Fact::new(what, processes.pid(&name).is_some_and(|now| Some(now) != pid)));
+            }
+            Fault::StallLogReader(name) => system.own()?.processes.resume_log_reader(name)?,
+            Fault::Network { routes, .. } => {
+                for route in *routes {
+                    system.proxies()?.clear(route).await?;
+                }
+            }
+            Fault::LoseAcks(service, ..) => {
+                system.proxies()?.clear(&format!("{service}-broker")).await?;
+            }
+            Fault::Session { .. } | Fault::TerminateSessions | Fault::CloseConnections { .. } => {}
+            Fault::Statements { end, .. } => system.execute_as("orders", end).await?,
+            Fault::Defect => {
+                for (service, table) in APPLICATIONS {
+                    system.execute_as(service, &format!("drop trigger defect on {table}")).await?;
+                }
+            }
+            Fault::Lock(_) => self.lock.context("no table is locked")?.close().await?,
+            Fault::FullQueue(_) => system.broker_api()?.delete(FULL).await?,
+            Fault::BadMessages => {
+                system.execute_as("billing", "drop trigger refuse_letter on dead_letters").await?;
+                // Billing's comes into its table first, once it can be saved.
+                eventually("the dead letters to be discarded", CONDITION_DEADLINE, async || {
+                    discard_all(system, "sent by a fault").await?;
+                    let left = system.metric("billing", "inbox_unsaved_dead_letters").await?;
+                    Ok((left == 0.0 && count_waiting(system).await? == 0).then_some(()))
+                })
+                .await?;
+            }
+            Fault::HangCommits => set_standby(system, "to default").await?,
+            Fault::MemoryAlarm => system.own()?.rabbitmq.set_memory_limit(Rabbitmq::NO_ALARM).await?,
+            Fault::SuspendQueue(service) => {
+                system.own()?.rabbitmq.suspend_queue(&format!("{service}.events"), false).await?;
+            }
+            Fault::ChangePassword => {
+                self.operator.context("the password was not changed")?.restore_password().await?;
+                let same = pids(system)? == self.pids;
+                repaired.facts.push(Fact::new("the same three processes run as before", same));
+            }
+            Fault::DeleteBindings | Fault::DeleteExchange => {
+                system.broker_api()?.await_bindings().await?;
+                let processes = &system.own()?.processes;
+                ["inventory", "billing"].iter().try_for_each(|name| processes.resume(name))?;
+                repaired.facts.push(Fact::new("the exchange and its ten bindings exist again", true));
+            }
+            Fault::Provider { .. } => set_provider(system, json!([])).await?,
+        }
+        Ok(repaired)
+    }
+}
+
+/// Repairs what a soak may have left behind when an injection failed half-way.
+pub(crate) async fn repair_all(system: &RunningSystem) -> Result<()> {
+    system.proxies()?.clear_all().await?;
+    set_standby(system, "to default").await?;
+    system.execute_as("orders", &format!("{ACCEPT_MARKS}; {ERASE_UNROUTABLE}")).await
+}
