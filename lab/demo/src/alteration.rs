@@ -13,6 +13,8 @@ pub(crate) enum Alteration {
     None,
     /// One protection is left out.
     Flaw(Flaw),
+    /// The same, and a student must find out which: [`hidden_flaw`] of the name.
+    Hidden { student: String },
     /// Settings of the services have these values, for example `("ORDERS_RELAY_POLL", "1h")`.
     Settings(Vec<(String, String)>),
 }
@@ -23,6 +25,7 @@ impl Alteration {
         match self {
             Self::None => None,
             Self::Flaw(flaw) => Some(flaw.name().to_owned()),
+            Self::Hidden { .. } => Some("hidden".to_owned()),
             Self::Settings(settings) => Some(equations(settings).join(",")),
         }
     }
@@ -33,6 +36,7 @@ impl Alteration {
             Self::None => String::new(),
             Self::Flaw(flaw) if is_variant(*flaw) => format!(" --variant {}", flaw.name()),
             Self::Flaw(flaw) => format!(" --sabotage {}", flaw.name()),
+            Self::Hidden { student } => format!(" --student '{student}'"),
             Self::Settings(settings) => {
                 equations(settings).iter().map(|equation| format!(" --set {equation}")).collect()
             }
@@ -52,6 +56,9 @@ impl Alteration {
                 };
                 Some(format!("{how}: {}", row.description))
             }
+            Self::Hidden { student } => Some(format!(
+                "One protection is left out, chosen by the name {student}. `cargo demo answer` checks which one you think it is"
+            )),
             Self::Settings(settings) => Some(format!("Settings differ: {}", equations(settings).join(", "))),
         }
     }
@@ -61,12 +68,38 @@ impl Alteration {
         match self {
             Self::None => setup,
             Self::Flaw(flaw) => setup.with_flaw(*flaw),
+            Self::Hidden { student } => setup.with_flaw(hidden_flaw(student)),
             Self::Settings(settings) => {
                 setup.settings.extend(settings.iter().cloned());
                 setup
             }
         }
     }
+}
+
+/// The protections that a student can be given to find. For each there is a drill that breaks without it
+/// (`docs/drills.md`).
+const TO_FIND: [Flaw; 10] = [
+    Flaw::MarkBeforeConfirm,
+    Flaw::ConfirmsIgnored,
+    Flaw::UnroutableIgnored,
+    Flaw::NewIdPerAttempt,
+    Flaw::CursorOverSeq,
+    Flaw::AckBeforeCommit,
+    Flaw::ShortMemory,
+    Flaw::PoisonNeverSetAside,
+    Flaw::CancelIgnored,
+    Flaw::ChargeWithoutKey,
+];
+
+/// The protection that a student's system lacks: always the same one for a name. Who reads this code can compute it.
+pub(crate) fn hidden_flaw(student: &str) -> Flaw {
+    // FNV-1a: the same on every machine and in every release of Rust.
+    let hash = student.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let flaws = u64::try_from(TO_FIND.len()).unwrap_or(1);
+    TO_FIND[usize::try_from((hash >> 32) % flaws).unwrap_or(0)]
 }
 
 fn is_variant(flaw: Flaw) -> bool {
@@ -99,4 +132,30 @@ fn flaw(is_meant: fn(LeftOut) -> bool) -> impl TypedValueParser<Value = Flaw> {
     let rows = ALL.iter().filter(move |row| is_meant(row.left_out));
     PossibleValuesParser::new(rows.map(|row| PossibleValue::new(row.name).help(row.description)))
         .try_map(|name| Flaw::named(&name).ok_or("there is no such flaw"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_of_a_class_give_every_flaw_and_one_name_always_the_same() {
+        let found: HashSet<_> =
+            (0..200).map(|number| hidden_flaw(&format!("student {number}")).name()).collect();
+        assert_eq!(found.len(), TO_FIND.len(), "{found:?}");
+        // Part of what a class is given: a change of it changes everybody's task.
+        assert_eq!(hidden_flaw("ada"), hidden_flaw("ada"));
+        assert!(
+            TO_FIND.iter().all(|flaw| flaw.row().left_out == LeftOut::Part && !flaw.row().breaks.is_empty())
+        );
+    }
+
+    #[test]
+    fn a_hidden_flaw_is_named_nowhere() {
+        let hidden = Alteration::Hidden { student: "ada".into() };
+        let shown = [hidden.name().unwrap(), hidden.options(), hidden.description().unwrap()].concat();
+        assert!(!shown.contains(hidden_flaw("ada").name()), "{shown}");
+    }
 }

@@ -85,6 +85,9 @@ enum Command {
         /// Start a system in which a setting has this value, such as ORDERS_RELAY_POLL=1h. May be repeated.
         #[arg(long, value_name = "NAME=VALUE", value_parser = setting, conflicts_with_all = ["variant", "twin", "sabotage"])]
         set: Vec<(String, String)>,
+        /// Start a system that lacks one protection, which this name decides: `demo answer` checks which one you found.
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["variant", "twin", "sabotage", "set"])]
+        student: Option<String>,
     },
     /// Reconcile the running system: compare the acknowledged orders with the records of all services.
     Verify {
@@ -99,6 +102,21 @@ enum Command {
     Check {
         /// The lab's number.
         lab: u8,
+        /// Whose format --json prints.
+        #[arg(long, value_enum, default_value = "gradescope")]
+        grader: check::Grader,
+    },
+    /// Check which protection you think a system of `drill --student` lacks, and which promise it breaks.
+    Answer {
+        /// The name that was given to the drill.
+        #[arg(long)]
+        student: String,
+        /// The missing protection.
+        #[arg(long, value_parser = sabotage_name())]
+        flaw: Flaw,
+        /// The broken promise: the number of an invariant of docs/guarantees.md, for example I3.
+        #[arg(long)]
+        promise: String,
         /// Whose format --json prints.
         #[arg(long, value_enum, default_value = "gradescope")]
         grader: check::Grader,
@@ -189,10 +207,11 @@ impl Cli {
             // These three repair or stop something when they are interrupted, so they handle Ctrl-C themselves.
             None => tour::run(choice, TOUR, terminal).await,
             Some(Command::Up) => up::run(choice, terminal).await,
-            Some(Command::Drill { names, rate, outage, seed, variant, twin, sabotage, set }) => {
+            Some(Command::Drill { names, rate, outage, seed, variant, twin, sabotage, set, student }) => {
                 let options = DrillOptions { rate, outage, seed };
                 let settings = Some(set).filter(|set| !set.is_empty()).map(Alteration::Settings);
                 let flaw = variant.or(sabotage).map(Alteration::Flaw);
+                let flaw = flaw.or(student.map(|student| Alteration::Hidden { student }));
                 let alteration = flaw.or(settings).unwrap_or_default();
                 match twin {
                     Some(twin) => drill::run_twin(choice, &names, options, twin, terminal).await,
@@ -203,6 +222,9 @@ impl Cli {
             Some(Command::Order { kind }) => or_interrupted(order::run(choice, kind, terminal)).await,
             Some(Command::Verify { wait, orders }) => {
                 or_interrupted(verify::run(choice, wait, &orders, terminal)).await
+            }
+            Some(Command::Answer { student, flaw, promise, grader }) => {
+                check::answer(&student, flaw, &promise, grader, terminal)
             }
             Some(Command::Check { lab, grader }) => or_interrupted(check::run(lab, grader, terminal)).await,
             Some(Command::Load { rate, for_ }) => {

@@ -56,11 +56,10 @@ fn line(experiment: &Experiment, finding: &Finding) -> String {
 /// The flaws that experiments or drills judge in a running system, each with its place in the documentation.
 #[test]
 fn each_flaw_is_judged_somewhere_and_documented() {
-    let [drills, breaking, variants, simulation, model, guarantees] = [
+    let [drills, breaking, variants, model, guarantees] = [
         include_str!("../../../docs/drills.md"),
         include_str!("../../../docs/breaking-it.md"),
         include_str!("../../../docs/variants.md"),
-        include_str!("../../../docs/simulation.md"),
         include_str!("../../../docs/model.md"),
         include_str!("../../../docs/guarantees.md"),
     ];
@@ -88,7 +87,6 @@ fn each_flaw_is_judged_somewhere_and_documented() {
             LeftOut::InMemory => assert!(row.simulated.is_some(), "{name} is nowhere"),
         }
         if row.simulated.is_some() {
-            assert!(simulation.contains(&format!("| `{name}` |")), "{name} in docs/simulation.md");
             assert!(line(model, &format!("{name} ")), "{name} in docs/model.md");
         }
     }

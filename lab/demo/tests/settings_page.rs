@@ -28,6 +28,8 @@ fn row(argument: &Arg, variable: &str) -> String {
     let defaults = argument.get_default_values();
     let default = match defaults.first().map(|value| value.to_str().unwrap()) {
         Some("") => "none".to_owned(),
+        // The ports of the three services follow each other.
+        Some("127.0.0.1:8080") => "`127.0.0.1:8080`, 8081, 8082".to_owned(),
         Some(value) => format!("`{value}`"),
         None if argument.is_required_set() => "**required**".to_owned(),
         None => "none".to_owned(),
@@ -45,10 +47,13 @@ fn the_page_lists_every_setting() {
     ];
     let names = |command: &Command| command.get_arguments().filter_map(name).collect::<BTreeSet<_>>();
     let all = services.each_ref().map(|(_, command)| names(command));
-    let is_shared = |name: &String| name != "HTTP_ADDRESS" && all.iter().all(|names| names.contains(name));
+    let is_shared = |name: &String| all.iter().all(|names| names.contains(name));
 
     let mut page = HEAD.to_owned();
     let mut section = |title: &str, command: &Command, prefix: &str, chosen: &dyn Fn(&String) -> bool| {
+        if !command.get_arguments().filter_map(name).any(|name| chosen(&name)) {
+            return;
+        }
         write!(page, "\n## {title}\n\n| variable | default | |\n|---|---|---|\n").unwrap();
         for argument in command.get_arguments() {
             if let Some(name) = name(argument).filter(chosen) {

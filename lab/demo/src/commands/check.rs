@@ -1,14 +1,17 @@
-//! `cargo demo check`: runs the check of a lab, for a student, and with `--json` for an autograder.
+//! `cargo demo check` runs the check of a lab, and `cargo demo answer` checks which protection a student has found missing: for
+//! people, and with `--json` for autograders.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
+use flaws::Flaw;
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::alteration::hidden_flaw;
 use crate::terminal::Terminal;
 use crate::verdict::Verdict;
 
@@ -50,6 +53,46 @@ struct Outcome {
     seconds: f64,
 }
 
+/// What a grader reads of one test, which is worth one point.
+struct Test<'a> {
+    name: &'a str,
+    passed: bool,
+    output: &'a str,
+    code: &'a str,
+    path: &'a str,
+    line: usize,
+    seconds: f64,
+}
+
+/// Checks what a student has found out about a system that `drill --student` has broken.
+pub(crate) fn answer(
+    student: &str,
+    flaw: Flaw,
+    promise: &str,
+    grader: Grader,
+    terminal: &Terminal,
+) -> Result<Verdict> {
+    let hidden = hidden_flaw(student);
+    let tests = [
+        ("the missing protection", flaw == hidden, flaw.name()),
+        ("the broken promise", hidden.row().breaks.contains(&promise), promise),
+    ];
+    for (name, passed, given) in tests {
+        terminal.print(format!("{}: {name} is {given}", if passed { "right" } else { "wrong" }));
+    }
+    let tests = tests.map(|(name, passed, given)| Test {
+        name,
+        passed,
+        output: given,
+        code: "",
+        path: "docs/breaking-it.md",
+        line: 1,
+        seconds: 0.0,
+    });
+    terminal.document(&document(grader, &tests))?;
+    Ok(if tests.iter().all(|test| test.passed) { Verdict::Held } else { Verdict::Broken })
+}
+
 /// Runs the check of a lab. The lab's variables and functions come from the student's terminal, which exports them.
 pub(crate) async fn run(lab: u8, grader: Grader, terminal: &Terminal) -> Result<Verdict> {
     let root = testbed::workspace_root().context("failed to find the labs: run this in a checkout")?;
@@ -67,7 +110,17 @@ pub(crate) async fn run(lab: u8, grader: Grader, terminal: &Terminal) -> Result<
     terminal.print(outcome.output.trim_end());
     let verdict = if outcome.passed { Verdict::Held } else { Verdict::Broken };
     terminal.print(format!("{}: {}", check.title, if outcome.passed { "passed" } else { "not passed" }));
-    terminal.document(&document(grader, &check, &path, &outcome))?;
+    let Outcome { passed, output, seconds } = &outcome;
+    let test = Test {
+        name: &check.title,
+        passed: *passed,
+        output,
+        code: &check.commands,
+        path: &path,
+        line: check.line,
+        seconds: *seconds,
+    };
+    terminal.document(&document(grader, &[test]))?;
     Ok(verdict)
 }
 
@@ -90,30 +143,32 @@ async fn run_commands(commands: &str, directory: &std::path::Path) -> Result<Out
     })
 }
 
-/// What a grader reads. A lab is one test, worth one point.
-fn document(grader: Grader, check: &Check, path: &str, outcome: &Outcome) -> Value {
-    let Outcome { passed, output, seconds } = outcome;
-    let score = u8::from(*passed);
+fn document(grader: Grader, tests: &[Test<'_'>]) -> Value {
+    let one = |test: &Test<'_'>| {
+        let Test { name, passed, output, code, path, line, seconds } = test;
+        let score = u8::from(*passed);
+        match grader {
+            Grader::Gradescope => json!({
+                "name": name, "score": score, "max_score": 1, "output": output, "visibility": "visible",
+                "status": if *passed { "passed" } else { "failed" },
+            }),
+            Grader::Github => json!({
+                "name": name, "score": score, "message": output, "test_code": code, "filename": path, "line_no": line,
+                "status": if *passed { "pass" } else { "fail" }, "execution_time": format!("{seconds:.1}s"),
+            }),
+        }
+    };
+    let all: Vec<_> = tests.iter().map(one).collect();
     match grader {
         Grader::Gradescope => json!({
-            "execution_time": seconds.round(),
+            "execution_time": tests.iter().map(|test| test.seconds).sum::<f64>().round(),
             "stdout_visibility": "visible",
-            "tests": [{
-                "name": check.title, "score": score, "max_score": 1, "output": output,
-                "status": if *passed { "passed" } else { "failed" }, "visibility": "visible",
-            }],
+            "tests": all,
         }),
-        Grader::Github => {
-            let status = if *passed { "pass" } else { "fail" };
-            json!({
-                "version": 1, "status": status, "max_score": 1,
-                "tests": [{
-                    "name": check.title, "status": status, "score": score, "message": output,
-                    "test_code": check.commands, "filename": path, "line_no": check.line,
-                    "execution_time": format!("{seconds:.1}s"),
-                }],
-            })
-        }
+        Grader::Github => json!({
+            "version": 1, "max_score": tests.len(), "tests": all,
+            "status": if tests.iter().all(|test| test.passed) { "pass" } else { "fail" },
+        }),
     }
 }
 
@@ -153,17 +208,33 @@ mod tests {
             Check { title: "Lab 1: lose an order".into(), commands: "false\n".into(), line: 5 }
         );
         let outcome = run_commands(&check.commands, std::path::Path::new(".")).await.unwrap();
-        let gradescope = document(Grader::Gradescope, &check, "page", &outcome);
+        let test = Test {
+            name: &check.title,
+            passed: outcome.passed,
+            output: &outcome.output,
+            code: &check.commands,
+            path: "page",
+            line: check.line,
+            seconds: outcome.seconds,
+        };
+        let gradescope = document(Grader::Gradescope, &[test]);
         assert_eq!(gradescope["tests"][0]["status"], "failed");
         assert_eq!(
             (&gradescope["tests"][0]["score"], &gradescope["tests"][0]["max_score"]),
             (&json!(0), &json!(1))
         );
-        let github = document(Grader::Github, &check, "page", &outcome);
+        let passed =
+            Test { name: "a", passed: true, output: "", code: "", path: "page", line: 1, seconds: 0.1 };
+        let failed =
+            Test { name: "b", passed: false, output: "why", code: "", path: "page", line: 1, seconds: 0.1 };
+        let github = document(Grader::Github, &[passed, failed]);
         assert_eq!(
             (&github["version"], &github["status"], &github["max_score"]),
-            (&json!(1), &json!("fail"), &json!(1))
+            (&json!(1), &json!("fail"), &json!(2))
         );
-        assert_eq!(github["tests"][0]["message"], "failed: false\n");
+        assert_eq!(
+            (&github["tests"][0]["score"], &github["tests"][1]["message"]),
+            (&json!(1), &json!("why"))
+        );
     }
 }
