@@ -143,8 +143,8 @@ async fn run_commands(commands: &str, directory: &std::path::Path) -> Result<Out
     })
 }
 
-fn document(grader: Grader, tests: &[Test<'_'>]) -> Value {
-    let one = |test: &Test<'_'>| {
+fn document(grader: Grader, tests: &[Test<'_>]) -> Value {
+    let one = |test: &Test<'_>| {
         let Test { name, passed, output, code, path, line, seconds } = test;
         let score = u8::from(*passed);
         match grader {
