@@ -91,24 +91,36 @@ impl Ledger {
         read(&self.path)
     }
 
-    /// Returns the ids behind a position in the file, and moves the position behind them.
+    /// Returns the ids behind a position in the file, and moves the position behind them. The position goes back if the file was
+    /// removed.
     ///
     /// It fails as [`acknowledged`](Self::acknowledged) does.
     pub fn acknowledged_since(&self, position: &mut u64) -> Result<Vec<Uuid>> {
         self.check()?;
-        let mut file = File::open(&self.path)?;
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            // `demo reset` has removed it.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                *position = 0;
+                return Ok(vec![]);
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("failed to read {}", self.path.display()));
+            }
+        };
+        if file.metadata()?.len() < *position {
+            *position = 0;
+        }
         file.seek(SeekFrom::Start(*position))?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         // Another process may be writing the last line.
         let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
-        *position += complete.len() as u64;
         let acknowledgement = |line| serde_json::from_str(line).map(|found: Acknowledgement| found.id);
-        complete
-            .lines()
-            .map(acknowledgement)
-            .collect::<Result<_, _>>()
-            .context("failed to read a line of the ledger")
+        let ids = complete.lines().map(acknowledgement).collect::<Result<_, _>>();
+        let ids = ids.context("failed to read a line of the ledger")?;
+        *position += complete.len() as u64;
+        Ok(ids)
     }
 
     fn check(&self) -> Result<()> {

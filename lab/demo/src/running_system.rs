@@ -233,23 +233,28 @@ impl RunningSystem {
     }
 
     /// Repairs every fault that this command has caused.
+    ///
+    /// One that cannot be repaired does not keep the others broken: all are tried, and the first failure is the error.
     pub(crate) async fn repair(&self) -> Result<()> {
+        let mut failures = vec![];
         // A proxy of this process ends with its system. Another one would keep the fault for some minutes.
         if let Access::Network(system) = &self.access
             && let Some(proxies) = &system.proxies
         {
-            proxies.clear_all().await?;
+            failures.extend(proxies.clear_all().await.err());
         }
         let repairs = self.faults.lock().unwrap_or_else(PoisonError::into_inner).repairs();
         for (repair, part) in repairs {
             // The kill was interrupted before it happened, or another command has started the part again.
-            if repair == Action::Start && self.pid(&part).await?.is_some() {
+            if repair == Action::Start && matches!(self.pid(&part).await, Ok(Some(_))) {
                 self.record(repair, &part);
                 continue;
             }
-            self.act(repair, &part).await.with_context(|| format!("failed to {repair} the {part}"))?;
+            let repaired =
+                self.act(repair, &part).await.with_context(|| format!("failed to {repair} the {part}"));
+            failures.extend(repaired.err());
         }
-        Ok(())
+        failures.into_iter().next().map_or(Ok(()), Err)
     }
 
     /// A part's process id, or `None` while it is down. An error means that this is unknown.

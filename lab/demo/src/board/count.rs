@@ -32,7 +32,13 @@ impl Count {
         idle: bool,
     ) -> Result<Value> {
         let began = now();
-        for id in ledger.acknowledged_since(&mut self.offset)? {
+        let before = self.offset;
+        let acknowledged = ledger.acknowledged_since(&mut self.offset)?;
+        if self.offset < before {
+            self.acknowledged.clear();
+            self.unseen.clear();
+        }
+        for id in acknowledged {
             if self.acknowledged.insert(id) {
                 self.unseen.push(id);
             }

@@ -64,8 +64,19 @@ with acknowledged as (
     union all
     select f.kind, f.place, f.what, f.may_arrive, id::text
     from (select *, status is not null as placed, exists (select from blocked where order_id = suspect.id) as blocked,
-                 exists (select from unpublished where order_id = suspect.id) as unpublished from suspect) as suspect
+                 exists (select from unpublished where order_id = suspect.id) as unpublished,
+                 exists (select from orders.outbox e where e.aggregate_id = suspect.id and e.event_type = 'OrderCreated')
+                     as created,
+                 -- Published events of older orders may be erased.
+                 exists (select from orders.orders o where o.id = suspect.id and o.placed_at > now() - interval '1 day')
+                     as young
+          from suspect) as suspect
     cross join lateral (values
+        ('missing', 'orders', 'order without its OrderCreated', false, placed and not created and young),
+        ('missing', 'inventory', 'the cancellation came, and OrderCreated did not come before it', false, not blocked
+            and exists (select from inventory.cancelled_orders x where x.order_id = suspect.id and x.came_first)),
+        ('missing', 'billing', 'the cancellation came, and OrderCreated did not come before it', false, not blocked
+            and exists (select from billing.cancelled_orders x where x.order_id = suspect.id and x.came_first)),
         ('missing', 'inventory', 'order without a reservation', true, placed and reservations = 0 and not blocked
             and not unpublished
             and not exists (select from inventory.cancelled_orders x where x.order_id = suspect.id and x.came_first)),

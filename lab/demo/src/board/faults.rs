@@ -216,7 +216,10 @@ impl Faults {
         };
         sleep(fault.lasts).await;
         let to = SystemTime::now();
-        injected.repair(system).await?;
+        if let Err(error) = injected.repair(system).await {
+            system.repair().await?;
+            return Err(error);
+        }
         self.change(|state| state.phase = Phase::Recovering);
         let repaired = Instant::now();
         sleep(RECOVERY).await;

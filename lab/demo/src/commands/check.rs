@@ -2,6 +2,7 @@
 //! people, and with `--json` for autograders.
 
 use std::fs;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -131,10 +132,16 @@ async fn run_commands(commands: &str, directory: &std::path::Path) -> Result<Out
         format!("exec 2>&1\nset -euo pipefail\ntrap 'echo \"failed: $BASH_COMMAND\"' ERR\n{commands}");
     let began = Instant::now();
     let mut bash = Command::new("bash");
-    bash.args(["-c", &script]).current_dir(directory).kill_on_drop(true);
-    let output =
-        timeout(DEADLINE, bash.output()).await.context("the check did not end in fifteen minutes")?;
-    let output = output.context("failed to run bash")?;
+    bash.args(["-c", &script]).current_dir(directory).stdout(Stdio::piped());
+    let bash = bash.process_group(0).kill_on_drop(true).spawn().context("failed to run bash")?;
+    let group = bash.id().map(|id| format!("-{id}"));
+    let Ok(output) = timeout(DEADLINE, bash.wait_with_output()).await else {
+        // Whatever it has started holds cargo's lock.
+        let _ = Command::new("kill").args(["-KILL", "--"]).args(group).status().await;
+        let output = "the check did not end in fifteen minutes\n".to_owned();
+        return Ok(Outcome { passed: false, output, seconds: began.elapsed().as_secs_f64() });
+    };
+    let output = output.context("failed to wait for bash")?;
     ensure!(output.status.code() != Some(127) || !output.stdout.is_empty(), "bash did not run the check");
     Ok(Outcome {
         passed: output.status.success(),

@@ -57,7 +57,7 @@ pub(super) static DRILLS: [Drill; 11] = [
         teaches: "Servers come back in any order. Each service opens its connections again by itself, and none waits for another service.",
         question: "PostgreSQL and RabbitMQ are killed at the same moment. What is left of an order that was just acknowledged?",
         claim: "When both servers die at once, what was acknowledged is on disk. It is published and applied once after they \
-                run again, and no service is restarted.",
+                run again.",
         faults: &[Fault::Kill(BROKER), Fault::Kill(DATABASE)],
         felt: &[Felt::NoneAccepted],
         refusals: Refusals::AreExpected,

@@ -7,7 +7,7 @@ use sqlx::{Connection as _, PgConnection};
 use testbed::eventually;
 use tokio::time::sleep;
 
-use super::at_end::no_time_outs;
+use super::at_end::{copies_were_dropped, no_time_outs};
 use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
 use super::felt::{
@@ -70,6 +70,7 @@ pub(super) static DRILLS: [Drill; 15] = [
                    do?",
         claim: "Events that were confirmed and not marked are published again under the same ids, and change nothing.",
         system: Subject::Own(|| at("orders", "relay-confirmed:kill")),
+        at_end: &[copies_were_dropped],
         ..CRASH
     },
     Drill {
@@ -105,6 +106,7 @@ pub(super) static DRILLS: [Drill; 15] = [
         question: "A consumer dies after the commit, before it acknowledges. The broker delivers again: what happens?",
         claim: "Messages that were committed and not acknowledged are delivered again, recognised, and change nothing.",
         system: Subject::Own(|| at("inventory", "effect-committed:kill")),
+        at_end: &[copies_were_dropped],
         ..CRASH
     },
     Drill {

@@ -41,10 +41,9 @@ impl<'a> Injected<'a> {
         let mut repaired = Repaired { process: None, facts: vec![] };
         match self.fault {
             Fault::Kill(part) => {
-                let (stayed_down, pid) = (
-                    self.is_gone && system.pid(part).await?.is_none(),
-                    self.process.and_then(|(_, pid)| pid),
-                );
+                // Without an answer it is started all the same: what was killed must run again.
+                let stayed_down = self.is_gone && matches!(system.pid(part).await, Ok(None));
+                let pid = self.process.and_then(|(_, pid)| pid);
                 let down = format!("{} of {} was killed and stayed down", process(pid), title(part));
                 system.act(Action::Start, part).await?;
                 let now = system.pid(part).await?;
