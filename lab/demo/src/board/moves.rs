@@ -53,7 +53,7 @@ impl Moves {
     }
 }
 
-/// Reads the rows of the last seconds. `known`: those of the reading before.
+/// Reads the rows of the last seconds. `known` are the rows of the previous reading.
 async fn read(system: &RunningSystem, known: &mut HashSet<(String, String)>) -> Result<Reading> {
     let mut read: Value = serde_json::from_str(&system.read(include_str!("moves.sql")).await?)?;
     let mut moves = read["moves"].take();

@@ -57,7 +57,7 @@ pub(super) static DRILLS: [Drill; 10] = [
     Drill {
         name: "broker-password",
         teaches: "Refused credentials are an outage like any other: wait, try again, lose nothing.",
-        question: "The password is changed in the middle of the load, and all connections are closed. Who has to be \
+        question: "The password is changed in the middle of the load, and all connections are closed. Who must be \
                    restarted?",
         claim: "Orders are accepted while RabbitMQ refuses the services' password. When it is right again, everything \
                 arrives once, and no process was restarted.",

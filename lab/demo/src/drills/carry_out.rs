@@ -149,7 +149,7 @@ pub(crate) async fn run_on_own(
         choice.prepare_faketime(terminal).await?;
     }
     terminal.print("");
-    terminal.print(format!("The drill {} has a system of its own.", drill.name));
+    terminal.print(format!("The drill {} runs on a separate system.", drill.name));
     let logs = written_report::folder(drill, &own.alteration).join("logs");
     let work = async |system: &RunningSystem| run(drill, options, system, terminal).await;
     let ended = RunningSystem::with_own(choice, own, logs, terminal, work).await?;

@@ -41,7 +41,7 @@ pub(super) static DRILLS: [Drill; 3] = [
     },
     Drill {
         name: "slow-clients",
-        teaches: "A request that is not complete yet must cost little, and must not last for ever.",
+        teaches: "A request that is not complete yet must cost little, and must not last forever.",
         question: "600 clients send one byte a second. How many good orders are still accepted?",
         claim: "Clients that never finish their request are disconnected, and good orders are accepted meanwhile.",
         outage: Duration::from_secs(15),

@@ -17,7 +17,7 @@ use crate::set_aside::{GIVEN_UP, count_reasons, count_waiting, discard_all, publ
 pub(super) static DRILLS: [Drill; 5] = [
     Drill {
         name: "poison",
-        teaches: "A message that can never be applied has to leave the queue, with its bytes and the reason, or it \
+        teaches: "A message that can never be applied must leave the queue, with its bytes and the reason, or it \
                   blocks it.",
         question: "One message in a hundred is not JSON, of an unknown type, about two things at once, or about an \
                    order that does not exist. What happens to the ninety-nine?",

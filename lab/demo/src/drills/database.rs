@@ -41,7 +41,7 @@ pub(super) static DRILLS: [Drill; 11] = [
     },
     Drill {
         name: "database-freeze",
-        teaches: "Every wait has a deadline. A request that waits for ever holds a connection that others need.",
+        teaches: "Every wait has a deadline. A request that waits forever holds a connection that others need.",
         question: "PostgreSQL is stopped with SIGSTOP. What do clients see, and when?",
         claim: "While PostgreSQL is frozen, orders are refused after a deadline and not left waiting. It recovers by \
                 itself, and what was acknowledged is there.",
@@ -66,7 +66,7 @@ pub(super) static DRILLS: [Drill; 11] = [
     },
     Drill {
         name: "sessions-terminated",
-        teaches: "Connections of a pool end at any time. Each use has to expect it.",
+        teaches: "Connections of a pool end at any time. Each use must expect it.",
         question: "Every session of every service is terminated, again and again. Who needs a restart?",
         claim: "Terminated sessions are opened again by themselves. What was acknowledged is there, once.",
         outage: Duration::from_secs(2),
@@ -182,7 +182,7 @@ pub(super) static DRILLS: [Drill; 11] = [
     },
     Drill {
         name: "commits-hang",
-        teaches: "A database that answers reads may still accept no write. Health has to ask for what the service \
+        teaches: "A database that answers reads may still accept no write. Health must ask for what the service \
                   needs.",
         question: "The only synchronous standby vanishes: reads are answered, and no commit returns. What do clients \
                    and health say?",

@@ -117,7 +117,7 @@ pub(super) static DRILLS: [Drill; 6] = [
     },
     Drill {
         name: "network-narrow",
-        teaches: "A slow link fills buffers, and then one of the parts has to wait. It should not be the customer.",
+        teaches: "A slow link fills buffers, and then one of the parts must wait. It should not be the customer.",
         question: "The link from orders to RabbitMQ carries 8 kB a second, less than the events need. Who waits?",
         claim: "While the link to RabbitMQ is too narrow, orders are accepted, and the backlog is on disk.",
         outage: Duration::from_secs(15),

@@ -46,7 +46,7 @@ pub(super) static DRILLS: [Drill; 15] = [
     },
     Drill {
         name: "order-killed-before-commit",
-        teaches: "What is not committed was never promised: the client has no 201, and nothing has to be cleaned up.",
+        teaches: "What is not committed was never promised: the client has no 201, and nothing needs cleaning up.",
         question: "The order service dies after it has read and priced an order. What is left of that order?",
         claim: "An order whose process dies before the commit leaves nothing behind, in no service.",
         system: Subject::Own(|| at("orders", "order-unwritten:kill")),
@@ -54,7 +54,7 @@ pub(super) static DRILLS: [Drill; 15] = [
     },
     Drill {
         name: "order-killed-after-commit",
-        teaches: "The row in the outbox is enough: no wake-up, no answer and no process has to survive.",
+        teaches: "The row in the outbox is enough: no wake-up, no answer and no process needs to survive.",
         question: "The order service dies after the commit, before its relay is woken and before the client is \
                    answered. Does the order go on?",
         claim: "An order whose process dies right after the commit is published and ends like any other, also without \
@@ -75,7 +75,7 @@ pub(super) static DRILLS: [Drill; 15] = [
     },
     Drill {
         name: "relay-frozen",
-        teaches: "A lock that outlives its holder has to end by a time-out of the server: the holder cannot give it \
+        teaches: "A lock that outlives its holder must end by a time-out of the server: the holder cannot give it \
                   back.",
         question: "A relay freezes while it holds lanes, for longer than half a minute. Who publishes the events of \
                    these lanes?",
