@@ -126,7 +126,7 @@ pub(super) static DRILLS: [Drill; 11] = [
             what: "locked the table orders.orders",
             sql: "begin; lock table orders.orders in access exclusive mode; select pg_sleep({}); commit",
         }],
-        felt: &[Felt::More(
+        felt: &[Felt::Grows(
             Count(0.0),
             Metric("orders", "http_request_seconds_count{status=\"503\"}"),
             "{} orders were refused with 503; the metrics page answers",

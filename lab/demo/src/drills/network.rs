@@ -103,7 +103,7 @@ pub(super) static DRILLS: [Drill; 6] = [
         )],
         felt: &[
             Felt::Accepted,
-            Felt::More(
+            Felt::Grows(
                 Count(10.0),
                 Difference(
                     "orders",
