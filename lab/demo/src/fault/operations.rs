@@ -1,8 +1,11 @@
 //! Steps that several faults share.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use tokio::time::timeout;
 
 use crate::http;
 use crate::lab::BrokerApi;
@@ -10,6 +13,9 @@ use crate::running_system::RunningSystem;
 
 /// The policy that makes a queue full.
 pub(super) const FULL: &str = "policies/shop/full";
+
+/// How long an administrator's statement may take. A frozen database never answers.
+const STATEMENT_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Waits for the process that reaches the system's crash point. Returns its name and its id.
 pub(crate) async fn reach_crash_point(system: &RunningSystem) -> Result<(String, u32)> {
@@ -27,12 +33,15 @@ pub(crate) async fn reach_crash_point(system: &RunningSystem) -> Result<(String,
 
 /// Locks a table until the returned session is closed, as the administrator of a system's own server.
 pub(super) async fn lock_table(system: &RunningSystem, table: &str) -> Result<PgConnection> {
-    let mut session = PgConnection::connect(&system.addresses()?.admin_url).await?;
     let lock = format!(
         "set idle_in_transaction_session_timeout = 0; begin; lock table {table} in access exclusive mode"
     );
-    sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut session).await?;
-    Ok(session)
+    let locking = async {
+        let mut session = PgConnection::connect(&system.addresses()?.admin_url).await?;
+        sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut session).await?;
+        Ok(session)
+    };
+    timeout(STATEMENT_DEADLINE, locking).await.with_context(|| format!("failed to lock {table} in time"))?
 }
 
 /// Publishes a message again under its id: it was taken out of a queue, and may have another body now.
@@ -44,14 +53,17 @@ pub(crate) async fn publish_copy(api: &BrokerApi, message: &Value, payload: Opti
 
 /// Sets which standby a commit waits for, as the administrator of a system's own server.
 pub(super) async fn set_standby(system: &RunningSystem, value: &str) -> Result<()> {
-    let mut administrator = PgConnection::connect(&system.addresses()?.admin_url).await?;
-    // Two calls, because `alter system` refuses to run in a transaction.
-    for statement in
-        [&format!("alter system set synchronous_standby_names {value}"), "select pg_reload_conf()"]
-    {
-        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut administrator).await?;
-    }
-    Ok(administrator.close().await?)
+    let setting = async {
+        let mut administrator = PgConnection::connect(&system.addresses()?.admin_url).await?;
+        // Two calls, because `alter system` refuses to run in a transaction.
+        for statement in
+            [&format!("alter system set synchronous_standby_names {value}"), "select pg_reload_conf()"]
+        {
+            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut administrator).await?;
+        }
+        Ok(administrator.close().await?)
+    };
+    timeout(STATEMENT_DEADLINE, setting).await.context("failed to set the standby in time")?
 }
 
 /// Sets the faults of the payment provider.
