@@ -1,4 +1,4 @@
-//! Step mode: on a system of its own one order stops at crash points. There a person continues the process, freezes it or
+//! Step mode: on a separate system one order stops at crash points. There a person continues the process, freezes it or
 //! kills it, with the line of code beside it, and reads the verdict.
 //!
 //! The lab programs stop themselves (SIGSTOP) at the points that a file names: see `lab/flawed-services/src/crash.rs`.
