@@ -1,11 +1,12 @@
 //! Ports for servers that are killed and restarted on the same port.
 
 use std::collections::{HashSet, VecDeque};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
+use tokio::net::TcpSocket;
 
 /// Below 32768, where the kernel takes the local ports of outgoing connections from. In that range a client could take
 /// the port of a server that is down for a moment.
@@ -27,7 +28,17 @@ struct Ports {
 
 /// Whether no program listens on this port of the loopback address.
 pub fn is_free(port: u16) -> bool {
-    TcpListener::bind(("127.0.0.1", port)).is_ok()
+    bind(port).is_ok()
+}
+
+/// Binds a port without listening on it, which fails while a program listens there, and keeps nobody from listening
+/// afterwards. A listening socket would: a process that another thread forks holds a copy of it until it executes its
+/// program.
+fn bind(port: u16) -> std::io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    Ok(socket)
 }
 
 /// Returns a loopback port that is free now, outside the range of outgoing connections. This process gets each port only
@@ -58,15 +69,26 @@ fn reserve(port: u16) -> Option<UdpSocket> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
     fn port_stays_reserved_while_its_server_is_down() {
         let port = free_port().unwrap();
         let server = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        assert!(!is_free(port));
         assert!(reserve(port).is_none(), "another process gets the port of a server that runs");
         drop(server);
-        assert!(is_free(port));
         assert!(reserve(port).is_none(), "another process gets the port of a server that is down");
+    }
+
+    /// As when a process is forked while another thread looks whether a port is free.
+    #[test]
+    fn server_starts_while_a_copy_of_the_probe_is_open() {
+        let port = free_port().unwrap();
+        let copy = bind(port).unwrap();
+        TcpListener::bind(("127.0.0.1", port)).unwrap();
+        drop(copy);
     }
 }
