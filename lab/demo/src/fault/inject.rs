@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use super::Fault;
 use super::fact::Fact;
-use super::operations::{FULL, lock_table, pids, process, reach_crash_point, set_provider, set_standby};
+use super::operations::{FULL, lock_table, pids, process, reach_crash_point, set_provider};
 use super::statements::{APPLICATIONS, TERMINATE_SESSIONS, add_defect, refuse_dead_letter};
-use crate::lab::{BrokerApi, CONDITION_DEADLINE};
+use crate::lab::{BrokerApi, CONDITION_DEADLINE, hang_commits};
 use crate::part::{Action, title};
 use crate::running_system::RunningSystem;
 use crate::state::LOGINS;
@@ -130,7 +130,7 @@ impl<'a> Fault<'a> {
                 "inventory and billing fail over one order in a hundred".to_owned()
             }
             Self::HangCommits => {
-                set_standby(system, "= 'ghost'").await?;
+                hang_commits(&system.addresses()?.admin_url).await?;
                 "every commit waits for a standby that does not exist".to_owned()
             }
             Self::TerminateSessions => {

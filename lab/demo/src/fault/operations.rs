@@ -51,21 +51,6 @@ pub(crate) async fn publish_copy(api: &BrokerApi, message: &Value, payload: Opti
     api.publish_as("shop.events", key, payload, &message["properties"]).await
 }
 
-/// Sets which standby a commit waits for, as the administrator of a system's own server.
-pub(super) async fn set_standby(system: &RunningSystem, value: &str) -> Result<()> {
-    let setting = async {
-        let mut administrator = PgConnection::connect(&system.addresses()?.admin_url).await?;
-        // Two calls, because `alter system` refuses to run in a transaction.
-        for statement in
-            [&format!("alter system set synchronous_standby_names {value}"), "select pg_reload_conf()"]
-        {
-            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut administrator).await?;
-        }
-        Ok(administrator.close().await?)
-    };
-    timeout(STATEMENT_DEADLINE, setting).await.context("failed to set the standby in time")?
-}
-
 /// Sets the faults of the payment provider.
 pub(super) async fn set_provider(system: &RunningSystem, faults: Value) -> Result<()> {
     let url = format!("{}/faults", system.addresses()?.provider_url);

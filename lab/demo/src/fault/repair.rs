@@ -8,9 +8,9 @@ use testbed::{Rabbitmq, eventually};
 use super::Fault;
 use super::fact::Fact;
 use super::inject::Injected;
-use super::operations::{FULL, pids, process, set_provider, set_standby};
+use super::operations::{FULL, pids, process, set_provider};
 use super::statements::{ACCEPT_MARKS, APPLICATIONS, ERASE_UNROUTABLE};
-use crate::lab::CONDITION_DEADLINE;
+use crate::lab::{CONDITION_DEADLINE, release_commits};
 use crate::part::{Action, title};
 use crate::running_system::RunningSystem;
 use crate::set_aside::{count_waiting, discard_all};
@@ -91,7 +91,7 @@ impl<'a> Injected<'a> {
                 })
                 .await?;
             }
-            Fault::HangCommits => set_standby(system, "to default").await?,
+            Fault::HangCommits => release_commits(&system.addresses()?.admin_url).await?,
             Fault::MemoryAlarm => system.own()?.rabbitmq.set_memory_limit(Rabbitmq::NO_ALARM).await?,
             Fault::SuspendQueue(service) => {
                 system.own()?.rabbitmq.suspend_queue(&format!("{service}.events"), false).await?;
@@ -116,6 +116,6 @@ impl<'a> Injected<'a> {
 /// Repairs what a soak may have left behind when an injection failed half-way.
 pub(crate) async fn repair_all(system: &RunningSystem) -> Result<()> {
     system.proxies()?.clear_all().await?;
-    set_standby(system, "to default").await?;
+    release_commits(&system.addresses()?.admin_url).await?;
     system.execute_as("orders", &format!("{ACCEPT_MARKS}; {ERASE_UNROUTABLE}")).await
 }

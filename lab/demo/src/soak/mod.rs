@@ -151,9 +151,11 @@ async fn count_overtaken(system: &RunningSystem) -> Result<u64> {
     Ok(system.read(overtaken).await?.trim().parse()?)
 }
 
-/// Ends the faults of the network, starts what does not run, and waits until everything is ready.
+/// Repairs what is broken, starts what does not run, and waits until everything is ready.
 async fn repair(system: &RunningSystem) -> Result<()> {
     let own = system.own()?;
+    // The servers first: the other repairs speak to them.
+    system.repair().await?;
     repair_all(system).await?;
     for name in own.processes.names() {
         if own.processes.pid(name).is_none() {

@@ -5,7 +5,7 @@ use sqlx::{Connection as _, PgConnection};
 use testbed::{DatabaseUrls, Passwords, Postgres, eventually};
 
 use super::{
-    super::{CONDITION_DEADLINE, Setup, Stage},
+    super::{CONDITION_DEADLINE, Setup, Stage, hang_commits, release_commits},
     judge::{Breach, judge},
 };
 
@@ -25,14 +25,14 @@ pub(super) async fn two_slow_commits(setup: Setup) -> Result<Option<Breach>> {
     stage.held().await?;
 
     let mut admin = PgConnection::connect(&admin_url).await?;
-    wait_for_standby(&mut admin, &admin_url).await?;
+    hang_commits(&admin_url).await?;
     let watch = async {
         let waiting = eventually("both orders to wait", CONDITION_DEADLINE, async || {
             let (locks, standby) = waiting(&mut admin).await?;
             Ok((locks + standby == 2).then_some(locks))
         })
         .await;
-        set_standby(&mut admin, "").await?;
+        release_commits(&admin_url).await?;
         waiting
     };
     let (locks, first, second) = tokio::join!(watch, stage.order(), stage.order());
@@ -48,35 +48,4 @@ async fn waiting(admin: &mut PgConnection) -> Result<(i64, i64)> {
     let sql = "select count(*) filter (where wait_event_type = 'Lock'), count(*) filter (where wait_event = 'SyncRep')
                from pg_stat_activity where application_name in ('orders', 'orders-variant')";
     Ok(sqlx::query_as(sql).fetch_one(admin).await?)
-}
-
-/// Makes commits wait for a standby, and returns when one does: the server reads its settings in its own time.
-async fn wait_for_standby(admin: &mut PgConnection, admin_url: &str) -> Result<()> {
-    set_standby(admin, "missing").await?;
-    let writer = PgConnection::connect(admin_url).await?;
-    let one_waits = eventually("a commit to wait for the standby", CONDITION_DEADLINE, async || {
-        let sql = "select exists (select from pg_stat_activity where wait_event = 'SyncRep')";
-        let waits: bool = sqlx::query_scalar(sql).fetch_one(&mut *admin).await?;
-        Ok(waits.then_some(()))
-    });
-    tokio::select! {
-        failed = commit_repeatedly(writer) => failed,
-        waits = one_waits => waits,
-    }
-}
-
-/// Commits until a commit fails.
-async fn commit_repeatedly(mut writer: PgConnection) -> Result<()> {
-    loop {
-        // A transaction with an id writes a commit record.
-        sqlx::query("select pg_current_xact_id()").execute(&mut writer).await?;
-    }
-}
-
-async fn set_standby(admin: &mut PgConnection, name: &str) -> Result<()> {
-    let sql = format!("alter system set synchronous_standby_names = '{name}'");
-    // Text from this file; the statement takes no parameters.
-    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut *admin).await?;
-    sqlx::query("select pg_reload_conf()").execute(admin).await?;
-    Ok(())
 }
