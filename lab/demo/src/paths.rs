@@ -34,3 +34,12 @@ pub(crate) fn logs() -> PathBuf {
 pub(crate) fn ledger(database: &str) -> PathBuf {
     home().join(format!("ledger-{database}.jsonl"))
 }
+
+/// The variable with the directory of the previous release's programs, for the drill `release-rolled`.
+pub(crate) const PREVIOUS_RELEASE: &str = "DEMO_PREVIOUS_RELEASE";
+
+/// The directory of the previous release's programs, if it is given.
+pub(crate) fn previous_release() -> Option<PathBuf> {
+    let directory = std::env::var_os(PREVIOUS_RELEASE)?;
+    std::path::absolute(directory).ok()
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::command::copy_surroundings;
 use crate::guard::{AtExit, GuardedProcess, log_tail, signal_all, with_descendants};
 
 /// The kernel needs a moment after SIGKILL to remove a large process.
@@ -46,13 +47,25 @@ impl RestartableProcess {
     }
 
     pub(crate) fn start(&self) -> Result<()> {
+        self.start_command(&self.command)
+    }
+
+    /// Starts another program with the command's arguments and environment. The next start is the command's again.
+    pub(crate) fn start_other(&self, program: &Path) -> Result<()> {
+        let mut command = Command::new(program);
+        command.args(self.command.get_args());
+        copy_surroundings(&self.command, &mut command);
+        self.start_command(&command)
+    }
+
+    fn start_command(&self, command: &Command) -> Result<()> {
         let mut state = self.state();
         if let Some(process) = &mut state.process
             && process.exit_status()?.is_none()
         {
             bail!("it is already running, as process {}", process.pid());
         }
-        state.process = Some(GuardedProcess::spawn(&self.command, &self.log)?);
+        state.process = Some(GuardedProcess::spawn(command, &self.log)?);
         Ok(())
     }
 

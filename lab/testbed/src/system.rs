@@ -173,6 +173,16 @@ impl System {
         self.member(name)?.process.start().with_context(|| format!("failed to start {name}"))
     }
 
+    /// Starts a process again with the program of the same name in another directory, for example of another release.
+    pub async fn start_again_from(&self, directory: &Path, name: &str) -> Result<()> {
+        let process = &self.member(name)?.process;
+        let program = Path::new(process.command().get_program());
+        let program = directory.join(program.file_name().unwrap_or_default());
+        process
+            .start_other(&program)
+            .with_context(|| format!("failed to start {} as {name}", program.display()))
+    }
+
     /// Waits until `/readyz` of every process answers 200. The error names the first process that is not ready, with
     /// the end of its log.
     pub async fn wait_ready(&self, deadline: Duration) -> Result<()> {

@@ -33,3 +33,12 @@ pub(super) fn orders_were_refused(run: &DrillRun<'_>, ended: &Ended) {
     let what = format!("{refused} orders were refused and {failed} got no answer");
     run.require(what, refused + failed > 0);
 }
+
+/// The claim is that the client of each order gets an answer. A request that reaches a connection which the service is
+/// closing gets none, and writes nothing: with HTTP/1.1 neither side can know of the other.
+pub(super) fn each_order_was_answered(run: &DrillRun<'_>, ended: &Ended) {
+    let (exist, acknowledged) = (ended.reconciliation.orders, ended.reconciliation.acknowledged);
+    if exist > acknowledged {
+        run.refute(format!("{} orders were written whose clients got no answer", exist - acknowledged));
+    }
+}

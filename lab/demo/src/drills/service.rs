@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use sqlx::{Connection as _, PgConnection};
-use testbed::eventually;
+use testbed::{Instances, eventually};
 use tokio::time::sleep;
 
-use super::at_end::{copies_were_dropped, no_time_outs};
+use super::at_end::{copies_were_dropped, each_order_was_answered, no_time_outs, nothing_is_set_aside};
 use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
 use super::felt::{
@@ -22,8 +22,9 @@ use crate::lab::{CONDITION_DEADLINE, Setup, experiments::copy_order, resume_proc
 use crate::metrics;
 use crate::own_system::OwnSystem;
 use crate::part::BROKER;
+use crate::paths;
 
-pub(super) static DRILLS: [Drill; 15] = [
+pub(super) static DRILLS: [Drill; 16] = [
     Drill {
         name: "saga",
         teaches: "Each step of the saga is one local transaction, and its event is the only thing that starts the next \
@@ -123,12 +124,13 @@ pub(super) static DRILLS: [Drill; 15] = [
         name: "services-terminated",
         teaches: "A deployment is the most frequent fault. A process that is asked to stop finishes what it has begun.",
         question: "Each service gets SIGTERM under load. Which messages come twice, and which clients get no answer?",
-        claim: "A service that is asked to stop exits with code 0, no client is left without an answer, and nothing is \
-                lost.",
+        claim: "A service that is asked to stop exits with code 0, the client of each order that it writes gets an \
+                answer, and nothing is lost.",
         outage: Duration::from_secs(1),
         system: Subject::Own(OwnSystem::default),
         steps: Some(|run| Box::pin(terminate(run))),
         refusals: Refusals::AreExpected,
+        at_end: &[each_order_was_answered],
         ..ROW
     },
     Drill {
@@ -171,6 +173,24 @@ pub(super) static DRILLS: [Drill; 15] = [
             own
         }),
         steps: Some(|run| Box::pin(scale(run))),
+        ..ROW
+    },
+    Drill {
+        name: "release-rolled",
+        teaches: "During a roll-out processes of two releases share tables, queues and events. The next release must be \
+                  able to read what this one writes, and the other way round.",
+        question: "Each process is replaced by one of the previous release, and then back, under load. Which events can \
+                   one of the two not read?",
+        claim: "Whichever release a process is of, it applies the other one's events, once and in order.",
+        outage: Duration::from_secs(3),
+        system: Subject::Own(|| {
+            let mut own = OwnSystem::default();
+            own.setup.instances = Instances { orders: 2, inventory: 2, billing: 2 };
+            own
+        }),
+        steps: Some(|run| Box::pin(roll(run))),
+        refusals: Refusals::AreExpected,
+        at_end: &[nothing_is_set_aside],
         ..ROW
     },
     Drill {
@@ -361,6 +381,36 @@ async fn scale(run: &DrillRun<'_>) -> Result<()> {
     }
     run.phase("one", "one order service runs");
     sleep(run.outage).await;
+    Ok(())
+}
+
+/// Rolls back to the previous release, process by process, and forward again. A second instance is killed, so that the
+/// other release receives what it has not acknowledged or marked.
+async fn roll(run: &DrillRun<'_>) -> Result<()> {
+    let processes = &run.system.own()?.processes;
+    let previous = paths::previous_release();
+    let back = match &previous {
+        Some(directory) => format!("the previous release, in {}", directory.display()),
+        None => format!("this release, because {} is not set", paths::PREVIOUS_RELEASE),
+    };
+    for (release, directory) in [(back.as_str(), previous.as_deref()), ("this release", None)] {
+        for name in processes.names().filter(|name| *name != "provider") {
+            if name.ends_with("-2") {
+                processes.kill(name).await?;
+            } else {
+                let code = processes.terminate(name).await?;
+                ensure!(code == Some(0), "{name} was asked to stop, and exited with {code:?}");
+            }
+            match directory {
+                Some(directory) => processes.start_again_from(directory, name).await?,
+                None => processes.start_again(name).await?,
+            }
+            processes.wait_ready(CONDITION_DEADLINE).await?;
+            run.phase("roll", format!("{name} is of {release}"));
+            sleep(run.outage).await;
+        }
+        run.accepted_meanwhile().await;
+    }
     Ok(())
 }
 
