@@ -6,14 +6,18 @@
 //! next request when the last one is answered. It answers "how many orders a second at most?", and its latencies say
 //! nothing about a given rate.
 
-pub mod charts;
-mod connection;
+mod client;
 mod open_loop;
 mod order_bodies;
 mod saturation;
 mod summary;
 
-pub use open_loop::{Load, REQUEST_DEADLINE, run};
-pub use order_bodies::{Mix, OrderBodies, SCARCE, SKUS};
+pub use open_loop::{Load, run};
+pub use order_bodies::Mix;
 pub use saturation::{Saturation, saturate};
-pub use summary::{Answer, KEPT_REASONS, Latency, Outcome, Summary};
+pub use summary::{Answer, Latency, Outcome, Summary};
+
+/// How long one request may take, from when it is sent.
+///
+/// No later answer is of use to a customer, and a service that does not answer delays the end of a run by no more.
+const REQUEST_DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);

@@ -12,14 +12,10 @@ use anyhow::Context as _;
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 use crate::{
+    client::Client,
     order_bodies::{Mix, OrderBodies},
     summary::{Answer, Outcome, Summary, Tally},
 };
-
-/// How long one request may take, from when it is sent.
-///
-/// No later answer is of use to a customer, and a service that does not answer delays the end of a run by no more.
-pub const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What to send, how often, and for how long.
 #[derive(Debug, Clone)]
@@ -33,7 +29,7 @@ pub struct Load {
     /// How many requests may wait for their answers at once; each has a socket. A request that becomes due beyond that
     /// is not sent, and is counted as shed.
     pub max_in_flight: usize,
-    /// Selects the orders: see [`OrderBodies`].
+    /// Selects the orders: see `OrderBodies`.
     pub seed: u64,
     /// The kind of orders.
     pub mix: Mix,
@@ -75,16 +71,7 @@ pub async fn run(
     on_outcome: impl Fn(Outcome) + Send + Sync + 'static,
 ) -> anyhow::Result<Summary> {
     anyhow::ensure!(load.rate > 0, "failed to send a load of 0 requests per second");
-    let client = reqwest::Client::builder()
-        .timeout(REQUEST_DEADLINE)
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        // A connection from before a fault is not used again after it: it would hide that the service is back.
-        .pool_idle_timeout(Duration::from_secs(5))
-        .build()?;
-    let url = format!("{}/orders", load.url.trim_end_matches('/'));
-    let url = reqwest::Url::parse(&url).with_context(|| format!("failed to read the URL `{}`", load.url))?;
-
+    let client = Client::new(&load.url)?;
     let mut bodies = OrderBodies::seeded(load.seed).mixed(load.mix);
     let permits = Arc::new(Semaphore::new(load.max_in_flight));
     let on_outcome = Arc::new(on_outcome);
@@ -111,13 +98,10 @@ pub async fn run(
             on_outcome(Outcome { number, due: at, finished: at, answer: Answer::Shed });
             continue;
         };
-        let request = client
-            .post(url.clone())
-            .header(reqwest::header::CONTENT_TYPE, "application/json")
-            .body(bodies.next_body()?);
+        let (client, body) = (client.clone(), bodies.next_body()?);
         let on_outcome = on_outcome.clone();
         requests.spawn(async move {
-            let answer = send(request).await;
+            let answer = client.place(body).await;
             let latency = due.elapsed();
             drop(permit);
             let due = start_by_the_clock + after;
@@ -130,30 +114,4 @@ pub async fn run(
         tally.add(&answer, latency);
     }
     Ok(tally.into_summary(start.elapsed()))
-}
-
-async fn send(request: reqwest::RequestBuilder) -> Answer {
-    // The client's timeout covers the body too.
-    let answered = async {
-        let response = request.send().await?;
-        let status = response.status().as_u16();
-        Ok::<_, reqwest::Error>((status, response.bytes().await?))
-    };
-    match answered.await {
-        Ok((status, body)) => Answer::read(status, &body),
-        Err(error) => Answer::Failed(reason(&error)),
-    }
-}
-
-/// Describes a failure. Equal failures have equal descriptions, so that they can be counted.
-fn reason(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    match error {
-        _ if error.is_timeout() => format!("no answer within {} s", REQUEST_DEADLINE.as_secs()),
-        _ if error.is_connect() => format!("failed to connect: {cause}"),
-        _ => cause.to_string(),
-    }
 }

@@ -6,8 +6,7 @@ use anyhow::Context as _;
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
-    connection::Connection,
-    open_loop::REQUEST_DEADLINE,
+    client::Client,
     order_bodies::OrderBodies,
     summary::{Answer, Outcome, Summary, Tally},
 };
@@ -25,7 +24,7 @@ pub struct Saturation {
     pub seed: u64,
 }
 
-/// How long a worker waits after its connection failed, before it connects again.
+/// How long a worker waits after a request failed.
 ///
 /// Without it, workers would connect in a tight loop while a service is down, and the count of failures would say how
 /// fast they do so, not how long the service was down.
@@ -43,19 +42,13 @@ pub async fn saturate(
     on_outcome: impl Fn(Outcome) + Clone + Send + Sync + 'static,
 ) -> anyhow::Result<Summary> {
     anyhow::ensure!(load.connections > 0, "failed to send a load on 0 connections");
-    let url =
-        reqwest::Url::parse(&load.url).with_context(|| format!("failed to read the URL `{}`", load.url))?;
-    let host = url.host_str().with_context(|| format!("failed to read the URL `{url}`: it has no host"))?;
-    let port = url
-        .port_or_known_default()
-        .with_context(|| format!("failed to read the URL `{url}`: it has no port"))?;
-    let address = format!("{host}:{port}");
-
     let start = Instant::now();
     let mut workers = JoinSet::new();
     for number in 0..load.connections {
         let bodies = OrderBodies::seeded(load.seed.wrapping_add(number.into()));
-        workers.spawn(work(address.clone(), bodies, start + load.for_, on_outcome.clone()));
+        // A client for each worker, which has one request at a time: so it has one connection.
+        let client = Client::new(&load.url)?;
+        workers.spawn(work(client, bodies, start + load.for_, on_outcome.clone()));
     }
     let mut tally = Tally::new()?;
     while let Some(done) = workers.join_next().await {
@@ -65,34 +58,21 @@ pub async fn saturate(
 }
 
 async fn work(
-    address: String,
+    client: Client,
     mut bodies: OrderBodies,
     until: Instant,
     on_outcome: impl Fn(Outcome),
 ) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
-    let mut connection = None;
     for number in 0_u64.. {
         if Instant::now() >= until {
             break;
         }
         let body = bodies.next_body()?;
         let (sent, sent_by_the_clock) = (Instant::now(), SystemTime::now());
-        let asked = async {
-            let open = match &mut connection {
-                Some(open) => open,
-                none => none.insert(Connection::open(&address).await?),
-            };
-            open.post("/orders", &body).await
-        };
-        let answer = match tokio::time::timeout(REQUEST_DEADLINE, asked).await {
-            Ok(Ok((status, body))) => Answer::read(status, body),
-            Ok(Err(error)) => Answer::Failed(format!("{error:#}")),
-            Err(_) => Answer::Failed(format!("no answer within {} s", REQUEST_DEADLINE.as_secs())),
-        };
+        let answer = client.place(body).await;
         let latency = sent.elapsed();
         if matches!(answer, Answer::Failed(_)) {
-            connection = None;
             tokio::time::sleep(PAUSE_AFTER_A_FAILURE).await;
         }
         tally.add(&answer, latency);

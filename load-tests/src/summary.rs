@@ -53,7 +53,7 @@ impl Answer {
 }
 
 /// The sum of a run: `due = sent + shed` and `sent = accepted + refused + failed`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// Requests that were sent.
@@ -64,7 +64,7 @@ pub struct Summary {
     pub refused: BTreeMap<u16, u64>,
     /// Without a readable answer: whether these orders exist is unknown.
     pub failed: u64,
-    /// The reasons of the failed ones, at most [`KEPT_REASONS`] different ones.
+    /// The reasons of the failed ones, at most `KEPT_REASONS` different ones.
     pub failures: BTreeMap<String, u64>,
     /// Not sent, because too many were in flight. If there are any, the latencies below are too low.
     pub shed: u64,
@@ -77,7 +77,7 @@ pub struct Summary {
 }
 
 /// How many different reasons of failures a [`Summary`] keeps; the rest are counted only.
-pub const KEPT_REASONS: usize = 10;
+const KEPT_REASONS: usize = 10;
 
 /// Four quantiles of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -104,6 +104,14 @@ impl Summary {
     /// Counts the requests that were answered with another status than 201.
     pub fn refused_in_all(&self) -> u64 {
         self.refused.values().sum()
+    }
+
+    fn count_failures(&mut self, reason: &str, count: u64) {
+        if let Some(known) = self.failures.get_mut(reason) {
+            *known += count;
+        } else if self.failures.len() < KEPT_REASONS {
+            self.failures.insert(reason.to_owned(), count);
+        }
     }
 
     /// Passes the summary on if every request that was due was accepted.
@@ -153,62 +161,45 @@ impl fmt::Display for Latency {
 
 /// Sums up outcomes while they arrive.
 pub(crate) struct Tally {
-    sent: u64,
-    accepted: u64,
-    refused: BTreeMap<u16, u64>,
-    failed: u64,
-    failures: BTreeMap<String, u64>,
-    shed: u64,
+    /// Without its latency and its duration, until the end.
+    summary: Summary,
     /// Microseconds, up to an hour, to three digits.
     latencies: Histogram<u64>,
 }
 
 impl Tally {
     pub(crate) fn new() -> anyhow::Result<Self> {
-        Ok(Self {
-            sent: 0,
-            accepted: 0,
-            refused: BTreeMap::new(),
-            failed: 0,
-            failures: BTreeMap::new(),
-            shed: 0,
-            latencies: Histogram::new_with_max(3_600_000_000, 3)?,
-        })
+        Ok(Self { summary: Summary::default(), latencies: Histogram::new_with_max(3_600_000_000, 3)? })
     }
 
     pub(crate) fn add(&mut self, answer: &Answer, latency: Duration) {
         match answer {
             Answer::Shed => {
-                self.shed += 1;
+                self.summary.shed += 1;
                 return;
             }
-            Answer::Accepted(_) => self.accepted += 1,
-            Answer::Refused(status) => *self.refused.entry(*status).or_default() += 1,
+            Answer::Accepted(_) => self.summary.accepted += 1,
+            Answer::Refused(status) => *self.summary.refused.entry(*status).or_default() += 1,
             Answer::Failed(reason) => {
-                self.failed += 1;
-                if let Some(count) = self.failures.get_mut(reason) {
-                    *count += 1;
-                } else if self.failures.len() < KEPT_REASONS {
-                    self.failures.insert(reason.clone(), 1);
-                }
+                self.summary.failed += 1;
+                self.summary.count_failures(reason, 1);
             }
         }
-        self.sent += 1;
+        self.summary.sent += 1;
         self.latencies.saturating_record(latency.as_micros().try_into().unwrap_or(u64::MAX));
     }
 
     pub(crate) fn merge(&mut self, other: Tally) -> anyhow::Result<()> {
-        self.sent += other.sent;
-        self.accepted += other.accepted;
-        self.failed += other.failed;
-        self.shed += other.shed;
-        for (status, count) in other.refused {
-            *self.refused.entry(status).or_default() += count;
+        let Summary { sent, accepted, refused, failed, failures, shed, .. } = other.summary;
+        self.summary.sent += sent;
+        self.summary.accepted += accepted;
+        self.summary.failed += failed;
+        self.summary.shed += shed;
+        for (status, count) in refused {
+            *self.summary.refused.entry(status).or_default() += count;
         }
-        for (reason, count) in other.failures {
-            if self.failures.contains_key(&reason) || self.failures.len() < KEPT_REASONS {
-                *self.failures.entry(reason).or_default() += count;
-            }
+        for (reason, count) in failures {
+            self.summary.count_failures(&reason, count);
         }
         self.latencies.add(other.latencies)?;
         Ok(())
@@ -222,28 +213,13 @@ impl Tally {
             p99: at(0.99),
             max: Duration::from_micros(self.latencies.max()),
         });
-        let Tally { sent, accepted, refused, failed, failures, shed, .. } = self;
-        Summary { sent, accepted, refused, failed, failures, shed, latency, took }
+        Summary { latency, took, ..self.summary }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sent_request_is_accepted_refused_or_failed_and_a_shed_one_has_no_latency() {
-        let mut tally = Tally::new().unwrap();
-        let id = Uuid::from_u128(1);
-        tally.add(&Answer::Accepted(id), Duration::from_millis(1));
-        tally.add(&Answer::Refused(503), Duration::from_millis(2));
-        tally.add(&Answer::Failed("reset".into()), Duration::from_millis(3));
-        tally.add(&Answer::Shed, Duration::from_secs(100));
-        let summary = tally.into_summary(Duration::from_secs(1));
-        assert_eq!((summary.sent, summary.accepted, summary.failed, summary.shed), (3, 1, 1, 1));
-        assert_eq!(summary.refused, BTreeMap::from([(503, 1)]));
-        assert!(summary.latency.unwrap().max < Duration::from_millis(4));
-    }
 
     #[test]
     fn with_nothing_sent_the_latency_is_unknown_and_not_zero() {

@@ -1,7 +1,5 @@
 //! What one order costs, and what the system sends at rest, as `load-tests count` counts it: no change may add to it unseen.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so and end")]
-
 use std::process::Command;
 
 use serde_json::Value;

@@ -65,7 +65,7 @@ async fn publish_then_commit_charges_for_an_order_that_does_not_exist() -> Resul
     Ok(())
 }
 
-/// `load-tests baselines` measures them. A relay that publishes nothing would look like a slow one.
+/// A relay that publishes nothing would look like a slow one.
 #[tokio::test]
 async fn other_relays_publish_everything_while_nothing_fails() -> Result<()> {
     for variant in [

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use load_tests::charts::draw_lines;
-use plotters::prelude::{IntoDrawingArea as _, SVGBackend, SeriesLabelPosition};
 use serde::Deserialize;
 
 use crate::paths;
 
-use super::prometheus::{Prometheus, Series};
+use super::{
+    chart,
+    prometheus::{Prometheus, Series},
+};
 
 const DASHBOARD: &str = include_str!("../../../observe/grafana/dashboard.json");
 
@@ -111,8 +112,6 @@ async fn all(prometheus: &Prometheus, target: &Target, began: f64) -> Result<Vec
     prometheus.query_range(&target.expression(), began, now(), step).await
 }
 
-const SIZE: (u32, u32) = (460, 240);
-
 /// Draws all panels since `began` into one page, and returns its path.
 pub(super) async fn draw(prometheus: &Prometheus, began: f64) -> Result<PathBuf> {
     let mut page = String::from(PAGE);
@@ -124,7 +123,7 @@ pub(super) async fn draw(prometheus: &Prometheus, began: f64) -> Result<PathBuf>
                 lines.push((target.legend(&series), points));
             }
         }
-        page.push_str(&picture(&panel.title, lines)?);
+        page.push_str(&chart::draw(&panel.title, lines)?);
     }
     let path = paths::home().join("watch/dashboard.html");
     std::fs::write(&path, page).with_context(|| format!("failed to write {}", path.display()))?;
@@ -135,13 +134,3 @@ pub(super) async fn draw(prometheus: &Prometheus, began: f64) -> Result<PathBuf>
 const PAGE: &str = "<!doctype html><meta charset=utf-8><title>The dashboard's panels</title>
 <style>:root { color-scheme: light dark } body { font-family: sans-serif; display: flex; flex-wrap: wrap }</style>
 ";
-
-fn picture(title: &str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Result<String> {
-    let mut svg = String::new();
-    let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-    draw_lines(&root, title, lines, SeriesLabelPosition::UpperLeft)?;
-    root.present()?;
-    drop(root);
-    svg.push('\n');
-    Ok(svg)
-}

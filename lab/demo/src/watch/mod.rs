@@ -2,6 +2,7 @@
 //! fault that fires it.
 
 mod cases;
+mod chart;
 mod dashboard;
 mod prometheus;
 mod rules;

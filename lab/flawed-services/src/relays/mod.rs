@@ -1,4 +1,4 @@
-//! Relays as they are often written, in the place of the product's. `load-tests baselines` measures them.
+//! Relays as they are often written, in the place of the product's.
 
 mod listen_alone;
 mod poll_one_by_one;

@@ -14,7 +14,7 @@ use lapin::{
 use tokio::time::timeout;
 
 /// What the services declare. Named again here, because a benchmark uses the system only from outside.
-pub(crate) const EXCHANGE: &str = "shop.events";
+const EXCHANGE: &str = "shop.events";
 const QUEUES: [&str; 2] = ["inventory.events", "billing.events"];
 const ROUTING_KEY: &str = "order.created";
 
@@ -39,32 +39,19 @@ pub(crate) struct Message {
 }
 
 /// Awaits an answer of the broker. `what` completes "failed to …".
-pub(crate) async fn answered<T>(
-    what: &str,
-    answer: impl Future<Output = lapin::Result<T>>,
-) -> anyhow::Result<T> {
+async fn answered<T>(what: &str, answer: impl Future<Output = lapin::Result<T>>) -> anyhow::Result<T> {
     timeout(ANSWER_DEADLINE, answer)
         .await
         .with_context(|| format!("failed to {what}: no answer within {ANSWER_DEADLINE:?}"))?
         .with_context(|| format!("failed to {what}"))
 }
 
-/// Opens a connection and a channel. Closing the connection keeps the broker from logging it as broken: see [`close`].
-pub(crate) async fn connect(amqp_url: &str) -> anyhow::Result<(Connection, Channel)> {
-    let properties = ConnectionProperties::default().with_connection_name("load-tests".into());
-    let connection = answered("connect to the broker", Connection::connect(amqp_url, properties)).await?;
-    let channel = answered("open a channel", connection.create_channel()).await?;
-    Ok((connection, channel))
-}
-
-pub(crate) async fn close(connection: Connection) -> anyhow::Result<()> {
-    answered("close the connection", connection.close(200, "done".into())).await
-}
-
 impl BarePublisher {
     /// Connects to the broker. The exchange and the queues must exist: the services declare them.
     pub(crate) async fn connect(amqp_url: &str) -> anyhow::Result<Self> {
-        let (connection, channel) = connect(amqp_url).await?;
+        let properties = ConnectionProperties::default().with_connection_name("load-tests".into());
+        let connection = answered("connect to the broker", Connection::connect(amqp_url, properties)).await?;
+        let channel = answered("open a channel", connection.create_channel()).await?;
         let confirms = channel.confirm_select(ConfirmSelectOptions::default());
         answered("select confirms", confirms).await?;
         Ok(Self { connection, channel })
@@ -110,13 +97,6 @@ impl BarePublisher {
         Ok(start.elapsed())
     }
 
-    /// Publishes one message and returns how long its confirm took: the least that any publisher adds to a commit.
-    pub(crate) async fn publish_one(&self, message: &Message) -> anyhow::Result<Duration> {
-        let start = Instant::now();
-        confirmed(self.send(message).await?).await?;
-        Ok(start.elapsed())
-    }
-
     async fn send(&self, message: &Message) -> anyhow::Result<PublisherConfirm> {
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let properties = BasicProperties::default()
@@ -134,8 +114,9 @@ impl BarePublisher {
         answered("publish a message", published).await
     }
 
+    /// Closes the connection, so that the broker does not log it as broken.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        close(self.connection).await
+        answered("close the connection", self.connection.close(200, "done".into())).await
     }
 }
 

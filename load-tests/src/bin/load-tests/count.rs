@@ -10,10 +10,8 @@ use sqlx::PgConnection;
 
 use crate::{
     counting_forwarder::{AMQP, Counter, Counts, Kind},
-    orders_sql,
     report::{Figure, Report},
-    rig::{Login, Rig},
-    setup::{SERVICES, Setup},
+    rig::{Login, Rig, SERVICES, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -68,7 +66,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     .await?;
     let mut database = rig.connect(Login::Auditor).await?;
     place(&rig, &mut database, WARM_UP).await?;
-    tokio::time::sleep(setup.pause(SETTLE)).await;
+    setup.pause(SETTLE).await;
     eprintln!("{} s at rest", options.rest);
     let (before, begin) = (counter.counts(), Instant::now());
     tokio::time::sleep(Duration::from_secs(options.rest)).await;
@@ -76,8 +74,11 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
 
     // A relay that was woken polls later. So what its polls send beside orders is less than what they send at rest, and could
     // not be subtracted.
-    let never = Setup::default().with_setting_of_each("RELAY_POLL", "1h");
-    rig.restart_services(never.with_setting_of_each("RELAY_FULL_SCAN", "1h").settings).await?;
+    let never = |service: &str| {
+        ["RELAY_POLL", "RELAY_FULL_SCAN"]
+            .map(|name| (format!("{}_{name}", service.to_uppercase()), "1h".to_owned()))
+    };
+    rig.restart_services(SERVICES.into_iter().flat_map(never).collect()).await?;
     place(&rig, &mut database, WARM_UP).await?;
     eprintln!("{} orders", options.orders);
     let (before, begin) = (counter.counts(), Instant::now());
@@ -107,7 +108,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
 /// Places orders one at a time, and waits until each is confirmed and all events are published.
 async fn place(rig: &Rig, database: &mut PgConnection, orders: u32) -> anyhow::Result<()> {
     for _ in 0..orders {
-        let order = rig.place(orders_sql::TEMPLATE_ORDER).await?;
+        let order = rig.place().await?;
         testbed::eventually("an order to be confirmed", CONFIRMED_DEADLINE, async || {
             let done = sqlx::query_scalar(
                 "select (select status = 'confirmed' from orders.orders where id = $1)
@@ -135,12 +136,9 @@ fn since(before: &Counts, after: Counts, by: f64) -> Rates {
 
 /// What no order causes: a connection is opened, tested before it is lent, or renewed; exchanges and queues are declared again.
 fn is_of_no_order(kind: &Kind) -> bool {
-    let texts = ["(prepare)", "set ", "show transaction_read_only", "LISTEN", "UNLISTEN"];
-    texts.iter().any(|text| kind.text.starts_with(text)) || is_declaration(kind)
-}
-
-fn is_declaration(kind: &Kind) -> bool {
-    ["exchange.declare", "queue.declare", "queue.bind"].contains(&kind.text.as_str())
+    let begins = ["(prepare)", "set ", "show transaction_read_only", "LISTEN", "UNLISTEN"];
+    let declares = ["exchange.declare", "queue.declare", "queue.bind"];
+    begins.iter().any(|text| kind.text.starts_with(text)) || declares.contains(&kind.text.as_str())
 }
 
 /// The sums of all processes, and of each.
@@ -165,9 +163,6 @@ fn figures_of(per: &str, rates: &Rates) -> anyhow::Result<Vec<Figure>> {
     figures.push(figure("confirms of the broker", "frames", 0, &|kind| {
         kind.text == "basic.ack from the broker"
     })?);
-    if rates.keys().any(is_declaration) {
-        figures.push(figure("declarations and bindings in the broker", "frames", 0, &is_declaration)?);
-    }
     // Each call is one statement there.
     let calls = |kind: &Kind| kind.process == PROVIDER && kind.session == PROVIDER;
     figures.push(figure("calls to the payment provider", "calls", 0, &calls)?);

@@ -2,42 +2,39 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::setup::Setup;
+use testbed::guard::with_descendants;
 
 /// Linux reports these times in ticks of 10 ms on every platform that it still supports.
-const TICK: Duration = Duration::from_millis(10);
+const TICK_MS: f64 = 10.0;
 
 /// Long enough to average over the timers of idle servers.
 const SAMPLE: Duration = Duration::from_secs(1);
 
 /// The name under which this process's own time is found.
-pub(crate) const GENERATOR: &str = "load generator";
+const GENERATOR: &str = "load generator";
 
-/// The processor time that named processes have used so far.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct CpuTimes(BTreeMap<String, Duration>);
+/// The processor time that named processes have used so far, in ticks.
+pub(crate) struct CpuTimes(BTreeMap<String, u64>);
 
 impl CpuTimes {
     /// Reads the times of processes with their descendants, and of this process without any: the servers may be some.
-    pub(crate) fn read(processes: &[(String, u32)]) -> Self {
-        let mut times: BTreeMap<String, u64> = BTreeMap::new();
+    pub(crate) fn read(processes: &[(String, u32)]) -> anyhow::Result<Self> {
+        let mut times = BTreeMap::new();
         for (name, pid) in processes {
-            let family = family(*pid);
-            times.insert(
-                name.clone(),
-                family.into_iter().filter_map(Ticks::of).map(|ticks| ticks.own + ticks.children).sum(),
-            );
+            let family = with_descendants(*pid)?;
+            let ticks =
+                family.into_iter().filter_map(Ticks::of).map(|ticks| ticks.own + ticks.children).sum();
+            times.insert(name.clone(), ticks);
         }
         times.extend(Ticks::of(std::process::id()).map(|ticks| (GENERATOR.to_owned(), ticks.own)));
-        let duration = |ticks| TICK * u32::try_from(ticks).unwrap_or(u32::MAX);
-        Self(times.into_iter().map(|(name, ticks)| (name, duration(ticks))).collect())
+        Ok(Self(times))
     }
 
     /// What each process has used since `earlier`, in milliseconds.
     pub(crate) fn since(&self, earlier: &Self) -> BTreeMap<String, f64> {
         let spent = self.0.iter().map(|(name, now)| {
             let before = earlier.0.get(name).copied().unwrap_or_default();
-            (name.clone(), now.saturating_sub(before).as_secs_f64() * 1e3)
+            (name.clone(), now.saturating_sub(before) as f64 * TICK_MS)
         });
         spent.collect()
     }
@@ -65,33 +62,22 @@ impl Ticks {
     }
 }
 
-/// The ids of a process and of all its descendants: PostgreSQL has a process per connection, and RabbitMQ has helpers.
-fn family(root: u32) -> Vec<u32> {
-    let mut family = vec![root];
-    let mut next = 0;
-    while let Some(&pid) = family.get(next) {
-        next += 1;
-        // Children may come and go meanwhile: a missing list is an empty one.
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        for task in tasks {
-            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            family.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
-        }
-    }
-    family
-}
-
 /// Measures the share of all cores that is in use for a second, from 0 to 1.
 ///
 /// While the system under test is idle, this is the work of other processes, plus the one or two hundredths that an idle
 /// system takes. It spoils a benchmark and leaves no trace in the figures. `None` where there is no `/proc`.
-pub(crate) async fn busy_share(setup: &Setup) -> Option<f64> {
+pub(crate) async fn busy_share() -> Option<f64> {
     let read = || all_and_idle(&std::fs::read_to_string("/proc/stat").ok()?);
     let before = read()?;
-    tokio::time::sleep(setup.pause(SAMPLE)).await;
+    tokio::time::sleep(SAMPLE).await;
     let after = read()?;
     let (all, idle) = (after.0.checked_sub(before.0)?, after.1.saturating_sub(before.1));
     (all > 0).then(|| 1.0 - idle as f64 / all as f64)
+}
+
+/// Returns the number of cores.
+pub(crate) fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1))
 }
 
 /// Reads the first line: `cpu user nice system idle iowait irq softirq steal …`. `user` includes what follows.
@@ -115,14 +101,15 @@ mod tests {
 
     #[test]
     fn work_of_this_process_is_counted() {
-        let before = CpuTimes::read(&[]);
+        let before = CpuTimes::read(&[]).unwrap();
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
         // Any amount will do, but it must be seen.
-        while CpuTimes::read(&[]).since(&before)[GENERATOR] < 20.0 {
+        while CpuTimes::read(&[]).unwrap().since(&before)[GENERATOR] < 20.0 {
             assert!(std::time::Instant::now() < deadline, "no processor time was seen");
             std::hint::black_box((0..1_000_000_u64).sum::<u64>());
         }
     }
+
     #[test]
     fn idle_and_waiting_for_the_disk_are_not_work() {
         assert_eq!(all_and_idle("cpu  10 0 20 60 5 1 2 2 7 0\ncpu0 1 1 1 1 1 1 1 1\n"), Some((100, 65)));

@@ -1,24 +1,41 @@
 //! The whole system for one benchmark: private servers and all services on loopback, stopped when the benchmark ends.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result};
 use load_tests::{Load, Saturation, Summary};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
 use uuid::Uuid;
 
 use crate::{
-    conditions::Conditions,
-    cpu_time,
+    cpu_time::{busy_share, cores},
     report::{Figure, Report},
-    setup::Setup,
 };
+
+/// The product's processes, by their names.
+pub(crate) const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+
+/// The global flags of the command line.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Setup {
+    /// Settings of the services other than their defaults, as environment variables.
+    pub(crate) settings: Vec<(String, String)>,
+    /// Whether this run only shows that the benchmark works. Its figures mean nothing.
+    pub(crate) smoke: bool,
+}
+
+impl Setup {
+    /// Waits where only the accuracy of a figure needs the wait.
+    pub(crate) async fn pause(&self, full: Duration) {
+        tokio::time::sleep(if self.smoke { full / 20 } else { full }).await;
+    }
+}
 
 /// Servers and services that no other program uses.
 pub(crate) struct Rig {
     // Fields are dropped in this order: the services before the servers that they are connected to.
-    system: System,
+    pub(crate) system: System,
     options: SystemOptions,
     rabbitmq: Rabbitmq,
     postgres: Postgres,
@@ -35,6 +52,9 @@ const DATABASE: &str = "shop";
 /// A service starts in less than a second; its first build and other work on the machine may come on top.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
+/// What follows from the last order is done in this time, also of a backlog of thirty thousand.
+const APPLIED_DEADLINE: Duration = Duration::from_secs(300);
+
 /// Servers go on working for a moment after they report that they are ready.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -49,7 +69,7 @@ pub(crate) enum Login {
 
 impl Rig {
     /// Starts servers and services, and waits until all of them are ready.
-    pub(crate) async fn start(setup: &Setup) -> anyhow::Result<Self> {
+    pub(crate) async fn start(setup: &Setup) -> Result<Self> {
         Self::start_with(setup, async |_| Ok(())).await
     }
 
@@ -57,8 +77,8 @@ impl Rig {
     /// they are.
     pub(crate) async fn start_with(
         setup: &Setup,
-        change: impl AsyncFnOnce(&mut SystemOptions) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Self> {
+        change: impl AsyncFnOnce(&mut SystemOptions) -> Result<()>,
+    ) -> Result<Self> {
         eprintln!("starting PostgreSQL, RabbitMQ and the services");
         let home = Home::choose().await?;
         let (postgres, rabbitmq) = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?;
@@ -75,87 +95,49 @@ impl Rig {
         change(&mut options).await?;
         let system = System::start(options.clone()).await?;
         system.wait_ready(READY_DEADLINE).await?;
-        tokio::time::sleep(setup.pause(SETTLE)).await;
-        let busy_before = cpu_time::busy_share(setup).await;
+        setup.pause(SETTLE).await;
+        let busy_before = busy_share().await;
         Ok(Self { system, options, rabbitmq, postgres, urls, home, setup: setup.clone(), busy_before })
-    }
-
-    /// Returns the address for `POST /orders`, without the path.
-    pub(crate) fn orders_url(&self) -> String {
-        self.system.orders_url()
     }
 
     pub(crate) fn amqp_url(&self) -> String {
         self.rabbitmq.url()
     }
 
-    /// Returns the database's URL with the order service's login.
-    pub(crate) fn database_url(&self) -> &str {
-        &self.urls.orders
-    }
-
-    pub(crate) async fn connect(&self, login: Login) -> anyhow::Result<PgConnection> {
-        let url = match login {
+    /// Returns the database's URL with a login.
+    pub(crate) fn database_url(&self, login: Login) -> String {
+        match login {
             Login::Orders => self.urls.orders.clone(),
             Login::Auditor => self.urls.auditor.clone(),
             Login::Admin => self.postgres.admin_url(DATABASE),
-        };
-        PgConnection::connect(&url).await.context("failed to connect to the database")
+        }
     }
 
-    /// Reads the conditions in force; the broker's only while it runs.
-    pub(crate) async fn conditions(&self) -> anyhow::Result<Conditions> {
-        let api = self.rabbitmq.pid().await.map(|_| self.rabbitmq.api_url());
-        let busy = [self.busy_before, cpu_time::busy_share(&self.setup).await];
-        let mut database = self.connect(Login::Auditor).await?;
-        let conditions = Conditions::read(&mut database, api.as_deref(), self.home, busy).await?;
-        Ok(conditions.with_settings(&self.setup.settings))
+    pub(crate) async fn connect(&self, login: Login) -> Result<PgConnection> {
+        let connected = PgConnection::connect(&self.database_url(login)).await;
+        connected.context("failed to connect to the database")
     }
 
     /// Returns the process ids of the services, `PostgreSQL` and `RabbitMQ`, as far as they run.
     pub(crate) async fn processes(&self) -> Vec<(String, u32)> {
-        let services = self.system.names().filter_map(|name| Some((name.to_owned(), self.system.pid(name)?)));
-        let mut processes: Vec<_> = services.collect();
-        for (name, pid) in
-            [("PostgreSQL", self.postgres.pid().await), ("RabbitMQ", self.rabbitmq.pid().await)]
-        {
-            processes.extend(pid.map(|pid| (name.to_owned(), pid)));
-        }
-        processes
+        let names = self.system.names();
+        let services = names.map(|name| (name.to_owned(), self.system.pid(name)));
+        let servers = [("PostgreSQL", self.postgres.pid().await), ("RabbitMQ", self.rabbitmq.pid().await)];
+        let servers = servers.map(|(name, pid)| (name.to_owned(), pid));
+        services.chain(servers).filter_map(|(name, pid)| Some((name, pid?))).collect()
     }
 
-    /// Sends SIGTERM to a service and waits until it has ended.
-    pub(crate) async fn stop_service(&self, name: &str) -> anyhow::Result<()> {
-        let code = self.system.terminate(name).await?;
-        if code != Some(0) {
-            // No figure depends on it, and the services' own tests check their exit codes.
-            eprintln!("{name} ended with exit code {code:?}");
+    /// Sends SIGTERM to services and waits until they have ended. No figure depends on their exit codes, which their own
+    /// tests check.
+    pub(crate) async fn stop_services(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            self.system.terminate(name).await?;
         }
         Ok(())
     }
 
-    /// Starts a stopped service, waits until it is ready, and returns how long that took.
-    pub(crate) async fn start_service(&self, name: &str) -> anyhow::Result<Duration> {
-        let ready = format!("{}/readyz", self.system.url(name)?);
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(2)).no_proxy().build()?;
-        let start = Instant::now();
-        self.system.start_again(name).await?;
-        loop {
-            let answer = client.get(&ready).send().await;
-            if answer.is_ok_and(|answer| answer.status().is_success()) {
-                return Ok(start.elapsed());
-            }
-            ensure!(
-                start.elapsed() < READY_DEADLINE,
-                "failed to start {name}: it is not ready after {READY_DEADLINE:?}"
-            );
-            // More often than `System::wait_ready` asks: this time is a figure.
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    }
-
     /// Stops all services, and starts them again with further settings.
-    pub(crate) async fn restart_services(&mut self, settings: Vec<(String, String)>) -> anyhow::Result<()> {
+    pub(crate) async fn restart_services(&mut self, settings: Vec<(String, String)>) -> Result<()> {
         self.system.stop().await?;
         self.options.env.extend(settings);
         self.system = System::start(self.options.clone()).await?;
@@ -163,52 +145,38 @@ impl Rig {
     }
 
     /// Restarts PostgreSQL with its statistics of statements. The services connect again.
-    pub(crate) async fn count_statements(&self) -> anyhow::Result<()> {
-        let mut admin = self.connect(Login::Admin).await?;
-        sqlx::query("alter system set shared_preload_libraries = 'pg_stat_statements'")
-            .execute(&mut admin)
-            .await?;
-        admin.close().await?;
+    pub(crate) async fn count_statements(&self) -> Result<()> {
+        self.administer("alter system set shared_preload_libraries = 'pg_stat_statements'").await?;
         self.postgres.stop().await?;
         self.postgres.start().await?;
-        let mut admin = self.connect(Login::Admin).await?;
-        sqlx::query("create extension pg_stat_statements").execute(&mut admin).await?;
-        sqlx::query("alter system set pg_stat_statements.track_planning = on").execute(&mut admin).await?;
-        sqlx::query("select pg_reload_conf()").execute(&mut admin).await?;
+        self.administer("create extension pg_stat_statements").await?;
+        self.administer("alter system set pg_stat_statements.track_planning = on").await?;
+        self.administer("select pg_reload_conf()").await?;
         self.system.wait_ready(READY_DEADLINE).await
     }
 
-    /// Resets the statistics of statements.
-    pub(crate) async fn forget_statements(&self) -> anyhow::Result<()> {
+    /// Runs a statement as the superuser.
+    pub(crate) async fn administer(&self, statement: &'static str) -> Result<()> {
         let mut admin = self.connect(Login::Admin).await?;
-        sqlx::query("select pg_stat_statements_reset()").execute(&mut admin).await?;
-        Ok(())
+        sqlx::query(statement).execute(&mut admin).await?;
+        Ok(admin.close().await?)
     }
 
     /// Stops the broker. The services still accept orders, and the relay has nothing to do.
-    pub(crate) async fn stop_broker(&self) -> anyhow::Result<()> {
+    pub(crate) async fn stop_broker(&self) -> Result<()> {
         self.rabbitmq.stop().await
     }
 
-    pub(crate) async fn start_broker(&self) -> anyhow::Result<()> {
-        self.rabbitmq.start().await
-    }
-
-    /// Sends SIGKILL to a service and starts it again.
-    pub(crate) async fn kill_and_start(&self, name: &str) -> anyhow::Result<()> {
-        self.system.kill(name).await?;
-        self.start_service(name).await?;
-        Ok(())
-    }
-
-    /// Places one order and returns its id.
-    pub(crate) async fn place(&self, body: &'static str) -> anyhow::Result<Uuid> {
+    /// Places one order of two lines, the mean of the generated orders, and returns its id.
+    pub(crate) async fn place(&self) -> Result<Uuid> {
         let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy().build()?;
-        let request = client.post(format!("{}/orders", self.orders_url()));
-        let answer = request.header("content-type", "application/json").body(body).send().await;
-        let answer =
-            answer.and_then(reqwest::Response::error_for_status).context("failed to place an order")?;
-        let order: serde_json::Value = answer.json().await?;
+        let request = client.post(format!("{}/orders", self.system.orders_url()));
+        let answer = request.json(&serde_json::json!({
+            "customerId": "0b5f3a54-6a0e-4d0c-9d52-3c1f8f1f2a11",
+            "lines": [{ "sku": "TEA-001", "quantity": 2 }, { "sku": "MUG-001", "quantity": 1 }],
+        }));
+        let answer = answer.send().await.and_then(reqwest::Response::error_for_status);
+        let order: serde_json::Value = answer.context("failed to place an order")?.json().await?;
         let id = order["id"].as_str().and_then(|id| id.parse().ok());
         id.context("failed to place an order: the answer has no order id")
     }
@@ -217,35 +185,102 @@ impl Rig {
     ///
     /// # Errors
     /// When one was not accepted.
-    pub(crate) async fn load(&self, rate: u32, for_: Duration) -> anyhow::Result<Summary> {
-        load_tests::run(Load::new(self.orders_url(), rate, for_), |_| ()).await?.all_accepted()
+    pub(crate) async fn load(&self, rate: u32, for_: Duration) -> Result<Summary> {
+        load_tests::run(Load::new(self.system.orders_url(), rate, for_), |_| ()).await?.all_accepted()
     }
 
     /// Places orders as fast as they are accepted, on so many connections.
     ///
     /// # Errors
     /// When one was not accepted.
-    pub(crate) async fn saturate(&self, connections: u32, for_: Duration) -> anyhow::Result<Summary> {
-        let load = Saturation { url: self.orders_url(), connections, for_, seed: fastrand::u64(..) };
+    pub(crate) async fn saturate(&self, connections: u32, for_: Duration) -> Result<Summary> {
+        let load = Saturation { url: self.system.orders_url(), connections, for_, seed: fastrand::u64(..) };
         load_tests::saturate(load, |_| ()).await?.all_accepted()
+    }
+
+    /// Waits until every order is confirmed or cancelled and nothing is pending: an order that is confirmed was applied by
+    /// both services.
+    ///
+    /// # Errors
+    /// When that has not happened at the deadline; names what is still pending.
+    pub(crate) async fn everything_applied(&self) -> Result<()> {
+        let mut database = self.connect(Login::Auditor).await?;
+        testbed::eventually("all orders to be confirmed or cancelled", APPLIED_DEADLINE, async || {
+            let pending = sqlx::query_as(
+                "select (select count(*) from orders.orders where status in ('pending', 'reserved', 'paid')),
+                        (select count(*) from orders.outbox where published_at is null)
+                      + (select count(*) from inventory.outbox where published_at is null)
+                      + (select count(*) from billing.outbox where published_at is null)
+                      + (select count(*) from billing.payments where state in ('asked', 'refunding'))",
+            );
+            let (orders, others): (i64, i64) = pending.fetch_one(&mut database).await?;
+            if (orders, others) == (0, 0) {
+                return Ok(Some(()));
+            }
+            // Not more often, because counting takes time on the cores that do the work.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            anyhow::bail!("{orders} orders are open, {others} events and payments are pending")
+        })
+        .await
     }
 
     /// Ends the benchmark with its figures: reads the conditions, and stops all services.
     pub(crate) async fn finish(
         self,
-        benchmark: &'static str,
+        benchmark: &str,
         figures: Vec<Figure>,
         notes: Vec<String>,
-    ) -> anyhow::Result<Report> {
-        let report = Report::new(benchmark, &self.setup, self.conditions().await?, figures, notes);
-        self.stop().await;
-        Ok(report)
-    }
-
-    /// Stops all services in order. One that does not end is killed; the figures are valid all the same.
-    pub(crate) async fn stop(self) {
+    ) -> Result<Report> {
+        let (conditions, smoke) = (self.conditions().await?, self.setup.smoke);
+        // A service that does not end is killed; the figures are valid all the same.
         if let Err(error) = self.system.stop().await {
             eprintln!("failed to stop the services: {error:#}");
         }
+        Ok(Report { benchmark: benchmark.to_owned(), smoke, conditions, figures, notes })
+    }
+
+    /// Reads the conditions in force from the machine and from the servers: a rate means little without the durability
+    /// settings behind it.
+    async fn conditions(&self) -> Result<Vec<String>> {
+        let [before, after] = [self.busy_before, busy_share().await]
+            .map(|share| share.map_or_else(|| "?".to_owned(), |share| format!("{:.0} %", share * 100.0)));
+        let mut database = self.connect(Login::Auditor).await?;
+        let settings = sqlx::query(
+            "select 'PostgreSQL ' || current_setting('server_version') || ': ' || string_agg(name || '=' || setting, ', ')
+             from pg_settings where name in ('fsync', 'full_page_writes', 'shared_buffers', 'synchronous_commit')",
+        );
+        let mut conditions = vec![
+            format!(
+                "{} cores for everything; busy while the system was idle: {before} before, {after} after",
+                cores()
+            ),
+            settings.fetch_one(&mut database).await?.try_get(0)?,
+            match self.rabbitmq.pid().await {
+                Some(_) => format!(
+                    "RabbitMQ {}: quorum queues; each message is persistent, mandatory and confirmed",
+                    self.broker_version().await?
+                ),
+                None => "RabbitMQ stopped".to_owned(),
+            },
+            match self.home {
+                Home::Docker => "servers as containers".to_owned(),
+                Home::Local => "servers as plain processes".to_owned(),
+            },
+        ];
+        conditions.extend(self.setup.settings.iter().map(|(name, value)| format!("{name}={value}")));
+        Ok(conditions)
+    }
+
+    /// Reads the broker's version from its management API.
+    async fn broker_version(&self) -> Result<String> {
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy().build()?;
+        let answer = client.get(format!("{}/api/overview", self.rabbitmq.api_url())).send().await;
+        let answer = answer.and_then(reqwest::Response::error_for_status);
+        // Without the URL: it contains a password.
+        let answer =
+            answer.map_err(reqwest::Error::without_url).context("failed to read the broker's version")?;
+        let overview: serde_json::Value = answer.json().await?;
+        let version = overview["rabbitmq_version"].as_str();
+        Ok(version.context("failed to read the broker's version: its API names none")?.to_owned())
     }
 }

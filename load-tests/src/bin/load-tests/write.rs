@@ -1,15 +1,11 @@
-//! `POST /orders` beside its own statement in pgbench, and that statement with the outbox row beside without it.
+//! `POST /orders` beside pgbench, which writes the same rows in one statement.
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-
 use crate::{
-    orders_sql::{self, OrderScripts},
-    pgbench::Pgbench,
-    report::{Figure, Goal, Report},
-    rig::Rig,
-    setup::Setup,
+    backlog, pgbench,
+    report::{Figure, Report},
+    rig::{Login, Rig, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -26,61 +22,37 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
-    let scripts = OrderScripts::read()?;
-    let turn = Duration::from_secs(options.seconds);
-    // With as many database connections as pgbench has: with fewer, fewer commits would share a flush.
-    let setup = setup.with_setting("ORDERS_DATABASE_CONNECTIONS", &options.connections.to_string());
-    let rig = Rig::start(&setup).await?;
-    let order = rig.place(orders_sql::TEMPLATE_ORDER).await?;
-    let (payload, headers) = rig.event_of(order).await?;
-    let variables = orders_sql::variables(&payload, &headers);
-    let pgbench = Pgbench::new(rig.database_url().to_owned(), options.connections, variables)?;
-    for service in ["inventory", "billing"] {
-        rig.stop_service(service).await?;
-    }
+    let (connections, turn) = (options.connections, Duration::from_secs(options.seconds));
+    let rig = Rig::start_with(setup, async |system| {
+        // As many database connections as pgbench has: with fewer, fewer commits would share a flush.
+        system.env.insert(0, ("ORDERS_DATABASE_CONNECTIONS".to_owned(), connections.to_string()));
+        Ok(())
+    })
+    .await?;
+    let order = rig.place().await?;
+    rig.stop_services(&["inventory", "billing"]).await?;
     rig.stop_broker().await?;
+    let statement = backlog::statement().replace("$1", &format!("'{order}'")).replace("$2", "1");
+    let url = rig.database_url(Login::Orders);
 
     // Not counted: the first turn of each pays for cold caches and new connections.
     eprintln!("warming up");
-    rig.saturate(options.connections, Duration::from_secs(1)).await?;
-    pgbench.run(&scripts.with_event, Duration::from_secs(1), None).await?;
-
-    let [mut api, mut with, mut without] = [vec![], vec![], vec![]];
+    rig.saturate(connections, Duration::from_secs(1)).await?;
+    pgbench::run(&url, connections, &statement, Duration::from_secs(1)).await?;
+    let [mut api, mut bare] = [vec![], vec![]];
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
-        api.push(rig.saturate(options.connections, turn).await?.accepted_per_second());
-        with.push(pgbench.run(&scripts.with_event, turn, None).await?.per_second);
-        without.push(pgbench.run(&scripts.without_event, turn, None).await?.per_second);
-    }
-    let half = without.iter().copied().fold(f64::INFINITY, f64::min) / 2.0;
-    let [mut p50_with, mut p50_without] = [vec![], vec![]];
-    for round in 1..=options.rounds {
-        eprintln!("round {round} of {} at half load", options.rounds);
-        for (script, medians) in
-            [(&scripts.with_event, &mut p50_with), (&scripts.without_event, &mut p50_without)]
-        {
-            let run = pgbench.run(script, turn, Some(half)).await?;
-            let p50 = run.p50.context("failed to read the latency: pgbench logged none")?;
-            medians.push(p50.as_secs_f64() * 1e3);
-        }
+        api.push(rig.saturate(connections, turn).await?.accepted_per_second());
+        bare.push(pgbench::run(&url, connections, &statement, turn).await?);
     }
     let api = Figure::new("POST /orders", "orders/s", api)?;
-    let with = Figure::new("pgbench, the same statement", "tx/s", with)?;
-    let without = Figure::new("pgbench, without the outbox row", "tx/s", without)?;
-    let p50_with = Figure::new("its p50 at half load, with", "ms", p50_with)?;
-    let p50_without = Figure::new("its p50 at half load, without", "ms", p50_without)?;
-    let against_bare = Figure::ratio("POST /orders : pgbench", &api, &with)?.goal(Goal::AtLeast(0.90));
-    let overhead = Figure::ratio("with : without the outbox row", &with, &without)?.goal(Goal::AtLeast(0.90));
-    let p50 = Figure::ratio("p50 at half load, with : without", &p50_with, &p50_without)?;
-    let p50 = p50.goal(Goal::AtMost(1.15));
-    let figures = vec![api, with, against_bare, without, overhead, p50_with, p50_without, p50];
+    let bare = Figure::new("pgbench: an order with its event", "tx/s", bare)?;
+    let ratio = Figure::ratio("POST /orders : pgbench", &api, &bare)?;
     let notes = vec![
         format!(
-            "{} connections each; the HTTP client runs on the same cores, and its cost is in the API's figure",
-            options.connections
+            "{connections} connections each; the HTTP client runs on the same cores, and its cost is in the figure"
         ),
         "the broker is stopped: the relay would take its share of the cores from one side only".into(),
-        "half load is half of the slowest unthrottled round without the outbox row".into(),
     ];
-    rig.finish("write", figures, notes).await
+    rig.finish("write", vec![api, bare, ratio], notes).await
 }

@@ -1,0 +1,199 @@
+//! Orders at constant rates and at saturation: how long each takes, how many a second, and what processor time each costs.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use indexmap::IndexMap;
+use sqlx::PgConnection;
+
+use crate::{
+    backlog,
+    bare_publisher::BarePublisher,
+    cpu_time::CpuTimes,
+    report::{Figure, Report},
+    rig::{Login, Rig, Setup},
+};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Orders per second, at constant intervals. May be repeated.
+    #[arg(long, default_values_t = [50, 100, 300, 600])]
+    rate: Vec<u32>,
+    /// How many seconds orders are placed at each rate.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Connections at saturation, each of which sends its next order when the last one is answered; 0 leaves it out.
+    #[arg(long, default_value_t = 16)]
+    connections: u32,
+    /// How often each rate is measured.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Also list the statements that take most time, at each rate. Counting them costs a few hundredths of all figures.
+    #[arg(long)]
+    statements: bool,
+}
+
+const WARM_UP: Duration = Duration::from_secs(3);
+
+/// For the warm-up and for the bare publisher.
+const WARM_UP_PER_SECOND: u32 = 100;
+
+/// Each figure's unit and rounds, by its name.
+type Rounds = IndexMap<String, (&'static str, Vec<f64>)>;
+
+pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+    let rig = Rig::start(setup).await?;
+    if options.statements {
+        rig.count_statements().await?;
+    }
+    // The first connections, plans and pages are no customer's latency.
+    eprintln!("warming up");
+    rig.load(WARM_UP_PER_SECOND, WARM_UP).await?;
+    rig.everything_applied().await?;
+
+    let (mut figures, mut notes) = (bare_confirms(&rig).await?, Vec::new());
+    let rates = options.rate.iter().copied().map(Some);
+    for rate in rates.chain((options.connections > 0).then_some(None)) {
+        let load = rate.map_or_else(|| "saturation".to_owned(), |rate| format!("{rate}/s"));
+        let mut rounds = Rounds::new();
+        for round in 1..=options.rounds {
+            eprintln!("{load}, round {round} of {}", options.rounds);
+            if options.statements {
+                rig.administer("select pg_stat_statements_reset()").await?;
+            }
+            let orders = measure(&rig, rate, options, &mut rounds).await?;
+            if options.statements && round == 1 {
+                notes.extend(statements(&rig, &load, orders).await?);
+            }
+        }
+        for (what, (unit, rounds)) in rounds {
+            figures.push(Figure::new(format!("{load}: {what}"), unit, rounds)?);
+        }
+    }
+    notes.extend([
+        "both ends of an interval after the commit are the database's clock, read inside the statements: the order's flush is in it, the flush of the last mark or effect is not".into(),
+        "published = confirmed by the broker and marked; confirmed = both answers have come back, the payment provider's among them".into(),
+        "HTTP latency is counted from when a request was due and includes up to about 1 ms of the timer's grain".into(),
+        "processor time = user and system for each order, from the first POST until all are confirmed and at rest; the servers with all their processes".into(),
+        "saturation is a closed loop: accepting and confirming share the cores, and accepting does not wait for confirming".into(),
+    ]);
+    rig.finish("orders", figures, notes).await
+}
+
+/// Measures how long the broker alone takes to confirm one message: the least that any publisher adds to a commit.
+///
+/// It publishes events again that were published before: the consumers drop them as duplicates.
+async fn bare_confirms(rig: &Rig) -> anyhow::Result<Vec<Figure>> {
+    let bare = BarePublisher::connect(&rig.amqp_url()).await?;
+    let mut database = rig.connect(Login::Orders).await?;
+    let mut took = Vec::new();
+    // At a constant rate, as the events are published: a busy broker confirms sooner.
+    let mut tick = tokio::time::interval(Duration::from_secs(1) / WARM_UP_PER_SECOND);
+    for message in backlog::messages(&mut database, "published_at is not null", 200).await? {
+        tick.tick().await;
+        took.push(bare.publish(&[message]).await?.as_secs_f64() * 1e3);
+    }
+    bare.close().await?;
+    took.sort_by(f64::total_cmp);
+    let at = |part: usize| took.get(took.len() * part / 100).copied().into_iter().collect();
+    Ok(vec![
+        Figure::new("bare publisher: one message confirmed, p50", "ms", at(50))?,
+        Figure::new("bare publisher: one message confirmed, p99", "ms", at(99))?,
+    ])
+}
+
+/// Places orders at a rate, or as many as are accepted, waits until all are at rest, and adds one round of each figure.
+/// Returns how many they were.
+async fn measure(
+    rig: &Rig,
+    rate: Option<u32>,
+    options: &Options,
+    rounds: &mut Rounds,
+) -> anyhow::Result<f64> {
+    let mut auditor = rig.connect(Login::Auditor).await?;
+    let before: i64 =
+        sqlx::query_scalar("select max(seq) from orders.outbox").fetch_one(&mut auditor).await?;
+    let processes = rig.processes().await;
+    let cpu_before = CpuTimes::read(&processes)?;
+    let for_ = Duration::from_secs(options.seconds);
+    let summary = match rate {
+        Some(rate) => rig.load(rate, for_).await?,
+        None => rig.saturate(options.connections, for_).await?,
+    };
+    rig.everything_applied().await?;
+    let spent = CpuTimes::read(&processes)?.since(&cpu_before);
+    let way = Way::since(&mut auditor, before).await?;
+    ensure!(
+        u64::try_from(way.orders)? == summary.accepted,
+        "{} orders are confirmed, of {summary}",
+        way.orders
+    );
+
+    let orders = summary.accepted as f64;
+    let mut add = |what: String, unit, value| rounds.entry(what).or_insert((unit, vec![])).1.push(value);
+    match (rate, summary.latency) {
+        (Some(_), Some(latency)) => {
+            let answered = [latency.p50, latency.p99].map(|latency| latency.as_secs_f64() * 1e3);
+            for (index, quantile) in ["p50", "p99"].into_iter().enumerate() {
+                add(format!("commit → published, {quantile}"), "ms", way.published[index]);
+                add(format!("commit → confirmed, {quantile}"), "ms", way.confirmed[index]);
+                add(format!("POST /orders answered, {quantile}"), "ms", answered[index]);
+            }
+        }
+        // In a closed loop a latency belongs to no rate.
+        _ => {
+            add("orders accepted, while they are placed".into(), "orders/s", orders / way.placing);
+            add("orders confirmed, from the first POST to the last".into(), "orders/s", orders / way.all);
+        }
+    }
+    add("processor time of an order".into(), "ms", spent.values().sum::<f64>() / orders);
+    for (process, milliseconds) in spent {
+        add(format!("… {process}"), "ms", milliseconds / orders);
+    }
+    Ok(orders)
+}
+
+/// How orders went through the system.
+#[derive(sqlx::FromRow)]
+struct Way {
+    orders: i64,
+    /// p50 and p99 after the commit, in milliseconds.
+    published: Vec<f64>,
+    confirmed: Vec<f64>,
+    /// Seconds from the first order to the last, and to the last confirmation.
+    placing: f64,
+    all: f64,
+}
+
+impl Way {
+    /// Reads the orders that are confirmed, of those whose events came after `seq`.
+    async fn since(database: &mut PgConnection, seq: i64) -> sqlx::Result<Self> {
+        let orders = sqlx::query_as(
+            "select count(*) as orders,
+                    percentile_disc(array[0.5, 0.99]) within group (order by published) as published,
+                    percentile_disc(array[0.5, 0.99]) within group (order by confirmed) as confirmed,
+                    extract(epoch from max(placed_at) - min(placed_at))::float8 as placing,
+                    extract(epoch from max(confirmed_at) - min(placed_at))::float8 as all
+             from (select (extract(epoch from event.published_at - event.created_at) * 1000)::float8 as published,
+                          (extract(epoch from orders.confirmed_at - event.created_at) * 1000)::float8 as confirmed,
+                          orders.placed_at, orders.confirmed_at
+                   from orders.outbox event join orders.orders on orders.id = event.aggregate_id
+                   where event.seq > $1 and event.event_type = 'OrderCreated' and orders.status = 'confirmed') way",
+        );
+        orders.bind(seq).fetch_one(database).await
+    }
+}
+
+/// Lists the statements that took most time since they were last forgotten, and the sum of all.
+async fn statements(rig: &Rig, load: &str, orders: f64) -> anyhow::Result<Vec<String>> {
+    let statements = sqlx::query_scalar(
+        "select $1 || format(': %s × %s ms = %s ms an order: ', round((calls / $2)::numeric, 2),
+                             round((time / calls)::numeric, 3), round((time / $2)::numeric, 3)) || text
+         from (select coalesce(usename || ': ' || left(regexp_replace(query, '\\s+', ' ', 'g'), 90), 'all statements') as text,
+                      sum(calls) as calls, sum(total_exec_time + total_plan_time) as time
+               from pg_stat_statements join pg_user on usesysid = userid
+               where usename <> 'postgres' group by grouping sets ((usename, query), ()) order by time desc limit 25) listed",
+    );
+    let mut admin = rig.connect(Login::Admin).await?;
+    Ok(statements.bind(load).bind(orders).fetch_all(&mut admin).await?)
+}
