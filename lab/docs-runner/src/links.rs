@@ -11,34 +11,31 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 /// The links that lead nowhere, as lines to print, and how many links were checked. Addresses outside are not requested.
 pub(crate) fn broken(root: &Path, pages: &[String]) -> Result<(Vec<String>, usize)> {
-    let mut anchors = BTreeMap::new();
-    let mut broken = Vec::new();
-    let mut checked = 0;
+    let (mut broken, mut checked) = (Vec::new(), 0);
+    let (mut anchors, mut links) = (BTreeMap::new(), Vec::new());
     for page in pages {
         let markdown =
             fs::read_to_string(root.join(page)).with_context(|| format!("failed to read {page}"))?;
-        for (line, link) in links(&markdown) {
-            if link.contains("://") || link.starts_with("mailto:") {
-                continue;
+        anchors.insert(PathBuf::from(page), headings(&markdown));
+        for (event, range) in Parser::new_ext(&markdown, Options::ENABLE_TABLES).into_offset_iter() {
+            if let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event {
+                let line = markdown[..range.start].lines().count().max(1);
+                links.push((page, line, dest_url.to_string()));
             }
-            checked += 1;
-            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
-            let target = if path.is_empty() { PathBuf::from(page) } else { beside(page, path) };
-            if !root.join(&target).exists() {
-                broken.push(format!("{page}:{line}: {link}: there is no {}", target.display()));
-            } else if !anchor.is_empty() && target.extension().is_some_and(|extension| extension == "md") {
-                let known = match anchors.entry(target.clone()) {
-                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-                    std::collections::btree_map::Entry::Vacant(entry) => {
-                        let text = fs::read_to_string(root.join(&target))
-                            .with_context(|| format!("failed to read {}", target.display()))?;
-                        entry.insert(headings(&text))
-                    }
-                };
-                if !known.contains(anchor) {
-                    broken.push(format!("{page}:{line}: {link}: there is no such heading"));
-                }
-            }
+        }
+    }
+    for (page, line, link) in links {
+        if link.contains("://") || link.starts_with("mailto:") {
+            continue;
+        }
+        checked += 1;
+        let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+        let target = if path.is_empty() { PathBuf::from(page) } else { beside(page, path) };
+        let no_heading = |known: &BTreeSet<String>| !anchor.is_empty() && !known.contains(anchor);
+        if !root.join(&target).exists() {
+            broken.push(format!("{page}:{line}: {link}: there is no {}", target.display()));
+        } else if anchors.get(&target).is_some_and(no_heading) {
+            broken.push(format!("{page}:{line}: {link}: there is no such heading"));
         }
     }
     Ok((broken, checked))
@@ -57,17 +54,6 @@ fn beside(page: &str, link: &str) -> PathBuf {
         }
     }
     path
-}
-
-/// The addresses of links and pictures, each with its line.
-fn links(markdown: &str) -> Vec<(usize, String)> {
-    let mut links = Vec::new();
-    for (event, range) in Parser::new_ext(markdown, Options::ENABLE_TABLES).into_offset_iter() {
-        if let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event {
-            links.push((markdown[..range.start].lines().count().max(1), dest_url.to_string()));
-        }
-    }
-    links
 }
 
 /// The anchors of a page: those that it names (`<a id="…">`), and those of its headings, as GitHub makes them: lower case,

@@ -5,14 +5,10 @@
 //! `diff` are applied, and the lines that its blocks of `text` show must be in the real output. HTML comments, which
 //! readers do not see, say what is run otherwise (`docs/development.md`).
 
-mod clone;
 mod links;
-mod names;
 mod page;
-mod patches;
 mod run;
-mod script;
-mod suite;
+mod sources;
 
 use std::{
     fs,
@@ -25,9 +21,8 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 
 use crate::{
-    clone::Clone,
-    page::{Block, Content, How, Page, commands},
-    run::{Outcome, outcome_without_run, run_page},
+    page::{Block, How, Page},
+    run::{Outcome, run_page},
 };
 
 /// Run the command blocks of the documentation, and check its links and names. Exit code 1: something failed.
@@ -44,8 +39,8 @@ struct Options {
     paste: bool,
     /// Of these pages run only every Nth, beginning with number K from 0, for example 1/4. All are checked as far as that is
     /// possible without running them.
-    #[arg(long, value_name = "K/N", value_parser = part)]
-    part: Option<(usize, usize)>,
+    #[arg(long, value_name = "K/N", value_parser = part, default_value = "0/1")]
+    part: (usize, usize),
     /// How long the commands of one page may take together.
     #[arg(long, default_value = "20m", value_parser = humantime::parse_duration)]
     limit: Duration,
@@ -57,16 +52,6 @@ fn part(text: &str) -> Result<(usize, usize), &'static str> {
         (Ok(number), Ok(of)) if number < of => Ok((number, of)),
         _ => Err("K/N was expected, with K less than N"),
     }
-}
-
-/// How many blocks ended in which way.
-#[derive(Debug, Default)]
-struct Counts {
-    run: usize,
-    by_ci: usize,
-    not_run: usize,
-    outputs: usize,
-    failed: usize,
 }
 
 fn main() -> ExitCode {
@@ -82,158 +67,116 @@ fn main() -> ExitCode {
 
 /// Checks the pages and prints what was found. `false` if something failed.
 fn check(options: &Options) -> Result<bool> {
-    let checkout = clone::run(Path::new("."), "git", ["rev-parse", "--show-toplevel"])?;
+    let checkout = sources::output_of(Path::new("."), "git", &["rev-parse", "--show-toplevel"])?;
     let checkout = Path::new(checkout.trim());
-    let listed =
-        clone::run(checkout, "git", ["ls-files", "--cached", "--others", "--exclude-standard", "*.md"])?;
-    let mut all: Vec<String> =
-        listed.lines().map(str::to_owned).filter(|file| checkout.join(file).exists()).collect();
-    all.dedup();
-
-    let (broken, checked) = links::broken(checkout, &all)?;
-    for link in &broken {
-        println!("BROKEN  {link}");
-    }
-    let (unknown, looked_for) = names::unknown(checkout, &all)?;
-    for name in &unknown {
-        println!("UNKNOWN {name}");
-    }
-
-    let mut counts = Counts::default();
-    let chosen =
-        |page: &&String| options.pages.is_empty() || options.pages.iter().any(|one| page.starts_with(one));
+    let all = sources::files(checkout, ".md")?;
     let mut pages = Vec::new();
-    for path in all.iter().filter(chosen) {
-        let markdown =
-            fs::read_to_string(checkout.join(path)).with_context(|| format!("failed to read {path}"))?;
-        let page = Page::parse(path, &markdown)?;
-        if !page.blocks.is_empty() {
-            pages.push((page, markdown));
+    for path in &all {
+        if options.pages.is_empty() || options.pages.iter().any(|wanted| path.starts_with(wanted)) {
+            let markdown = fs::read_to_string(checkout.join(path));
+            let page = Page::parse(path, &markdown.with_context(|| format!("failed to read {path}"))?)?;
+            pages.extend(Some(page).filter(|page| !page.blocks.is_empty()));
         }
     }
     for wanted in &options.pages {
-        ensure!(
-            pages.iter().any(|(page, _)| page.path.starts_with(wanted)),
-            "no page with blocks is {wanted}"
-        );
+        let found = pages.iter().any(|page| page.path.starts_with(wanted));
+        ensure!(found, "no page with blocks is {wanted}");
     }
-    let wrong = print_wrong(&pages, checkout, options.paste)?;
-    let right = broken.is_empty() && unknown.is_empty() && wrong == 0;
+
+    let (broken, links) = links::broken(checkout, &all)?;
+    let (unknown, names) = sources::unknown_names(checkout, &all)?;
+    let mut wrong = Vec::new();
+    for page in &pages {
+        wrong.extend(wrong_blocks(page, checkout, options.paste)?);
+    }
+    for (label, found) in [("BROKEN ", &broken), ("UNKNOWN", &unknown), ("WRONG  ", &wrong)] {
+        found.iter().for_each(|line| println!("{label} {line}"));
+    }
     if options.list {
-        pages.iter().for_each(|(page, _)| list(page));
-        pages.clear();
+        pages.iter().for_each(list);
     }
-    let (first, step) = options.part.unwrap_or((0, 1));
-    for (page, markdown) in pages.iter().filter(|(page, _)| page.is_run()).skip(first).step_by(step) {
-        let path = &page.path;
-        // The runs take half an hour, so what is wrong without them ends here.
-        if !right {
-            break;
-        }
-        println!("{path}");
-        let began = Instant::now();
-        let run = run_page(page, &Clone::of(checkout), checkout, options.limit)?;
-        for (block, outcome) in page.blocks.iter().zip(&run.outcomes) {
-            counts.add(outcome);
-            print_outcome(block, outcome);
-        }
-        println!("  {:5.0} s  the page", began.elapsed().as_secs_f64());
-        if options.paste {
-            paste(&checkout.join(path), markdown, page, &run.shown)?;
+    // The runs take half an hour, so what is wrong without them ends here.
+    let right = broken.is_empty() && unknown.is_empty() && wrong.is_empty();
+    let mut counts = [0; 5];
+    if right && !options.list {
+        let (first, step) = options.part;
+        for page in pages.iter().filter(|page| page.is_run()).skip(first).step_by(step) {
+            run(page, checkout, options, &mut counts)?;
         }
     }
-    println!("{checked} links in {} pages, {} broken", all.len(), broken.len());
-    println!("{looked_for} long names of tests and metrics, {} unknown", unknown.len());
-    if !options.list && right {
+    println!("{links} links in {} pages, {} broken", all.len(), broken.len());
+    println!("{names} long names of tests and metrics, {} unknown", unknown.len());
+    let [run, by_ci, not_run, outputs, failed] = counts;
+    if right && !options.list {
         println!(
-            "blocks: {} run, {} run by another step of CI, {} not run, {} outputs compared, {} failed",
-            counts.run, counts.by_ci, counts.not_run, counts.outputs, counts.failed
+            "blocks: {run} run, {by_ci} run by another step of CI, {not_run} not run, {outputs} outputs compared, {failed} failed"
         );
     }
-    Ok(right && counts.failed == 0)
+    Ok(right && failed == 0)
 }
 
-/// Prints what is wrong with the blocks before any is run, and counts it.
-fn print_wrong(pages: &[(Page, String)], checkout: &Path, paste: bool) -> Result<usize> {
-    let mut wrong = 0;
-    for (page, markdown) in pages {
-        for block in &page.blocks {
-            if let Some(Outcome::Failed { why }) = outcome_without_run(&block.content, checkout)? {
-                println!("WRONG   {}:{}: {why}", page.path, block.line);
-                wrong += 1;
-            }
+/// What is wrong with a page's blocks before any is run, as lines to print.
+fn wrong_blocks(page: &Page, checkout: &Path, paste: bool) -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    for block in &page.blocks {
+        if let Some(Outcome::Failed(why)) = sources::checked_without_run(block, checkout)? {
+            wrong.push((block.line, why));
         }
-        let unfit = patches::unfit(page, checkout)?;
-        for (line, why) in &unfit {
-            println!("WRONG   {}:{line}: the change does not fit the code: {why}", page.path);
-        }
-        wrong += unfit.len();
-        // `--paste` writes them.
-        let stale = if paste { Vec::new() } else { page.stale_outputs(markdown) };
-        for line in &stale {
-            println!(
-                "WRONG   {}:{line}: the page shows other lines than `shows` names: --paste writes them",
-                page.path
-            );
-        }
-        wrong += stale.len();
     }
-    Ok(wrong)
+    for (line, why) in sources::unfit_changes(page, checkout)? {
+        wrong.push((line, format!("the change does not fit the code: {why}")));
+    }
+    // `--paste` writes them.
+    if !paste {
+        let why = "the page shows other lines than `shows` names: --paste writes them";
+        wrong.extend(page.stale_outputs().map(|line| (line, why.to_owned())));
+    }
+    Ok(wrong.into_iter().map(|(line, why)| format!("{}:{line}: {why}", page.path)).collect())
 }
 
-impl Counts {
-    fn add(&mut self, outcome: &Outcome) {
-        *match outcome {
-            Outcome::Ran { .. } => &mut self.run,
-            Outcome::RunByCi { .. } => &mut self.by_ci,
-            Outcome::NotRun { .. } => &mut self.not_run,
-            Outcome::OutputIsThere => &mut self.outputs,
-            Outcome::Failed { .. } | Outcome::NotReached => &mut self.failed,
-        } += 1;
+/// Runs a page, prints how its blocks ended, and counts them: run, by CI, not run, compared, failed.
+fn run(page: &Page, checkout: &Path, options: &Options, counts: &mut [usize; 5]) -> Result<()> {
+    println!("{}", page.path);
+    let began = Instant::now();
+    let run = run_page(page, checkout, options.limit)?;
+    for (block, outcome) in page.blocks.iter().zip(&run.outcomes) {
+        let (Block { line, .. }, what) = (block, block.name());
+        let (counted, text) = match outcome {
+            Outcome::Ran(seconds) => (0, format!("{seconds:5} s  {line:4}  {what}")),
+            Outcome::RunByCi(file) => (1, format!("  by CI  {line:4}  {what}: {file}")),
+            Outcome::NotRun(reason) => (2, format!("not run  {line:4}  {what}: {reason}")),
+            Outcome::OutputIsThere => (3, format!("as shown {line:4}")),
+            Outcome::Failed(why) => (4, format!(" FAILED  {line:4}  {what}: {why}")),
+        };
+        counts[counted] += 1;
+        println!("  {text}");
     }
-}
-
-fn print_outcome(block: &Block, outcome: &Outcome) {
-    let what = first_command(block);
-    match outcome {
-        Outcome::Ran { after } => println!("  {:5.1} s  {:4}  {what}", after.as_secs_f64(), block.line),
-        Outcome::RunByCi { file } => println!("    by CI  {:4}  {what}: {file}", block.line),
-        Outcome::NotRun { reason } => println!("  not run  {:4}  {what}: {reason}", block.line),
-        Outcome::OutputIsThere => println!("  as shown {:4}", block.line),
-        Outcome::Failed { why } => println!("   FAILED  {:4}  {what}: {why}", block.line),
-        Outcome::NotReached => println!("   FAILED  {:4}  {what}: a block before it failed", block.line),
+    println!("  {:5.0} s  the page", began.elapsed().as_secs_f64());
+    if options.paste {
+        paste(&checkout.join(&page.path), page, &run.shown)?;
     }
-}
-
-fn first_command(block: &Block) -> String {
-    match &block.content {
-        Content::Commands { text, .. } => commands(text).into_iter().next().unwrap_or_default(),
-        Content::Patch { .. } => "(a change)".to_owned(),
-        Content::Output { .. } => "(output)".to_owned(),
-    }
+    Ok(())
 }
 
 fn list(page: &Page) {
     for block in &page.blocks {
-        let how = match &block.content {
-            Content::Commands { how: How::Here { .. }, .. } | Content::Patch { .. } => "run".to_owned(),
-            Content::Commands { how: How::StaysRunning { until }, .. } => {
-                format!("stays running until {until:?}")
-            }
-            Content::Commands { how: How::ByCi { file }, .. } => format!("run by {file}"),
-            Content::Commands { how: How::PartOfTheSuite, .. } => "a part of the suite".to_owned(),
-            Content::Commands { how: How::NotRun { reason }, .. } => format!("not run: {reason}"),
-            Content::Output { .. } => continue,
+        let how = match &block.how {
+            How::Run { .. } | How::Patch => "run".to_owned(),
+            How::StaysRunning { until } => format!("stays running until {until:?}"),
+            How::ByCi { file } => format!("run by {file}"),
+            How::PartOfTheSuite => "a part of the suite".to_owned(),
+            How::NotRun { reason } => format!("not run: {reason}"),
+            How::Output { .. } => continue,
         };
-        println!("{}:{}  {}  ({how})", page.path, block.line, first_command(block));
+        println!("{}:{}  {}  ({how})", page.path, block.line, block.name());
     }
 }
 
 /// Writes the lines of the real output into the page, from its end to its beginning, so that positions stay true.
-fn paste(file: &Path, markdown: &str, page: &Page, shown: &[(usize, Vec<String>)]) -> Result<()> {
-    let mut text = markdown.to_owned();
+fn paste(file: &Path, page: &Page, shown: &[(usize, Vec<String>)]) -> Result<()> {
+    let mut text = page.markdown.clone();
     for (index, lines) in shown.iter().rev().filter(|(_, lines)| !lines.is_empty()) {
-        if let Content::Output { range, .. } = &page.blocks[*index].content {
+        if let How::Output { range, .. } = &page.blocks[*index].how {
             text.replace_range(range.clone(), &format!("{}\n", lines.join("\n")));
         }
     }

@@ -1,46 +1,29 @@
-//! One page, run in the clone: every block, its end, and whether the output is what the page shows.
+//! One page, run in a clone of the repository: every block, its end, and whether the output is what the page shows.
 
 use std::{
-    fs,
-    io::{BufRead as _, BufReader},
+    collections::HashMap,
+    fs::{self, File},
     os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
-    thread,
-    time::{Duration, Instant},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use rustix::process::{Pid, Signal, kill_process_group};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    clone::Clone,
-    page::{Block, Content, How, Page, commands},
-    script::script,
-    suite,
+    page::{Block, How, Page},
+    sources::{checked_without_run, output_of},
 };
-
-/// How long the processes of a page get to end by themselves after SIGTERM.
-const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a block ended.
 pub(crate) enum Outcome {
-    Ran {
-        after: Duration,
-    },
-    RunByCi {
-        file: String,
-    },
-    NotRun {
-        reason: String,
-    },
+    /// After so many seconds.
+    Ran(u64),
+    RunByCi(String),
+    NotRun(String),
     OutputIsThere,
-    Failed {
-        why: String,
-    },
-    /// An earlier block of the page failed.
-    NotReached,
+    Failed(String),
 }
 
 /// The page's blocks, each with its outcome, and the lines that belong into its blocks of output.
@@ -50,218 +33,212 @@ pub(crate) struct PageRun {
     pub(crate) shown: Vec<(usize, Vec<String>)>,
 }
 
+/// Makes the clone, in place of the one that an earlier page has used: what a page changes is gone afterwards.
+///
+/// Its files are those of the checkout, changes that are not committed too, with their times: cargo compares times to find
+/// what has changed. What cargo has built is linked into it: cargo names its files by paths inside of the workspace, so a
+/// page builds only what it changes. Cargo writes into files of `.fingerprint`, so those are copied; it replaces all others.
+const CLONE: &str = r#"set -euo pipefail
+clone=target/docs-runner/clone
+rm -rf $clone
+git clone --quiet --shared --no-checkout . $clone
+git -C $clone read-tree --empty
+git -C $clone rev-parse --quiet --verify HEAD >/dev/null && git -C $clone read-tree HEAD
+git ls-files -z --cached --others --exclude-standard |
+  while IFS= read -r -d '' file; do [ ! -f "$file" ] || printf '%s\0' "$file"; done |
+  xargs -0 cp -a --parents --target-directory $clone
+mkdir -p $clone/target/debug
+for built in deps build; do [ ! -d target/debug/$built ] || cp -al target/debug/$built $clone/target/debug; done
+[ ! -d target/debug/.fingerprint ] || cp -a target/debug/.fingerprint $clone/target/debug"#;
+
+/// What runs before the blocks. Each block is a file that is sourced, so that variables live until the end of the page, as
+/// in the terminal of a reader. `$1` is the directory for the blocks' outputs.
+const HEAD: &str = r#"outputs=$1
+# `curl … | jq …` has failed when curl has.
+set -o pipefail
+background=()
+# As Ctrl-C in a terminal: the signal reaches every process of the block. After fifteen seconds SIGKILL does, before the
+# runner kills this script.
+stop_background() {
+  for process in "${background[@]}"; do kill -INT -- "-$process" 2>/dev/null; done
+  for _ in $(seq 30); do
+    kill -0 "${background[@]}" 2>/dev/null || break
+    sleep 0.5
+  done
+  for process in "${background[@]}"; do kill -KILL -- "-$process" 2>/dev/null; done
+}
+trap stop_background EXIT
+# Waits until the output of block $1 has its text: at most fifteen minutes, because the first one builds.
+await_text() {
+  for _ in $(seq 900); do
+    grep -qFf "$outputs/$1.until" "$outputs/$1.out" && return
+    kill -0 $! 2>/dev/null || break
+    sleep 1
+  done
+  grep -qFf "$outputs/$1.until" "$outputs/$1.out"
+}
+"#;
+
+/// How long the processes of a page get to end by themselves after SIGTERM.
+const END_SECONDS: u64 = 30;
+
 /// Runs a page. `limit` is for the whole page.
-pub(crate) fn run_page(page: &Page, clone: &Clone, checkout: &Path, limit: Duration) -> Result<PageRun> {
+pub(crate) fn run_page(page: &Page, checkout: &Path, limit: Duration) -> Result<PageRun> {
     let outputs = checkout.join("target/docs-runner/outputs").join(page.path.replace('/', "-"));
     if outputs.exists() {
         fs::remove_dir_all(&outputs).context("failed to delete the outputs of an earlier run")?;
     }
     fs::create_dir_all(&outputs).context("failed to make the directory for outputs")?;
-    write_blocks(page, &outputs)?;
-    let mut run =
-        PageRun { outcomes: page.blocks.iter().map(|_| Outcome::NotReached).collect(), shown: Vec::new() };
-    if page.is_run() {
-        clone.renew()?;
-        run_script(page, clone, &outputs, limit, &mut run.outcomes)?;
-    }
-    let mut output: Option<String> = None;
+    output_of(checkout, "bash", &["-c", CLONE])?;
+    let clone = checkout.join("target/docs-runner/clone");
+    let mut ended = run_script(page, &clone, &outputs, limit)?;
+
+    let mut run = PageRun { outcomes: Vec::new(), shown: Vec::new() };
+    let mut output = None;
     for (index, block) in page.blocks.iter().enumerate() {
-        if let Some(outcome) = outcome_without_run(&block.content, checkout)? {
-            output = None;
-            run.outcomes[index] = outcome;
-            continue;
-        }
-        match &block.content {
-            Content::Commands { .. } | Content::Patch { .. } => {
-                let file = outputs.join(format!("{index}.out"));
-                output = fs::read_to_string(&file).ok().map(|text| clean(&text, clone));
-            }
-            Content::Output { texts, .. } => {
-                let Some(output) = &output else { continue };
-                let absent: Vec<_> = texts.iter().filter(|text| !output.contains(*text)).collect();
-                run.outcomes[index] = if absent.is_empty() {
+        let printed = fs::read_to_string(outputs.join(format!("{index}.out"))).ok();
+        let outcome = match &block.how {
+            How::Output { texts, .. } => match compare(output.as_deref(), texts) {
+                Ok(lines) => {
+                    run.shown.push((index, lines));
                     Outcome::OutputIsThere
-                } else {
-                    Outcome::Failed { why: format!("the output has no line with {absent:?}") }
-                };
-                if absent.is_empty() {
-                    let lines = output.lines().filter(|line| texts.iter().any(|text| line.contains(text)));
-                    run.shown.push((index, lines.map(|line| line.trim_end().to_owned()).collect()));
+                }
+                Err(why) => Outcome::Failed(why),
+            },
+            _ => {
+                output = printed.map(|text| clean(&text, &clone));
+                let not_reached = || Outcome::Failed("a block before it failed".to_owned());
+                match checked_without_run(block, checkout)? {
+                    Some(outcome) => outcome,
+                    None => ended.remove(&index).unwrap_or_else(not_reached),
                 }
             }
-        }
+        };
+        run.outcomes.push(outcome);
     }
     Ok(run)
 }
 
-/// How a block ends that this program does not run. `None`: it is run here, or compared.
-pub(crate) fn outcome_without_run(content: &Content, checkout: &Path) -> Result<Option<Outcome>> {
-    let Content::Commands { text, how } = content else { return Ok(None) };
-    Ok(match how {
-        How::ByCi { file } => Some(run_by_ci(checkout, file, text)?),
-        How::PartOfTheSuite => Some(match suite::unknown_part(checkout, text)? {
-            None => Outcome::RunByCi { file: "a part of the suite".to_owned() },
-            Some(why) => Outcome::Failed { why },
-        }),
-        How::NotRun { reason } => Some(Outcome::NotRun { reason: reason.clone() }),
-        How::Here { .. } | How::StaysRunning { .. } => None,
-    })
+/// The lines of the output that have one of the texts, or why not all of them are there.
+fn compare(output: Option<&str>, texts: &[String]) -> Result<Vec<String>, String> {
+    let output = output.ok_or("a block before it failed")?;
+    let absent: Vec<_> = texts.iter().filter(|text| !output.contains(*text)).collect();
+    if !absent.is_empty() {
+        return Err(format!("the output has no line with {absent:?}"));
+    }
+    let lines = output.lines().filter(|line| texts.iter().any(|text| line.contains(text)));
+    Ok(lines.map(|line| line.trim_end().to_owned()).collect())
 }
 
-/// Writes the files that the script sources, applies and searches for.
-fn write_blocks(page: &Page, outputs: &Path) -> Result<()> {
-    for (index, Block { content, .. }) in page.blocks.iter().enumerate() {
-        let (Content::Commands { text, .. } | Content::Patch { text }) = content else { continue };
+/// The script of a page. It prints `begin N` and `end N CODE SECONDS` for each block that it runs, and ends at the first
+/// block whose code is not the expected one.
+fn script(page: &Page) -> String {
+    let mut script = HEAD.to_owned();
+    for (index, block) in page.blocks.iter().enumerate().filter(|(_, block)| block.is_run()) {
+        let file = format!("\"$outputs/{index}.sh\" >\"$outputs/{index}.out\" 2>&1");
+        let (run, expected) = match &block.how {
+            // The block ends at the first command that fails, unless a failure is what it shows.
+            How::Run { exit_code } => {
+                let flag = if *exit_code == 0 { '-' } else { '+' };
+                (format!("set {flag}e\nsource {file}"), *exit_code)
+            }
+            // Bash lets what it starts in the background ignore SIGINT, unless a terminal is there.
+            How::StaysRunning { .. } => (
+                format!(
+                    "setsid env --default-signal=INT bash {file} &\nbackground+=($!)\nawait_text {index}"
+                ),
+                0,
+            ),
+            _ => (format!("git apply {file}"), 0),
+        };
+        script.push_str(&format!(
+            "\n# {}:{}\necho 'begin {index}'\nSECONDS=0\n{run}\ncode=$?\nset +e\n\
+             echo \"end {index} $code $SECONDS\"\n[ $code -eq {expected} ] || exit 1\n",
+            page.path, block.line
+        ));
+    }
+    script
+}
+
+/// Runs the page's script in a process group of its own, ends all of it, and returns how the blocks ended that it reached.
+fn run_script(page: &Page, clone: &Path, outputs: &Path, limit: Duration) -> Result<HashMap<usize, Outcome>> {
+    for (index, Block { text, how, .. }) in page.blocks.iter().enumerate() {
         fs::write(outputs.join(format!("{index}.sh")), text).context("failed to write a block")?;
-        if let Content::Commands { how: How::StaysRunning { until }, .. } = content {
+        if let How::StaysRunning { until } = how {
             fs::write(outputs.join(format!("{index}.until")), until).context("failed to write a block")?;
         }
     }
-    Ok(())
-}
-
-/// Runs the page's script in a process group of its own, and ends all of it.
-fn run_script(
-    page: &Page,
-    clone: &Clone,
-    outputs: &Path,
-    limit: Duration,
-    outcomes: &mut [Outcome],
-) -> Result<()> {
-    let path = outputs.join("page.bash");
+    let (path, events) = (outputs.join("page.bash"), outputs.join("events"));
     fs::write(&path, script(page)).context("failed to write the page's script")?;
-    let mut child = Command::new("bash")
-        .arg(&path)
-        .arg(outputs)
-        .current_dir(&clone.directory)
+    // Only bash gets the signal: two at once, to it and to its group, would end it before its trap has run.
+    let mut child = Command::new("timeout")
+        .arg("--foreground")
+        .arg(format!("--kill-after={END_SECONDS}"))
+        .arg(limit.as_secs().to_string())
+        .args(["bash".as_ref(), path.as_os_str(), outputs.as_os_str()])
+        .current_dir(clone)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
+        .stdout(File::create(&events).context("failed to create the list of events")?)
         .process_group(0)
         .spawn()
         .context("failed to start bash")?;
-    let stdout = child.stdout.take().context("bash has no standard output")?;
-    let (sender, lines) = channel();
-    thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    let running = follow(&lines, Instant::now() + limit, outputs, page, outcomes);
-    end(&mut child, running.is_some())?;
-    if let Some(index) = running {
-        let why = format!("it ran when the page's {} were over", humantime::format_duration(limit));
-        outcomes[index] = Outcome::Failed { why };
-    }
-    stop_what_is_left(&clone.directory)
-}
+    let status = child.wait().context("failed to wait for bash")?;
+    // What is left behind an `&`, frozen processes too. A group without processes is what is wanted.
+    let left =
+        Command::new("bash").args(["-c", "kill -KILL -- -$0 2>/dev/null", &child.id().to_string()]).status();
+    left.context("failed to end what the page has left running")?;
+    stop_what_is_left(clone)?;
 
-/// Notes how each block ends, until the script does or the deadline is over. Returns the block that ran at that time.
-fn follow(
-    lines: &Receiver<String>,
-    deadline: Instant,
-    outputs: &Path,
-    page: &Page,
-    outcomes: &mut [Outcome],
-) -> Option<usize> {
-    let mut running: Option<(usize, Instant)> = None;
-    loop {
-        let line = match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => line,
-            // A block whose commands failed ended the script, which did not get to print its end.
-            Err(RecvTimeoutError::Disconnected) => {
-                if let Some((index, _)) = running {
-                    outcomes[index] = Outcome::Failed { why: last_lines(outputs, index, "a command failed") };
-                }
-                return None;
+    let events = fs::read_to_string(&events).context("failed to read the list of events")?;
+    let mut ended = HashMap::new();
+    let mut reached = None;
+    for event in events.lines() {
+        let words: Vec<_> = event.split(' ').collect();
+        match words.as_slice() {
+            ["begin", index] => reached = index.parse().ok(),
+            ["end", index, code, seconds] => {
+                let (index, seconds) = (index.parse()?, seconds.parse()?);
+                let expected = match page.blocks.get(index) {
+                    Some(Block { how: How::Run { exit_code }, .. }) => exit_code.to_string(),
+                    _ => "0".to_owned(),
+                };
+                let failed = || Outcome::Failed(last_lines(outputs, index, &format!("exit code {code}")));
+                ended.insert(index, if *code == expected { Outcome::Ran(seconds) } else { failed() });
+                reached = None;
             }
-            Err(RecvTimeoutError::Timeout) => return running.map(|(index, _)| index),
+            _ => {}
+        }
+    }
+    // A block whose commands failed ended the script, which did not get to print its end.
+    if let Some(index) = reached {
+        let why = match status.code() {
+            Some(124 | 137) | None => {
+                format!("it ran when the page's {} were over", humantime::format_duration(limit))
+            }
+            _ => last_lines(outputs, index, "a command failed"),
         };
-        let mut words = line.split(' ');
-        let event = words.next().unwrap_or_default();
-        let Some(index) = words.next().and_then(|word| word.parse::<usize>().ok()) else { continue };
-        if event == "begin" {
-            running = Some((index, Instant::now()));
-        } else if let Some((_, began)) = running.take() {
-            let code = words.next().unwrap_or_default();
-            outcomes[index] = if code == expected_code(&page.blocks[index]) {
-                Outcome::Ran { after: began.elapsed() }
-            } else {
-                Outcome::Failed { why: last_lines(outputs, index, &format!("exit code {code}")) }
-            };
-        }
+        ended.insert(index, Outcome::Failed(why));
     }
-}
-
-fn expected_code(block: &Block) -> String {
-    match &block.content {
-        Content::Commands { how: How::Here { exit_code }, .. } => exit_code.to_string(),
-        _ => "0".to_owned(),
-    }
-}
-
-/// Ends the script with all that it started, in the foreground or behind an `&`, frozen processes too. Blocks that stay
-/// running have groups of their own, which the script itself ends.
-fn end(child: &mut Child, time_is_over: bool) -> Result<()> {
-    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process without an id")?;
-    // If its output is at its end, it ends by itself.
-    let mut deadline = Instant::now() + if time_is_over { Duration::ZERO } else { END_LIMIT };
-    let mut signals = [Signal::TERM, Signal::KILL].into_iter();
-    while child.try_wait().context("failed to wait for bash")?.is_none() {
-        if Instant::now() > deadline {
-            let signal = signals.next().ok_or_else(|| anyhow!("bash did not end after SIGKILL"))?;
-            // Gone in between is what is wanted.
-            let _ = kill_process_group(group, signal);
-            deadline = Instant::now() + END_LIMIT;
-        }
-        #[allow(clippy::disallowed_methods, reason = "there is no runtime here")]
-        thread::sleep(Duration::from_millis(50));
-    }
-    // What a failed page has left. A group without processes is what is wanted.
-    let _ = kill_process_group(group, Signal::KILL);
-    Ok(())
+    Ok(ended)
 }
 
 /// Stops a system that a page has left running, as after a failure.
 fn stop_what_is_left(clone: &Path) -> Result<()> {
-    let demo: PathBuf = clone.join("target/debug/demo");
+    let demo = clone.join("target/debug/demo");
     if clone.join("target/demo/state.json").exists() && demo.exists() {
         // The system's processes may be frozen.
-        let down = Command::new("timeout")
-            .arg("120")
-            .arg(demo)
-            .arg("down")
-            .current_dir(clone)
-            .stdout(Stdio::null())
-            .status();
-        let down = down.context("failed to stop what the page has left running")?;
+        let mut down = Command::new("timeout");
+        down.arg("120").arg(demo).arg("down").current_dir(clone).stdout(Stdio::null());
+        let down = down.status().context("failed to stop what the page has left running")?;
         ensure!(down.success(), "failed to stop what the page has left running: {down}");
     }
     Ok(())
 }
 
-/// Whether each command of the block is in the file, which another step of CI runs.
-fn run_by_ci(checkout: &Path, file: &str, text: &str) -> Result<Outcome> {
-    let text_of_file =
-        fs::read_to_string(checkout.join(file)).with_context(|| format!("failed to read {file}"))?;
-    // Of another page only what is run there counts.
-    let run = if file.ends_with(".md") {
-        Page::parse(file, &text_of_file)?.run_commands()
-    } else {
-        commands(&text_of_file)
-    };
-    let absent = commands(text).into_iter().find(|command| !run.contains(command));
-    Ok(match absent {
-        None => Outcome::RunByCi { file: file.to_owned() },
-        Some(command) => Outcome::Failed { why: format!("{file} has no line `{command}`") },
-    })
-}
-
 /// What a block printed, with the clone's path made short and without what a terminal shows only for a moment.
-fn clean(output: &str, clone: &Clone) -> String {
+fn clean(output: &str, clone: &Path) -> String {
     let lines = output.lines().map(|line| line.rsplit('\r').next().unwrap_or_default());
-    lines.collect::<Vec<_>>().join("\n").replace(&format!("{}/", clone.directory.display()), "")
+    lines.collect::<Vec<_>>().join("\n").replace(&format!("{}/", clone.display()), "")
 }
 
 fn last_lines(outputs: &Path, index: usize, why: &str) -> String {

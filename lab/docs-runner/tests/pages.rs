@@ -94,6 +94,10 @@ fn failures_are_found_and_end_the_page() {
         ("anchor", "[there](#at-all)\n", "there is no such heading"),
         ("name", "The test `a_name_that_no_source_has`.\n", "no source has"),
         ("comment", "<!-- exit code: 1 -->\n\nText.\n", "stands before something else"),
+        ("nothing", "<!-- run as: 30s => 5s -->\n```sh\nwait\n```\n", "the block has no \"30s\""),
+        ("two", "<!-- not run: why -->\n<!-- exit code: 1 -->\n```sh\nwait\n```\n", "two comments"),
+        ("shown", "<!-- shows: line -->\n```sh\nwait\n```\n", "belongs to a block of `text`"),
+        ("unknown", "<!-- show: line -->\n```text\nline\n```\n", "unknown comment"),
     ] {
         let repository = Repository::with(name, page);
         let (holds, printed) = repository.run(&[]);

@@ -66,7 +66,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     .await?;
     let mut database = rig.connect(Login::Auditor).await?;
     place(&rig, &mut database, WARM_UP).await?;
-    setup.pause(SETTLE).await;
+    tokio::time::sleep(setup.pause(SETTLE)).await;
     eprintln!("{} s at rest", options.rest);
     let (before, begin) = (counter.counts(), Instant::now());
     tokio::time::sleep(Duration::from_secs(options.rest)).await;

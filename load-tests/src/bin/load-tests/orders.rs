@@ -48,7 +48,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     }
     // The first connections, plans and pages are no customer's latency.
     eprintln!("warming up");
-    rig.load(WARM_UP_PER_SECOND, WARM_UP).await?;
+    rig.load(WARM_UP_PER_SECOND, setup.pause(WARM_UP)).await?;
     rig.everything_applied().await?;
 
     let (mut figures, mut notes) = (bare_confirms(&rig).await?, Vec::new());

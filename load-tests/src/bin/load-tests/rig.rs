@@ -26,9 +26,9 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Waits where only the accuracy of a figure needs the wait.
-    pub(crate) async fn pause(&self, full: Duration) {
-        tokio::time::sleep(if self.smoke { full / 20 } else { full }).await;
+    /// Returns how long to go on where only the accuracy of a figure needs the time.
+    pub(crate) fn pause(&self, full: Duration) -> Duration {
+        if self.smoke { full / 20 } else { full }
     }
 }
 
@@ -95,7 +95,7 @@ impl Rig {
         change(&mut options).await?;
         let system = System::start(options.clone()).await?;
         system.wait_ready(READY_DEADLINE).await?;
-        setup.pause(SETTLE).await;
+        tokio::time::sleep(setup.pause(SETTLE)).await;
         let busy_before = busy_share().await;
         Ok(Self { system, options, rabbitmq, postgres, urls, home, setup: setup.clone(), busy_before })
     }
