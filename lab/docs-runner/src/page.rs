@@ -134,14 +134,15 @@ impl Block {
         notes: &Notes,
     ) -> Result<Option<Self>> {
         let mut text = markdown[range.clone()].to_owned();
-        let value = |key: &str| notes.iter().find(|(known, _)| known == key).map(|(_, value)| value.clone());
-        let shows = value("shows");
-        ensure!(shows.is_none() || language == "text", "`shows` belongs to a block of `text`");
-        ensure!(
-            notes.len() == usize::from(shows.is_some()) || language == "sh",
-            "only a block of `sh` is run"
-        );
-        for replacement in value("run as").iter().flat_map(|value| value.split("; ")) {
+        let values = |wanted: &str| -> Vec<String> {
+            let notes = notes.iter().filter(|(key, _)| key == wanted);
+            notes.flat_map(|(_, value)| value.split("; ").map(str::to_owned)).collect()
+        };
+        let texts = values("shows");
+        let shows = |(key, _): &(String, String)| key == "shows";
+        ensure!(language == "text" || !notes.iter().any(shows), "`shows` belongs to a block of `text`");
+        ensure!(language == "sh" || notes.iter().all(shows), "only a block of `sh` is run");
+        for replacement in values("run as") {
             let (from, to) =
                 replacement.split_once(" => ").context("a replacement has the form `old => new`")?;
             ensure!(text.contains(from), "the block has no {from:?}, which `run as` replaces");
@@ -160,10 +161,7 @@ impl Block {
             ("sh", Some(("part of the suite", _))) => How::PartOfTheSuite,
             ("sh", Some((_, reason))) => How::NotRun { reason },
             ("diff", _) => How::Patch,
-            ("text", _) => match shows {
-                Some(shows) => How::Output { texts: shows.split("; ").map(str::to_owned).collect(), range },
-                None => return Ok(None),
-            },
+            ("text", _) if !texts.is_empty() => How::Output { texts, range },
             _ => return Ok(None),
         };
         Ok(Some(Self { line, text, how }))
