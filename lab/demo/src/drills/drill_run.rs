@@ -192,6 +192,12 @@ impl<'a> DrillRun<'a> {
         self.found.borrow_mut().refuted.push(reason);
     }
 
+    /// Records how long the system took to recover: the report then has the line of recovery objectives.
+    #[allow(dead_code, reason = "the drills with several servers are added in the next commits")]
+    pub(crate) fn recovered_in(&self, recovery: Duration) {
+        self.found.borrow_mut().recovery = Some(recovery);
+    }
+
     /// Waits for the time of the outage, and requires that orders were accepted meanwhile.
     pub(crate) async fn accepted_meanwhile(&self) {
         let from = SystemTime::now();

@@ -11,6 +11,7 @@ mod drill;
 mod drill_run;
 mod felt;
 mod network;
+mod objectives;
 mod progress;
 mod report;
 mod sequence;

@@ -1,8 +1,11 @@
 //! The result of a drill.
 
+use std::time::Duration;
+
 use load_tests::Summary;
 use serde::Serialize;
 
+use super::objectives;
 use crate::fault::Fact;
 use crate::reconciliation::{DuplicatesDropped, Reconciliation};
 use crate::terminal::Terminal;
@@ -17,6 +20,8 @@ pub(crate) struct Found {
     pub(crate) claims: Vec<Fact>,
     /// Observations that break the claim.
     pub(crate) refuted: Vec<String>,
+    /// How long the system took to recover, in a drill that measures it.
+    pub(crate) recovery: Option<Duration>,
 }
 
 /// What a refused or unanswered order means for the claim.
@@ -38,6 +43,8 @@ pub(crate) struct Report {
     pub(crate) reconciliation: Reconciliation,
     /// Dropped during this drill; `null` means unknown.
     pub(crate) duplicates_dropped: DuplicatesDropped,
+    /// The recovery as one line, of a drill that measures it.
+    pub(crate) objectives: Option<String>,
 }
 
 impl Report {
@@ -48,7 +55,7 @@ impl Report {
         reconciliation: Reconciliation,
         duplicates_dropped: DuplicatesDropped,
     ) -> Self {
-        let Found { mut facts, claims, mut refuted } = found;
+        let Found { mut facts, claims, mut refuted, recovery } = found;
         let (mut verdict, mut reason) = judge(&facts, &load, refusals, &reconciliation);
         let not_observed = claims.iter().filter(|claim| !claim.observed);
         refuted.extend(not_observed.map(|claim| format!("not observed: {}", claim.what)));
@@ -58,7 +65,9 @@ impl Report {
             verdict = Verdict::Broken;
         }
         facts.extend(claims);
-        Self { verdict, reason, facts, load, reconciliation, duplicates_dropped }
+        let objectives =
+            recovery.map(|recovery| objectives::line(recovery, &reconciliation, duplicates_dropped));
+        Self { verdict, reason, facts, load, reconciliation, duplicates_dropped, objectives }
     }
 
     /// Prints the table, the facts and the verdict.
@@ -71,6 +80,9 @@ impl Report {
             terminal.print(format!("  {observed} {}", fact.what));
         }
         terminal.print(format!("  load:         {}", self.load));
+        if let Some(objectives) = &self.objectives {
+            terminal.print(format!("  {objectives}"));
+        }
         terminal.print_verdict(self.verdict, &self.reason);
     }
 }

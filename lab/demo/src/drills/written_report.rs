@@ -54,7 +54,11 @@ fn markdown(drill: &Drill, run: &DrillRun<'_>, report: &Report, sequence: Option
     for fact in &report.facts {
         writeln!(text, "- {}{}", if fact.observed { "" } else { "NOT observed: " }, fact.what)?;
     }
-    writeln!(text, "- load: {}\n", report.load)?;
+    writeln!(text, "- load: {}", report.load)?;
+    if let Some(objectives) = &report.objectives {
+        writeln!(text, "- {objectives}")?;
+    }
+    writeln!(text)?;
     writeln!(text, "```text\n{}\n```\n", run.lines().join("\n"))?;
     writeln!(text, "## Reconciliation\n")?;
     writeln!(text, "```text\n{}\n```", report.reconciliation.table(report.duplicates_dropped).join("\n"))?;
