@@ -1,15 +1,15 @@
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use lapin::{
     Channel, Connection, ConnectionProperties, Consumer,
     options::{BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions},
     types::FieldTable,
-    uri::AMQPUri,
 };
 use tokio::time::timeout;
 
 use crate::{
     error::{Error, Fault, request},
+    nodes::Nodes,
     topology::{self, KnownQueues, Queue},
 };
 
@@ -41,40 +41,25 @@ pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(2);
 /// How long closing a connection may take.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Where the broker is, and the name and queue of this client.
+/// Where the broker is, and the name and queue of this client. Each user of the broker has a clone, which remembers the node
+/// that it has tried last.
 #[derive(Clone)]
 pub struct Endpoint {
-    uri: AMQPUri,
+    nodes: Nodes,
     pub(crate) name: String,
     pub(crate) own_queue: Option<Queue>,
     known_queues: KnownQueues,
 }
 
 impl Endpoint {
-    /// Parses `amqp://user:password@host:port/vhost`. `name` is the service: the broker's management pages show it, and
-    /// it is the `app_id` of our messages.
+    /// Parses `amqp://user:password@host:port/vhost`, with commas between the hosts of a cluster. `name` is the service: the
+    /// broker's management pages show it, and it is the `app_id` of our messages.
     ///
     /// # Errors
     /// When the URL is invalid, or names no virtual host: a trailing slash would mean the one with the empty name.
     pub fn new(url: &str, name: &str) -> Result<Self, Error> {
-        // The parser's error quotes the URL, and the URL holds the password.
-        let form =
-            "it looks like amqp://user:password@host:5672/vhost, with special characters percent-encoded";
-        let mut uri: AMQPUri = url.parse().map_err(|_: String| Error::Url(form))?;
-        if !url.starts_with("amqp://") {
-            return Err(Error::Url("it must begin with amqp://: this build has no TLS"));
-        }
-        // The parser takes what it does not understand, for example an IPv6 address or a list of hosts, for `localhost`.
-        let host = &uri.authority.host;
-        let named = url.rsplit('@').next().unwrap_or_default().trim_start_matches("amqp://");
-        if !named.starts_with(host.as_str()) || host.contains(',') {
-            return Err(Error::Url("its host must be one name or IPv4 address"));
-        }
-        if uri.vhost.is_empty() {
-            return Err(Error::Url("it ends in a slash, which names a virtual host without a name"));
-        }
-        uri.query.heartbeat = Some(HEARTBEAT);
-        Ok(Self { uri, name: name.to_owned(), own_queue: None, known_queues: KnownQueues::default() })
+        let nodes = Nodes::parse(url)?;
+        Ok(Self { nodes, name: name.to_owned(), own_queue: None, known_queues: KnownQueues::default() })
     }
 
     /// Adds the queue of an external consumer, which no other client declares: it exists from the first connection on.
@@ -82,10 +67,12 @@ impl Endpoint {
         Self { own_queue: Some(own), ..self }
     }
 
+    /// Connects to the next node.
     pub(crate) async fn connect(&self, Role(role, frame_max): Role) -> Result<Connection, Error> {
         let name = format!("{} {role}", self.name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let mut uri = self.uri.clone();
+        let mut uri = self.nodes.next().clone();
+        uri.query.heartbeat = Some(HEARTBEAT);
         uri.query.frame_max.get_or_insert(frame_max);
         request("connect", Connection::connect_uri(uri, properties)).await
     }
@@ -118,15 +105,27 @@ impl Endpoint {
         topology::declare(channel, self.own_queue, &self.known_queues).await
     }
 
-    /// Connects once, at start. An unavailable broker is no error: the tasks wait for it.
+    /// A failure with the node at which it happened, the one that was tried last.
+    pub(crate) fn at_node(&self, failure: impl Display) -> String {
+        format!("{failure} ({})", self.nodes.address())
+    }
+
+    /// Connects at start, to one node after the other until one accepts this client. An unavailable broker is no error: the
+    /// tasks wait for it.
     ///
     /// # Errors
     /// [`Fault::Setting`]: waiting will not help.
     pub async fn check(&self) -> Result<(), Error> {
-        match self.with_connection(Role::CHECK, async |_, _| Ok(())).await {
-            Err(error @ Error::Refused(Fault::Setting, _)) => Err(error),
-            _ => Ok(()),
+        for _ in 0..self.nodes.count() {
+            match self.with_connection(Role::CHECK, async |_, _| Ok(())).await {
+                Ok(()) => break,
+                Err(Error::Refused(Fault::Setting, text)) => {
+                    return Err(Error::Refused(Fault::Setting, self.at_node(text)));
+                }
+                Err(_) => {}
+            }
         }
+        Ok(())
     }
 }
 

@@ -99,7 +99,7 @@ impl Consumer {
                 ended
             });
             if let Err(error) = session.await {
-                self.status.disconnected(&error.to_string());
+                self.status.disconnected(&self.endpoint.at_node(&error));
                 show(self.queue, None);
                 metrics::gauge!("broker_consumer_active", "queue" => self.queue).set(0.0);
                 stop.run_until_cancelled(sleep(backoff.next_wait())).await;

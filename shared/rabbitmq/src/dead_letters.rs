@@ -68,7 +68,7 @@ impl DeadLetterCollector {
             if let Err(error) = collecting.await
                 && !stop.is_cancelled()
             {
-                self.status.disconnected(&error.to_string());
+                self.status.disconnected(&self.endpoint.at_node(&error));
                 stop.run_until_cancelled(sleep(backoff.next_wait())).await;
             }
         }

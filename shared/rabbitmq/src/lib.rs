@@ -11,13 +11,14 @@
 //!
 //! lapin's automatic recovery is not used: confirms in flight would stay pending through the whole outage, and a consumer
 //! whose channel the broker closed would hang forever. Publisher and consumer supervise their own connections: open, work
-//! until any error or deadline, drop everything, back off, open again.
+//! until any error or deadline, drop everything, back off, open again at the next node.
 
 mod connect;
 mod connection_status;
 mod consumer;
 mod dead_letters;
 mod error;
+mod nodes;
 mod publisher;
 pub mod topology;
 

@@ -96,7 +96,7 @@ impl ConfirmingPublisher {
 impl Publisher for ConfirmingPublisher {
     async fn ready(&mut self) -> Result<(), BrokerUnavailable> {
         if let Err(error) = self.prepare().await {
-            let reason = error.to_string();
+            let reason = self.endpoint.at_node(&error);
             match error {
                 // A blocked connection is alive: the next one would be blocked too.
                 Error::Blocked => self.status.impeded(&reason),
@@ -166,7 +166,7 @@ impl ConfirmingPublisher {
                 Some(error) if open.connection.status().connected() => {
                     self.status.impeded(&error.to_string());
                 }
-                Some(error) => self.status.disconnected(&error.to_string()),
+                Some(error) => self.status.disconnected(&self.endpoint.at_node(&error)),
                 None => {}
             }
             open.declared = None;
@@ -181,7 +181,7 @@ impl ConfirmingPublisher {
             self.refused = Some(now);
             self.status.impeded(REFUSED);
         } else {
-            self.disconnect("a publish was not confirmed").await;
+            self.disconnect(&self.endpoint.at_node("a publish was not confirmed")).await;
         }
         (outcomes, false)
     }
@@ -189,7 +189,7 @@ impl ConfirmingPublisher {
     /// Connects, opens a channel and declares the topology, as far as that is due.
     async fn prepare(&mut self) -> Result<(), Error> {
         if self.open.as_ref().is_some_and(|open| !open.connection.status().connected()) {
-            self.disconnect("the connection was lost").await;
+            self.disconnect(&self.endpoint.at_node("the connection was lost")).await;
         }
         let open = match &mut self.open {
             Some(open) => open,

@@ -150,7 +150,8 @@ async fn declare_queue(
     mut arguments: FieldTable,
     known: &KnownQueues,
 ) -> Result<(), Error> {
-    // Quorum queues write to disk before they confirm; classic queues do not, whatever their messages' delivery mode.
+    // Quorum queues write to disk before they confirm; classic queues do not, whatever their messages' delivery mode. A cluster
+    // gives each three members without `x-quorum-initial-group-size`, which a queue that was declared without it refuses.
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
     let passive = known.lock().unwrap_or_else(PoisonError::into_inner).contains(queue);
     let options = QueueDeclareOptions { durable: true, passive, ..Default::default() };

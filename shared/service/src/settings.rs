@@ -67,7 +67,8 @@ pub struct CommonSettings {
     #[arg(long, hide_env_values = true)]
     pub database_url: DatabaseUrl,
 
-    /// The broker, with its virtual host: amqp://user:password@host:5672/shop.
+    /// The broker, with its virtual host: amqp://user:password@host:5672/shop. A cluster is a list of hosts:
+    /// amqp://user:password@one:5672,two:5672,three:5672/shop. A lost connection is opened again at the next node.
     #[arg(long, hide_env_values = true)]
     pub amqp_url: String,
 

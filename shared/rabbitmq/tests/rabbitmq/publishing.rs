@@ -165,6 +165,40 @@ async fn silent_broker_is_unavailable_within_a_deadline() -> anyhow::Result<()> 
     Ok(())
 }
 
+/// A cluster of which one node is down and one is frozen, as a client sees it.
+#[tokio::test]
+async fn next_node_is_taken_when_one_is_down_or_silent() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    // Bound without listening: connections to this port are refused while the socket exists.
+    let socket = TcpSocket::new_v4()?;
+    socket.bind("127.0.0.1:0".parse()?)?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let (down, silent) = (socket.local_addr()?.to_string(), listener.local_addr()?.to_string());
+    let all = vhost.url.replacen('@', &format!("@{down},{silent},"), 1);
+    let endpoint = Endpoint::new(&all, "test")?;
+    // Each publisher begins at a random node.
+    for _ in 0..5 {
+        TestPublisher::new(endpoint.clone(), DEADLINE).until_confirmed().await?;
+    }
+    let unknown_user = Endpoint::new(&all.replacen("amqp://", "amqp://unknown-", 1), "test")?;
+    assert!(matches!(unknown_user.check().await, Err(Error::Refused(Fault::Setting, _))));
+
+    let none = Endpoint::new(&format!("amqp://shop:secret@{down},{silent}/shop"), "test")?;
+    let mut publisher = TestPublisher::new(none, DEADLINE);
+    let mut named = vec![];
+    for _ in 0..2 {
+        let reason = publisher.publisher.ready().await.unwrap_err().to_string();
+        assert!(!reason.contains("secret"), "{reason}");
+        assert!(publisher.status.state().is_err_and(|shown| reason.ends_with(&shown)), "{reason}");
+        named.extend([&down, &silent].into_iter().filter(|node| reason.contains(*node)));
+    }
+    named.sort();
+    let mut both = [&down, &silent];
+    both.sort();
+    assert_eq!(named, both);
+    Ok(())
+}
+
 #[tokio::test]
 async fn check_refuses_invalid_settings_only() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
@@ -216,9 +250,11 @@ fn invalid_url_is_refused_and_the_error_does_not_show_its_password() {
         "ampq://shop:secret@broker/shop",
         // Without TLS, this would be sent in plain text.
         "amqps://shop:secret@localhost:5671/shop",
-        // These would be taken for localhost, or for one name.
+        // A part of these would be taken for localhost.
         "amqp://shop:secret@[fd00::5]:5672/shop",
-        "amqp://shop:secret@one,two:5672/shop",
+        "amqp://shop:secret@one,[fd00::5]:5672/shop",
+        "amqp://shop:secret@one,,two:5672/shop",
+        "amqp://shop:secret@one,two:port/shop",
     ] {
         let error = Endpoint::new(url, "test").err().map(|error| error.to_string());
         assert!(error.as_deref().is_some_and(|error| !error.contains("secret")), "{url}: {error:?}");
