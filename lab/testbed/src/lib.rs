@@ -5,7 +5,8 @@
 //!
 //! - a **database** and a **virtual host** for one test, on servers that many tests share ([`database()`],
 //!   [`vhost()`]): most tests need no more, and each takes a few milliseconds to create;
-//! - **private servers** that a test can kill, pause and restart ([`Postgres`], [`Rabbitmq`]);
+//! - **private servers** that a test can kill, pause and restart ([`Postgres`], [`Rabbitmq`],
+//!   [`RabbitmqCluster`]);
 //! - the **system**: the three services and the payment provider as child processes ([`System`]).
 //!
 //! Everything that this crate starts ends with the process that started it, even after a panic or `kill -9`: see
@@ -26,6 +27,7 @@ mod ports;
 mod postgres;
 mod private_dir;
 mod rabbitmq;
+mod rabbitmq_cluster;
 mod restartable_process;
 mod schema;
 mod server;
@@ -48,6 +50,7 @@ pub use install::{
 pub use ports::{free_port, is_free};
 pub use postgres::Postgres;
 pub use rabbitmq::Rabbitmq;
+pub use rabbitmq_cluster::{QueueMembers, RabbitmqCluster};
 pub use schema::migrate;
 pub use server::Server;
 pub use shared_servers::{Servers, servers};

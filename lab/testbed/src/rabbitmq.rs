@@ -1,6 +1,8 @@
-//! A private RabbitMQ broker.
+//! A private RabbitMQ broker, or one node of a cluster.
 
+use std::fs::{self, Permissions};
 use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -27,6 +29,26 @@ pub struct Rabbitmq {
     password: String,
 }
 
+/// What the nodes of a cluster have in common. A single broker is the only node of its own.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// Who has it can publish any event: other users of this machine must not be able to guess it.
+    password: String,
+    /// The password of the nodes among each other, and of their tools.
+    pub(crate) cookie: String,
+    name_server_port: u16,
+    /// The ports of each node: for AMQP and for the management API.
+    ports: Vec<(u16, u16)>,
+}
+
+impl Membership {
+    pub(crate) fn new(nodes: usize) -> Result<Self> {
+        let secret = || Uuid::new_v4().simple().to_string();
+        let ports = (0..nodes).map(|_| Ok((free_port()?, free_port()?))).collect::<Result<_>>()?;
+        Ok(Self { password: secret(), cookie: secret(), name_server_port: free_port()?, ports })
+    }
+}
+
 impl Rabbitmq {
     /// The memory limit that the broker starts with. See [`Rabbitmq::set_memory_limit`].
     pub const NO_ALARM: &'static str = "1GB";
@@ -39,9 +61,13 @@ impl Rabbitmq {
 
     /// Like [`Rabbitmq::private`], but in `home`.
     pub async fn private_in(home: Home) -> Result<Self> {
-        let (port, api_port) = (free_port()?, free_port()?);
-        // Who has it can publish any event: other users of this machine must not be able to guess it.
-        let password = Uuid::new_v4().simple().to_string();
+        Self::start_node(home, &Membership::new(1)?, 0).await
+    }
+
+    /// Starts the node with this index. The first one brings the name server of all.
+    pub(crate) async fn start_node(home: Home, membership: &Membership, index: usize) -> Result<Self> {
+        let (port, api_port) = membership.ports[index];
+        let password = membership.password.clone();
         let container = ContainerSpec {
             name: format!("testbed-rabbitmq-{}-{port}", std::process::id()),
             image: RABBITMQ_IMAGE,
@@ -54,7 +80,7 @@ impl Rabbitmq {
             ports: vec![(port, 5672), (api_port, 15672)],
         };
         let probe = Probe::Rabbitmq { port, api_url: url("http", &password, api_port) };
-        let local = || create(port, api_port, &password);
+        let local = || create(membership, index);
         let server = Server::start_new("RabbitMQ", home, local, container, probe).await?;
         Ok(Self { server, port, api_port, password })
     }
@@ -67,6 +93,16 @@ impl Rabbitmq {
     /// The AMQP URL without a virtual host.
     pub fn base_url(&self) -> String {
         url("amqp", &self.password, self.port)
+    }
+
+    /// Its host and its port.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The name of its Erlang node.
+    pub fn name(&self) -> String {
+        node_name(self.port)
     }
 
     /// The management API's URL. Its statistics are seconds old: to count the messages in a queue, use AMQP.
@@ -89,9 +125,13 @@ impl Rabbitmq {
         self.rabbitmqctl(&["eval", &expression]).await.context("failed to suspend or resume a queue")
     }
 
-    async fn rabbitmqctl(&self, arguments: &[&str]) -> Result<()> {
-        let node = format!("testbed-{}@localhost", self.port);
-        self.server.tool("rabbitmqctl", &["-n", &node], arguments).await
+    pub(crate) async fn rabbitmqctl(&self, arguments: &[&str]) -> Result<()> {
+        self.run_tool("rabbitmqctl", arguments).await
+    }
+
+    /// Runs one of RabbitMQ's tools on this node.
+    pub(crate) async fn run_tool(&self, tool: &str, arguments: &[&str]) -> Result<()> {
+        self.server.tool(tool, &["-n", &self.name()], arguments).await
     }
 
     /// Whether the broker accepts AMQP connections at this moment.
@@ -112,22 +152,30 @@ fn url(scheme: &str, password: &str, port: u16) -> String {
     format!("{scheme}://{USER}:{password}@127.0.0.1:{port}")
 }
 
-/// Prepares a new, empty node; only its name server is started. `port` is for AMQP, `api_port` for the management API.
-fn create(port: u16, api_port: u16, password: &str) -> Result<LocalServer> {
+fn node_name(port: u16) -> String {
+    format!("testbed-{port}@localhost")
+}
+
+/// Prepares a new, empty node; only the name server is started, with the first one.
+fn create(membership: &Membership, index: usize) -> Result<LocalServer> {
+    let Membership { cookie, name_server_port, ports, .. } = membership;
+    let (port, _) = ports[index];
     let script = find_rabbitmq()?;
     let dir = PrivateDir::new("rabbitmq", None)?;
     let at = |name: &str| dir.path().join(name);
     for name in ["home", "log", "mnesia"] {
-        std::fs::create_dir(at(name))?;
+        fs::create_dir(at(name))?;
     }
-    std::fs::write(at("rabbitmq.conf"), config(port, api_port, password))?;
-    std::fs::write(at("advanced.config"), "[].\n")?;
-    std::fs::write(at("enabled_plugins"), "[rabbitmq_management].\n")?;
+    fs::write(at("rabbitmq.conf"), config(membership, index))?;
+    fs::write(at("advanced.config"), "[].\n")?;
+    fs::write(at("enabled_plugins"), "[rabbitmq_management].\n")?;
     // An empty file, so that the system's `rabbitmq-env.conf` is not read.
-    std::fs::write(at("env.conf"), "")?;
-
-    let epmd_port = free_port()?;
-    let epmd = start_name_server(epmd_port, dir.path())?;
+    fs::write(at("env.conf"), "")?;
+    let cookie_file = at("home").join(".erlang.cookie");
+    fs::write(&cookie_file, cookie)?;
+    // Erlang refuses one that others can read.
+    fs::set_permissions(cookie_file, Permissions::from_mode(0o400))?;
+    let name_server = if index == 0 { Some(start_name_server(*name_server_port, dir.path())?) } else { None };
 
     let mut node = Command::new(script);
     for (name, _) in std::env::vars_os() {
@@ -138,7 +186,7 @@ fn create(port: u16, api_port: u16, password: &str) -> Result<LocalServer> {
     }
     node.current_dir(dir.path())
         .env("HOME", at("home"))
-        .env("RABBITMQ_NODENAME", format!("testbed-{port}@localhost"))
+        .env("RABBITMQ_NODENAME", node_name(port))
         .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
         .env("RABBITMQ_NODE_PORT", port.to_string())
         .env("RABBITMQ_DIST_PORT", free_port()?.to_string())
@@ -152,11 +200,11 @@ fn create(port: u16, api_port: u16, password: &str) -> Result<LocalServer> {
         .env("RABBITMQ_LOGS", "-")
         .env("RABBITMQ_PID_FILE", at("pid"))
         .env("ERL_CRASH_DUMP", "/dev/null")
-        .env("ERL_EPMD_PORT", epmd_port.to_string())
+        .env("ERL_EPMD_PORT", name_server_port.to_string())
         .env("ERL_EPMD_ADDRESS", "127.0.0.1")
         // The Erlang VM sizes its tables by `ulimit -n`: without a limit it allocates hundreds of megabytes.
         .env("ERL_MAX_PORTS", "16384");
-    Ok(LocalServer::new(node, "TERM", dir).with_companion(epmd))
+    Ok(LocalServer::new(node, "TERM", dir).with_companion(name_server))
 }
 
 /// Starts Erlang's name server as a child process. Without it, the node would start one as a daemon, which would never
@@ -167,8 +215,10 @@ fn start_name_server(port: u16, dir: &Path) -> Result<GuardedProcess> {
     GuardedProcess::spawn(&epmd, &dir.join("epmd.log"))
 }
 
-fn config(port: u16, api_port: u16, password: &str) -> String {
-    let lines = [
+fn config(membership: &Membership, index: usize) -> String {
+    let Membership { password, ports, .. } = membership;
+    let (port, api_port) = ports[index];
+    let mut lines = vec![
         format!("listeners.tcp.1 = 127.0.0.1:{port}"),
         "management.tcp.ip = 127.0.0.1".to_owned(),
         format!("management.tcp.port = {api_port}"),
@@ -182,5 +232,14 @@ fn config(port: u16, api_port: u16, password: &str) -> String {
         // As in `compose.yaml`: the largest message that our publishers send. The default is 128 MiB.
         "max_message_size = 1048576".to_owned(),
     ];
+    if ports.len() > 1 {
+        lines.push("cluster_formation.peer_discovery_backend = classic_config".to_owned());
+        // A node that loses the majority stops serving clients. RabbitMQ 4.3 has no other way, and not this setting.
+        lines.push("cluster_partition_handling = pause_minority".to_owned());
+        let member = |(index, (port, _))| {
+            format!("cluster_formation.classic_config.nodes.{} = {}", index + 1, node_name(port))
+        };
+        lines.extend(ports.iter().copied().enumerate().map(member));
+    }
     lines.join("\n") + "\n"
 }

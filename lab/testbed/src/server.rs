@@ -219,8 +219,8 @@ impl LocalServer {
         Self { process, stop_signal, _companion: None, _dir: dir }
     }
 
-    pub(crate) fn with_companion(self, companion: GuardedProcess) -> Self {
-        Self { _companion: Some(companion), ..self }
+    pub(crate) fn with_companion(self, companion: Option<GuardedProcess>) -> Self {
+        Self { _companion: companion, ..self }
     }
 
     /// Runs a tool from the directory of the server's program, in the server's environment.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition ends a test")]
 
+mod cluster;
 mod collecting;
 mod consuming;
 mod protections;
