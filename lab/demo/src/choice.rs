@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use testbed::{
-    Home, IMAGES, Postgres, Rabbitmq, can_install, find_faketime, install_missing, install_packages,
+    Home, IMAGES, Postgres, RabbitmqCluster, can_install, find_faketime, install_missing, install_packages,
     missing_packages,
 };
 use tokio::process::Command;
@@ -127,15 +127,21 @@ impl Choice {
         install_missing(|step| terminal.print(format!("  {step}"))).await
     }
 
-    /// Starts private servers, after installing those that are missing.
-    pub(crate) async fn start_servers(self, home: Home, terminal: &Terminal) -> Result<(Postgres, Rabbitmq)> {
+    /// Starts private servers, with so many nodes of RabbitMQ, after installing those that are missing.
+    pub(crate) async fn start_servers(
+        self,
+        home: Home,
+        nodes: usize,
+        terminal: &Terminal,
+    ) -> Result<(Postgres, RabbitmqCluster)> {
         self.install_servers(home, terminal).await?;
         let place = match home {
             Home::Local => "from this machine's binaries",
             Home::Docker => "in containers",
         };
-        terminal.print(format!("Starting PostgreSQL and RabbitMQ {place} …"));
-        tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))
+        let count = if nodes == 1 { String::new() } else { format!(" with {nodes} nodes") };
+        terminal.print(format!("Starting PostgreSQL and RabbitMQ{count} {place} …"));
+        tokio::try_join!(Postgres::private_in(home), RabbitmqCluster::start(home, nodes))
     }
 }
 

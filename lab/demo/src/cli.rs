@@ -45,7 +45,11 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start the system and keep it running; Ctrl-C stops it.
-    Up,
+    Up {
+        /// How many nodes RabbitMQ has: 1, or 3 processes of this machine (docs/nodes.md).
+        #[arg(long, default_value = "1", value_parser = ["1", "3"])]
+        nodes: String,
+    },
     /// Serve a live page over the running system. `demo up` starts it too.
     Board {
         /// Where it listens: on loopback, or in a container. A program that can reach it can break the system.
@@ -206,7 +210,7 @@ impl Cli {
         match self.command {
             // These three repair or stop something when they are interrupted, so they handle Ctrl-C themselves.
             None => tour::run(choice, TOUR, terminal).await,
-            Some(Command::Up) => up::run(choice, terminal).await,
+            Some(Command::Up { nodes }) => up::run(choice, nodes.parse()?, terminal).await,
             Some(Command::Drill { names, rate, outage, seed, variant, twin, sabotage, set, student }) => {
                 let options = DrillOptions { rate, outage, seed };
                 let settings = Some(set).filter(|set| !set.is_empty()).map(Alteration::Settings);

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use sqlx::{Connection as _, PgConnection};
-use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
+use testbed::{DatabaseUrls, Home, Passwords, Postgres, RabbitmqCluster, Server, System, SystemOptions};
 
 use crate::alteration::Alteration;
 use crate::choice::Choice;
 use crate::own_system::{OwnSystem, Tools};
-use crate::part::{Action, BROKER, DATABASE};
+use crate::part::{Action, DATABASE, NODES};
 use crate::paths;
 use crate::state::{Addresses, AdminUrls};
 use crate::terminal::Terminal;
@@ -27,7 +27,7 @@ const DOCUMENTED_PORT: u16 = 8080;
 pub(crate) struct LocalSystem {
     // First, because fields are dropped in this order: the processes are killed before the servers that they use.
     pub(crate) processes: System,
-    pub(crate) rabbitmq: Rabbitmq,
+    pub(crate) rabbitmq: RabbitmqCluster,
     postgres: Postgres,
     urls: DatabaseUrls,
     /// How it differs from the services as they are.
@@ -37,12 +37,13 @@ pub(crate) struct LocalSystem {
 }
 
 impl LocalSystem {
-    /// Builds the services and starts everything, with servers where `home` says, and returns when it is ready. With `own`,
-    /// a system for one drill: the one of `demo up` may be running as well, so it takes neither its port nor its directory
-    /// of logs.
+    /// Builds the services and starts everything, with servers where `home` says and so many nodes of RabbitMQ, and returns when
+    /// it is ready. With `own`, a system for one drill: the one of `demo up` may be running as well, so it takes neither its port
+    /// nor its directory of logs.
     pub(crate) async fn start(
         choice: Choice,
         home: Home,
+        nodes: usize,
         own: Option<(OwnSystem, PathBuf)>,
         terminal: &Terminal,
     ) -> Result<Self> {
@@ -54,7 +55,8 @@ impl LocalSystem {
             }
         };
         // The servers are installed and started meanwhile.
-        let ((), (postgres, rabbitmq)) = tokio::try_join!(build, choice.start_servers(home, terminal))?;
+        let ((), (postgres, rabbitmq)) =
+            tokio::try_join!(build, choice.start_servers(home, nodes, terminal))?;
         terminal.print("Starting the three services …");
 
         let mut admin = PgConnection::connect(&postgres.admin_url("postgres")).await?;
@@ -72,7 +74,7 @@ impl LocalSystem {
         let _ = std::fs::remove_dir_all(&logs);
         options.log_dir = Some(logs);
         let tools = match own {
-            Some((own, _)) => Some(own.prepare(&mut options, &urls, &rabbitmq.url()).await?),
+            Some((own, _)) => Some(own.prepare(&mut options, &urls, &rabbitmq).await?),
             None => {
                 options.orders_port = if testbed::is_free(DOCUMENTED_PORT) { DOCUMENTED_PORT } else { 0 };
                 None
@@ -103,7 +105,7 @@ impl LocalSystem {
             .map(|(login, url)| (login.to_owned(), url.clone()))
             .into(),
             amqp_url: self.rabbitmq.url(),
-            rabbitmq_api: self.rabbitmq.api_url(),
+            rabbitmq_api: self.rabbitmq.first().api_url(),
             admin: AdminUrls {
                 orders: admin_url("orders"),
                 inventory: admin_url("inventory"),
@@ -124,28 +126,33 @@ impl LocalSystem {
     }
 
     pub(crate) async fn act(&self, action: Action, part: &str) -> Result<()> {
-        match (part, action) {
-            (BROKER, Action::Kill) => self.rabbitmq.kill().await,
-            (BROKER, Action::Start) => self.rabbitmq.start().await,
-            (BROKER, Action::Pause) => self.rabbitmq.pause().await,
-            (BROKER, Action::Resume) => self.rabbitmq.resume().await,
-            (DATABASE, Action::Kill) => self.postgres.kill().await,
-            (DATABASE, Action::Start) => self.postgres.start().await,
-            (DATABASE, Action::Pause) => self.postgres.pause().await,
-            (DATABASE, Action::Resume) => self.postgres.resume().await,
-            (name, Action::Kill) => self.processes.kill(name).await,
-            (name, Action::Start) => self.processes.start_again(name).await,
-            (name, Action::Pause) => self.processes.pause(name),
-            (name, Action::Resume) => self.processes.resume(name),
+        match (self.server(part)?, action) {
+            (Some(server), Action::Kill) => server.kill().await,
+            (Some(server), Action::Start) => server.start().await,
+            (Some(server), Action::Pause) => server.pause().await,
+            (Some(server), Action::Resume) => server.resume().await,
+            (None, Action::Kill) => self.processes.kill(part).await,
+            (None, Action::Start) => self.processes.start_again(part).await,
+            (None, Action::Pause) => self.processes.pause(part),
+            (None, Action::Resume) => self.processes.resume(part),
         }
+    }
+
+    /// The server that a part is. `None`: it is a process.
+    fn server(&self, part: &str) -> Result<Option<&Server>> {
+        if part == DATABASE {
+            return Ok(Some(&self.postgres));
+        }
+        let Some(index) = NODES.iter().position(|node| *node == part) else { return Ok(None) };
+        Ok(Some(self.rabbitmq.node(index + 1)?))
     }
 
     /// A part's process id, or `None` while it is down.
     pub(crate) async fn pid(&self, part: &str) -> Option<u32> {
-        match part {
-            BROKER => self.rabbitmq.pid().await,
-            DATABASE => self.postgres.pid().await,
-            name => self.processes.pid(name),
+        match self.server(part) {
+            Ok(Some(server)) => server.pid().await,
+            Ok(None) => self.processes.pid(part),
+            Err(_) => None,
         }
     }
 

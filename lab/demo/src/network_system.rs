@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use futures_util::future::select_ok;
 use sqlx::{Connection as _, PgConnection};
 use testbed::eventually;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -107,7 +108,10 @@ impl NetworkSystem {
 pub(crate) async fn works(addresses: &Addresses, part: &str) -> bool {
     let probe = async {
         match part {
-            BROKER => greets(addresses.broker()).await,
+            BROKER => {
+                let greeting = addresses.brokers().map(|address| Box::pin(greets(address)));
+                select_ok(greeting).await.map(drop)
+            }
             DATABASE => {
                 let mut connection = PgConnection::connect(&addresses.auditor_url).await?;
                 connection.ping().await?;

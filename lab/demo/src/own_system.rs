@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use fault_proxy::Proxy;
 use flaws::Flaw;
-use testbed::{DatabaseUrls, SystemOptions};
+use testbed::{DatabaseUrls, RabbitmqCluster, SystemOptions};
 
 use crate::alteration::Alteration;
 use crate::lab::{CrashFile, Setup, route, through};
@@ -13,9 +13,11 @@ use crate::proxies::Proxies;
 const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 /// How such a system is set up.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OwnSystem {
     pub(crate) setup: Setup,
+    /// How many nodes RabbitMQ has. The services reach those of a cluster without a proxy.
+    pub(crate) nodes: usize,
     /// A service, a crash point and what happens there, such as `relay-confirmed:kill`: once, after [`CrashFile::arm`]. The
     /// lab programs run instead of the services.
     pub(crate) crash_point: Option<(&'static str, &'static str)>,
@@ -32,18 +34,25 @@ pub(crate) struct Tools {
     pub(crate) crash: Option<CrashFile>,
 }
 
+impl Default for OwnSystem {
+    fn default() -> Self {
+        let (setup, alteration) = (Setup::default(), Alteration::default());
+        Self { setup, nodes: 1, crash_point: None, clocks: &[], alteration }
+    }
+}
+
 impl OwnSystem {
     /// The same, with a difference.
     pub(crate) fn altered(self, alteration: &Alteration) -> Self {
         Self { setup: alteration.apply(self.setup), alteration: alteration.clone(), ..self }
     }
 
-    /// Lets all connections of the services go through a proxy, and applies the setup.
+    /// Lets the connections of the services go through a proxy, and applies the setup.
     pub(crate) async fn prepare(
         self,
         options: &mut SystemOptions,
         urls: &DatabaseUrls,
-        amqp_url: &str,
+        rabbitmq: &RabbitmqCluster,
     ) -> Result<Tools> {
         let crash = self.crash_point.map(|_| CrashFile::new());
         let mut setup = self.setup;
@@ -51,7 +60,7 @@ impl OwnSystem {
             crash.disarm()?;
             setup = setup.crashing_in(service, point, crash.path());
         }
-        let mut connections = vec![];
+        let (mut connections, amqp_url) = (vec![], rabbitmq.url());
         for (service, database) in SERVICES.into_iter().zip([&urls.orders, &urls.inventory, &urls.billing]) {
             let prefix = service.to_uppercase();
             connections.push((
@@ -59,7 +68,9 @@ impl OwnSystem {
                 format!("{prefix}_DATABASE_URL"),
                 database.as_str(),
             ));
-            connections.push((format!("{service}-broker"), format!("{prefix}_AMQP_URL"), amqp_url));
+            if rabbitmq.count() == 1 {
+                connections.push((format!("{service}-broker"), format!("{prefix}_AMQP_URL"), &amqp_url));
+            }
         }
         let routes = connections.iter().map(|(name, _, url)| route(name, url)).collect::<Result<_>>()?;
         let proxy = Proxy::start(routes).await?;

@@ -8,8 +8,11 @@ use anyhow::{Context as _, Result};
 pub(crate) const BROKER: &str = "broker";
 pub(crate) const DATABASE: &str = "database";
 
+/// The nodes of a broker, in the order of their numbers. Without a cluster there is only the first one.
+pub(crate) const NODES: [&str; 3] = [BROKER, "broker-2", "broker-3"];
+
 /// Every part that a person can name. A separate system may have more processes: `orders-2`.
-const PARTS: [&str; 6] = [BROKER, DATABASE, "orders", "inventory", "billing", "provider"];
+const PARTS: [&str; 8] = [BROKER, NODES[1], NODES[2], DATABASE, "orders", "inventory", "billing", "provider"];
 
 /// Returns the part with this name.
 ///
@@ -24,6 +27,8 @@ pub(crate) fn part(name: &str) -> Result<&'static str> {
 pub(crate) fn title(part: &str) -> &str {
     match part {
         BROKER => "RabbitMQ",
+        "broker-2" => "RabbitMQ's second node",
+        "broker-3" => "RabbitMQ's third node",
         DATABASE => "PostgreSQL",
         "provider" => "the payment provider",
         service => service,
@@ -34,6 +39,8 @@ pub(crate) fn title(part: &str) -> &str {
 pub(crate) fn container(part: &str) -> &str {
     match part {
         BROKER => "rabbitmq",
+        "broker-2" => "rabbitmq-2",
+        "broker-3" => "rabbitmq-3",
         DATABASE => "postgres",
         service => service,
     }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::alteration::Alteration;
-use crate::choice::Choice;
+use crate::choice::{Choice, With};
 use crate::compose::Compose;
 use crate::control::Control;
 use crate::http;
@@ -92,7 +92,7 @@ impl RunningSystem {
     /// Starts a system, and returns when it accepts orders.
     async fn start(choice: Choice, home: Home, terminal: &Terminal) -> Result<Self> {
         match home {
-            Home::Local => Self::local(LocalSystem::start(choice, home, None, terminal).await?),
+            Home::Local => Self::local(LocalSystem::start(choice, home, 1, None, terminal).await?),
             Home::Docker => {
                 let compose = Compose::new()?;
                 compose.up(terminal).await?;
@@ -113,8 +113,11 @@ impl RunningSystem {
         tokio::select! {
             system = async {
                 // Only the servers can be containers: no image contains the variants and the lab programs.
+                // A cluster cannot be either: compose.cluster.yaml has one.
+                let nodes = own.nodes;
+                let choice = if nodes == 1 { choice } else { Choice { with: Some(With::Local), ..choice } };
                 let home = choice.for_servers(terminal).await?;
-                Self::local(LocalSystem::start(choice, home, Some((own, logs)), terminal).await?).map(Some)
+                Self::local(LocalSystem::start(choice, home, nodes, Some((own, logs)), terminal).await?).map(Some)
             } => system,
             stop = interrupted() => stop.map(|()| None),
         }

@@ -52,9 +52,10 @@ impl Addresses {
         }
     }
 
-    /// The host and the port of the broker.
-    pub(crate) fn broker(&self) -> &str {
-        self.amqp_url.rsplit('@').next().and_then(|rest| rest.split('/').next()).unwrap_or_default()
+    /// The host and the port of each node of the broker.
+    pub(crate) fn brokers(&self) -> impl Iterator<Item = &str> {
+        let (_, rest) = self.amqp_url.rsplit_once('@').unwrap_or_default();
+        rest.split('/').next().unwrap_or_default().split(',')
     }
 
     /// The admin API of `orders`, `inventory` or `billing`.

@@ -39,7 +39,7 @@ pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Termin
     let home = choice.for_servers(terminal).await?;
     terminal.print("Building the services and the lab programs …");
     let ((), (postgres, rabbitmq)) =
-        tokio::try_join!(build_lab(!terminal.json()), choice.start_servers(home, terminal))?;
+        tokio::try_join!(build_lab(!terminal.json()), choice.start_servers(home, 1, terminal))?;
 
     let _busy = options.beside_load.then(BusyLoops::start);
     let mut passed = true;
@@ -62,8 +62,8 @@ pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Termin
         }
         cargo
             .env("TESTBED_POSTGRES_URL", postgres.admin_url("postgres"))
-            .env("TESTBED_RABBITMQ_URL", rabbitmq.base_url())
-            .env("TESTBED_RABBITMQ_API", rabbitmq.api_url())
+            .env("TESTBED_RABBITMQ_URL", rabbitmq.first().base_url())
+            .env("TESTBED_RABBITMQ_API", rabbitmq.first().api_url())
             // For the tests that start private servers.
             .env("TESTBED_WITH", if home == Home::Docker { "docker" } else { "local" })
             // The services are built: without this every test program would ask cargo again.

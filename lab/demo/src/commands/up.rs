@@ -25,20 +25,27 @@ use crate::verdict::Verdict;
 /// How often `demo up` checks that all processes run.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Stays in the foreground. Ctrl-C stops everything that it started.
-pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
+/// Stays in the foreground. Ctrl-C stops everything that it started. A cluster has `nodes` of RabbitMQ.
+pub(crate) async fn run(choice: Choice, nodes: usize, terminal: &Terminal) -> Result<Verdict> {
     if let Some(system) = RunningSystem::find(choice.requested()).await? {
         bail!("a system is running already, at {}; `cargo demo down` stops it", system.orders_url());
     }
     match choice.for_system(terminal).await? {
-        Home::Local => local(choice, terminal).await,
-        Home::Docker => containers(terminal).await,
+        Home::Local => local(choice, nodes, terminal).await,
+        Home::Docker => {
+            ensure!(
+                nodes == 1,
+                "a cluster needs `--with local`; in containers, `docker compose -f compose.yaml -f compose.cluster.yaml \
+                 up --build --wait` starts one"
+            );
+            containers(terminal).await
+        }
     }
 }
 
-async fn local(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
+async fn local(choice: Choice, nodes: usize, terminal: &Terminal) -> Result<Verdict> {
     let system = tokio::select! {
-        system = LocalSystem::start(choice, Home::Local, None, terminal) => system?,
+        system = LocalSystem::start(choice, Home::Local, nodes, None, terminal) => system?,
         stop = interrupted() => return stop.map(|()| Verdict::Interrupted),
     };
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;

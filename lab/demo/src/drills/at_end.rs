@@ -42,3 +42,9 @@ pub(super) fn each_order_was_answered(run: &DrillRun<'_>, ended: &Ended) {
         run.refute(format!("{} orders were written whose clients got no answer", exist - acknowledged));
     }
 }
+
+/// The claim is that not a single order fails.
+pub(super) fn no_order_failed(run: &DrillRun<'_>, ended: &Ended) {
+    let failed = ended.load.refused_in_all() + ended.load.failed;
+    run.claim(format!("{failed} of {} orders were refused or got no answer", ended.load.sent), failed == 0);
+}

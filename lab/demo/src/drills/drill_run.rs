@@ -193,7 +193,6 @@ impl<'a> DrillRun<'a> {
     }
 
     /// Records how long the system took to recover: the report then has the line of recovery objectives.
-    #[allow(dead_code, reason = "the drills with several servers are added in the next commits")]
     pub(crate) fn recovered_in(&self, recovery: Duration) {
         self.found.borrow_mut().recovery = Some(recovery);
     }

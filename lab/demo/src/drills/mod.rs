@@ -5,6 +5,7 @@ mod at_end;
 mod broker;
 mod carry_out;
 mod client;
+mod cluster;
 mod data;
 mod database;
 mod drill;
@@ -27,8 +28,9 @@ pub(crate) use drill_run::DrillOptions;
 
 /// All drills, in the order in which `drill all` runs them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
-    let groups: [&[Drill]; 7] = [
+    let groups: [&[Drill]; 8] = [
         &broker::DRILLS,
+        &cluster::DRILLS,
         &network::DRILLS,
         &database::DRILLS,
         &service::DRILLS,

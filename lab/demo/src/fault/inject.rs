@@ -77,6 +77,11 @@ impl<'a> Fault<'a> {
                 system.act(Action::Pause, part).await?;
                 format!("stopped {} with SIGSTOP", title(part))
             }
+            Self::CutOff(number) => {
+                system.own()?.rabbitmq.cut_off(*number).await?;
+                injected.at = Instant::now();
+                format!("cut node {number} of RabbitMQ off from the others")
+            }
             Self::Crash => {
                 let (name, pid) = reach_crash_point(system).await?;
                 let processes = &system.own()?.processes;
@@ -144,7 +149,7 @@ impl<'a> Fault<'a> {
                 "terminated all sessions of the services".to_owned()
             }
             Self::MemoryAlarm => {
-                system.own()?.rabbitmq.set_memory_limit("1").await?;
+                system.own()?.rabbitmq.first().set_memory_limit("1").await?;
                 "RabbitMQ raised its memory alarm, and reads nothing from publishers".to_owned()
             }
             Self::FullQueue(service) => {
@@ -162,7 +167,7 @@ impl<'a> Fault<'a> {
                 "sent a message that is no event, and a dead letter that cannot be saved".to_owned()
             }
             Self::SuspendQueue(service) => {
-                system.own()?.rabbitmq.suspend_queue(&format!("{service}.events"), true).await?;
+                system.own()?.rabbitmq.first().suspend_queue(&format!("{service}.events"), true).await?;
                 format!("{service}'s queue takes and confirms nothing")
             }
             Self::CloseConnections { of_all } => {

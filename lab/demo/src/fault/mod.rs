@@ -25,6 +25,8 @@ pub(crate) enum Fault<'a> {
     Kill(&'a str),
     /// SIGSTOP. Repaired by SIGCONT.
     Freeze(&'a str),
+    /// This node of RabbitMQ, by its number, and the others cannot reach each other. Clients still reach it.
+    CutOff(usize),
     /// The next process that reaches the crash point of the system's setup kills itself.
     Crash,
     /// The reader of this process's log is stopped with SIGSTOP.

@@ -53,6 +53,7 @@ impl<'a> Injected<'a> {
                 repaired.process = Some(process(now));
             }
             Fault::Freeze(part) => system.act(Action::Resume, part).await?,
+            Fault::CutOff(number) => system.own()?.rabbitmq.reconnect(*number).await?,
             Fault::Crash => {
                 let processes = &system.own()?.processes;
                 let (name, pid) = self.process.context("no process has crashed")?;
@@ -92,9 +93,9 @@ impl<'a> Injected<'a> {
                 .await?;
             }
             Fault::HangCommits => release_commits(&system.addresses()?.admin_url).await?,
-            Fault::MemoryAlarm => system.own()?.rabbitmq.set_memory_limit(Rabbitmq::NO_ALARM).await?,
+            Fault::MemoryAlarm => system.own()?.rabbitmq.first().set_memory_limit(Rabbitmq::NO_ALARM).await?,
             Fault::SuspendQueue(service) => {
-                system.own()?.rabbitmq.suspend_queue(&format!("{service}.events"), false).await?;
+                system.own()?.rabbitmq.first().suspend_queue(&format!("{service}.events"), false).await?;
             }
             Fault::ChangePassword => {
                 self.operator.context("the password was not changed")?.restore_password().await?;

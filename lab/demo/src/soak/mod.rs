@@ -69,7 +69,7 @@ impl Soak {
         let own = system.own()?;
         let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
         let defect = Fault::Defect.inject(system, self.for_).await?;
-        let mut tap = Tap::at(&own.rabbitmq.api_url(), "shop").await?;
+        let mut tap = Tap::at(&own.rabbitmq.first().api_url(), "shop").await?;
         let names = own.processes.names().filter(|name| name.starts_with("orders"));
         let urls = names.map(|name| Ok(own.processes.url(name)?.to_owned())).collect::<Result<Vec<_>>>()?;
         let load = SoakLoad::start(urls, self.rate, self.for_, &ledger)?;
