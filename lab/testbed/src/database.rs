@@ -26,8 +26,12 @@ pub struct TestDatabase {
 
 /// Creates a database on the shared server.
 pub async fn database() -> Result<TestDatabase> {
-    let server = shared_servers::postgres().await?;
-    let created = timeout(CREATE_DEADLINE, create(&server.admin_url)).await;
+    database_on(&shared_servers::postgres().await?.admin_url).await
+}
+
+/// Creates a database on the server of the superuser's URL.
+pub async fn database_on(admin_url: &str) -> Result<TestDatabase> {
+    let created = timeout(CREATE_DEADLINE, create(admin_url)).await;
     created
         .with_context(|| format!("it took more than {} s", CREATE_DEADLINE.as_secs()))
         .flatten()

@@ -13,6 +13,7 @@ use tokio::{
 #[derive(Debug)]
 pub struct Forwarder {
     port: u16,
+    target: watch::Sender<String>,
     silenced: watch::Sender<()>,
 }
 
@@ -21,10 +22,11 @@ impl Forwarder {
     pub async fn start(target: String) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (port, silenced) = (listener.local_addr()?.port(), watch::Sender::new(()));
-        let silences = silenced.clone();
+        let (target, silences) = (watch::Sender::new(target), silenced.clone());
+        let targets = target.subscribe();
         tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
-                let (target, mut silence) = (target.clone(), silences.subscribe());
+                let (target, mut silence) = (targets.borrow().clone(), silences.subscribe());
                 tokio::spawn(async move {
                     let Ok(mut server) = TcpStream::connect(target).await else { return };
                     tokio::select! {
@@ -35,7 +37,7 @@ impl Forwarder {
                 });
             }
         });
-        Ok(Self { port, silenced })
+        Ok(Self { port, target, silenced })
     }
 
     /// Forwards to the server of a database's URL, and returns the URL of the same database behind the forwarder.
@@ -46,6 +48,16 @@ impl Forwarder {
         let moved = url.set_host(Some("127.0.0.1")).is_ok() && url.set_port(Some(forwarder.port)).is_ok();
         anyhow::ensure!(moved, "{url} has no host");
         Ok((forwarder, url.into()))
+    }
+
+    /// Where it listens, on the loopback address.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// New connections go to this host and port. Those that are open stay where they are.
+    pub fn redirect(&self, target: String) {
+        self.target.send_replace(target);
     }
 
     /// From now on nothing arrives of the connections that are open. New ones work.

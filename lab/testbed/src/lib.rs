@@ -32,6 +32,7 @@ mod restartable_process;
 mod schema;
 mod server;
 mod shared_servers;
+mod standby_waits;
 mod system;
 mod system_options;
 mod vhost;
@@ -39,7 +40,7 @@ mod vhost;
 pub use binaries::{build_lab, build_services, cargo, find as find_service, profile_option, workspace_root};
 pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
 pub use container::{IMAGES, engine_architecture, engine_version, image_is_present};
-pub use database::{TestDatabase, database};
+pub use database::{TestDatabase, database, database_on};
 pub use eventually::{eventually, eventually_send};
 pub use forwarder::Forwarder;
 pub use home::Home;
@@ -54,6 +55,9 @@ pub use rabbitmq_cluster::{QueueMembers, RabbitmqCluster};
 pub use schema::migrate;
 pub use server::Server;
 pub use shared_servers::{Servers, servers};
+pub use standby_waits::{
+    commit_waits, hang_commits, release_commits, set_standby, terminate_waiting, write_without_standby,
+};
 pub use system::System;
 pub use system_options::{Instances, SystemOptions};
 pub use vhost::{TestVhost, vhost};

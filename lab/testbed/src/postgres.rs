@@ -1,12 +1,14 @@
 //! A private PostgreSQL server.
 
+use std::borrow::BorrowMut;
 use std::ops::Deref;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use uuid::Uuid;
 
-use crate::command::{command_as, is_root};
+use crate::command::{command_as, is_root, shown};
 use crate::container::{ContainerSpec, POSTGRES_IMAGE};
 use crate::home::Home;
 use crate::install::find_postgres;
@@ -17,12 +19,16 @@ use crate::server::{LocalServer, Probe, Server};
 /// All tests of a process share a server, and each opens its own pools: the default of 100 connections is too low.
 const MAX_CONNECTIONS: &str = "max_connections=400";
 
+const NAME: &str = "PostgreSQL";
+
 /// A PostgreSQL server with the operations of a [`Server`]. It keeps its port and its data until it is dropped.
 #[derive(Debug)]
 pub struct Postgres {
     server: Server,
     port: u16,
     password: String,
+    /// `None`: in a container.
+    cluster: Option<Cluster>,
 }
 
 impl Postgres {
@@ -45,9 +51,47 @@ impl Postgres {
             ports: vec![(port, 5432)],
         };
         let probe = Probe::Postgres { url: admin_url(&password, port, "postgres") };
-        let local = || create(port, &password);
-        let server = Server::start_new("PostgreSQL", home, local, container, probe).await?;
-        Ok(Self { server, port, password })
+        let mut cluster = None;
+        let local = || {
+            let (new, dir) = Cluster::new()?;
+            new.create(&dir, &password)?;
+            Ok(cluster.insert(new).server(port, dir))
+        };
+        let server = Server::start_new(NAME, home, local, container, probe).await?;
+        Ok(Self { server, port, password, cluster })
+    }
+
+    /// Starts a standby of this server, and waits until it answers. It follows at the port `through`, which leads to this
+    /// server. Not in containers.
+    pub async fn standby(&self, through: u16) -> Result<Self> {
+        ensure!(self.cluster.is_some(), "a standby needs this machine's PostgreSQL: --with local");
+        let port = free_port()?;
+        let (cluster, dir) = Cluster::new()?;
+        cluster.copy(self, through, &name_at(port))?;
+        let probe = Probe::Postgres { url: admin_url(&self.password, port, "postgres") };
+        let server = Server::start_local(NAME, cluster.server(port, dir), probe).await?;
+        Ok(Self { server, port, password: self.password.clone(), cluster: Some(cluster) })
+    }
+
+    /// Kills this server if it runs, throws its files away, and starts it as a standby of another one: see
+    /// [`Postgres::standby`].
+    pub async fn follow(&self, primary: &Self, through: u16) -> Result<()> {
+        if self.server.pid().await.is_some() {
+            self.server.kill().await?;
+        }
+        let cluster =
+            self.cluster.as_ref().context("a standby needs this machine's PostgreSQL: --with local")?;
+        cluster.copy(primary, through, &self.standby_name())?;
+        self.server.start().await
+    }
+
+    /// How `synchronous_standby_names` and `pg_stat_replication` name this server when it is a standby.
+    pub fn standby_name(&self) -> String {
+        name_at(self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The superuser's URL for a database of this server.
@@ -68,35 +112,82 @@ fn admin_url(password: &str, port: u16, database: &str) -> String {
     format!("postgres://postgres:{password}@127.0.0.1:{port}/{database}")
 }
 
-/// Creates a new, empty cluster; the server is not started. Durability keeps its default (`fsync` is on): the tests
-/// crash the server.
-fn create(port: u16, password: &str) -> Result<LocalServer> {
-    let bin = find_postgres()?;
-    // `initdb` and `postgres` refuse to run as root.
-    let user = is_root().then_some("postgres");
-    let dir = PrivateDir::new("postgres", user)?;
-    let data = dir.directory_of(user, "data")?;
-    let run = |program: &str| match user {
-        Some(user) => command_as(user, bin.join(program)),
-        None => Command::new(bin.join(program)),
-    };
+/// A server's files, and how its programs are run.
+#[derive(Debug)]
+struct Cluster {
+    bin: PathBuf,
+    /// `initdb` and `postgres` refuse to run as root.
+    user: Option<&'static str>,
+    data: PathBuf,
+}
 
-    let password_file = dir.secret_of(user, "password", password)?;
-    let mut initdb = run("initdb");
-    initdb.arg("-D").arg(&data).arg("--pwfile").arg(&password_file).current_dir(dir.path());
-    // `--no-sync`: the files of an empty cluster need not survive a power cut.
-    initdb.args(["-U", "postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]);
-    let output = initdb.output().context("failed to run `initdb`")?;
-    std::fs::remove_file(&password_file)?;
+impl Cluster {
+    /// A directory for the files, and where they will be in it.
+    fn new() -> Result<(Self, PrivateDir)> {
+        let user = is_root().then_some("postgres");
+        let dir = PrivateDir::new("postgres", user)?;
+        let data = dir.directory_of(user, "data")?;
+        Ok((Self { bin: find_postgres()?, user, data }, dir))
+    }
+
+    fn command(&self, program: impl AsRef<Path>) -> Command {
+        let program = self.bin.join(program);
+        let mut command = match self.user {
+            Some(user) => command_as(user, program),
+            None => Command::new(program),
+        };
+        // The user may not be able to read the current directory.
+        command.current_dir(self.data.parent().unwrap_or(&self.data));
+        command
+    }
+
+    /// Creates a new, empty cluster. Durability keeps its default (`fsync` is on): the tests crash the server.
+    fn create(&self, dir: &PrivateDir, password: &str) -> Result<()> {
+        let password_file = dir.secret_of(self.user, "password", password)?;
+        let mut initdb = self.command("initdb");
+        initdb.arg("-D").arg(&self.data).arg("--pwfile").arg(&password_file);
+        // `--no-sync`: the files of an empty cluster need not survive a power cut.
+        initdb.args(["-U", "postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]);
+        let created = run(initdb);
+        std::fs::remove_file(&password_file)?;
+        created
+    }
+
+    /// Replaces the files by a copy of a running server's, which follows it when it is started.
+    fn copy(&self, primary: &Postgres, through: u16, name: &str) -> Result<()> {
+        run(self.command("/usr/bin/find").arg(&self.data).args(["-mindepth", "1", "-delete"]))?;
+        let mut backup = self.command("pg_basebackup");
+        backup.arg("-D").arg(&self.data).env("PGPASSWORD", &primary.password);
+        backup.args(["-h", "127.0.0.1", "-p", &through.to_string(), "-U", "postgres"]);
+        // `-R`: with the settings of a standby. `-C -S`: with a slot, so the primary keeps the log that this one lacks.
+        backup.args(["-R", "-X", "stream", "-C", "-S", name, "--checkpoint=fast", "--no-sync"]);
+        run(&mut backup)
+    }
+
+    fn server(&self, port: u16, dir: PrivateDir) -> LocalServer {
+        let mut postgres = self.command("postgres");
+        postgres.arg("-D").arg(&self.data).arg("-p").arg(port.to_string());
+        let name = format!("cluster_name={}", name_at(port));
+        let fixed = [MAX_CONNECTIONS, "listen_addresses=127.0.0.1", "unix_socket_directories="];
+        // A standby connects again at once after its link was cut.
+        for setting in fixed.into_iter().chain([&*name, "wal_retrieve_retry_interval=200ms"]) {
+            postgres.arg("-c").arg(setting);
+        }
+        // SIGINT asks for a fast shutdown. SIGTERM would wait until the last client has disconnected.
+        LocalServer::new(postgres, "INT", dir)
+    }
+}
+
+/// The name under which the server at a port follows another one.
+fn name_at(port: u16) -> String {
+    format!("server_{port}")
+}
+
+fn run(mut command: impl BorrowMut<Command>) -> Result<()> {
+    let command = command.borrow_mut();
+    let output = command.output().with_context(|| format!("failed to run `{}`", shown(command)))?;
     if !output.status.success() {
-        bail!("`initdb` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!("`{}` failed: {}", shown(command), String::from_utf8_lossy(&output.stderr).trim());
     }
-
-    let mut postgres = run("postgres");
-    postgres.arg("-D").arg(&data).arg("-p").arg(port.to_string()).current_dir(dir.path());
-    for setting in [MAX_CONNECTIONS, "listen_addresses=127.0.0.1", "unix_socket_directories="] {
-        postgres.arg("-c").arg(setting);
-    }
-    // SIGINT asks for a fast shutdown. SIGTERM would wait until the last client has disconnected.
-    Ok(LocalServer::new(postgres, "INT", dir))
+    Ok(())
 }

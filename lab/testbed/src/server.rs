@@ -90,14 +90,21 @@ impl Server {
         container: ContainerSpec<'_>,
         probe: Probe,
     ) -> Result<Self> {
-        let place = match home {
-            Home::Local => Place::Local(Box::new(local()?)),
-            Home::Docker => Place::Container(Container::start_new(container).await?),
-        };
-        let server = Self { name, place, probe };
-        if let Place::Local(local) = &server.place {
-            local.process.start()?;
+        match home {
+            Home::Local => Self::start_local(name, local()?, probe).await,
+            Home::Docker => {
+                let place = Place::Container(Container::start_new(container).await?);
+                let server = Self { name, place, probe };
+                server.wait_ready().await?;
+                Ok(server)
+            }
         }
+    }
+
+    /// Starts a process of this machine's binaries, and waits until it is ready.
+    pub(crate) async fn start_local(name: &'static str, local: LocalServer, probe: Probe) -> Result<Self> {
+        local.process.start()?;
+        let server = Self { name, place: Place::Local(Box::new(local)), probe };
         server.wait_ready().await?;
         Ok(server)
     }

@@ -6,14 +6,14 @@ use anyhow::Result;
 use fault_proxy::{Effect, Fault as ProxyFault};
 use serde_json::json;
 use sqlx::PgConnection;
-use testbed::eventually;
+use testbed::{eventually, hang_commits};
 use tokio::time::Instant;
 
 use super::Fault;
 use super::fact::Fact;
 use super::operations::{FULL, lock_table, pids, process, reach_crash_point, set_provider};
 use super::statements::{APPLICATIONS, TERMINATE_SESSIONS, add_defect, refuse_dead_letter};
-use crate::lab::{BrokerApi, CONDITION_DEADLINE, hang_commits};
+use crate::lab::{BrokerApi, CONDITION_DEADLINE};
 use crate::part::{Action, title};
 use crate::running_system::RunningSystem;
 use crate::state::LOGINS;

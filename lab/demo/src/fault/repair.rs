@@ -10,7 +10,9 @@ use super::fact::Fact;
 use super::inject::Injected;
 use super::operations::{FULL, pids, process, set_provider};
 use super::statements::{ACCEPT_MARKS, APPLICATIONS, ERASE_UNROUTABLE};
-use crate::lab::{CONDITION_DEADLINE, release_commits};
+use testbed::release_commits;
+
+use crate::lab::CONDITION_DEADLINE;
 use crate::part::{Action, title};
 use crate::running_system::RunningSystem;
 use crate::set_aside::{count_waiting, discard_all};

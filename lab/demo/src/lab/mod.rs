@@ -6,7 +6,6 @@
 mod broker_api;
 mod crash_file;
 pub mod experiments;
-mod hanging_commits;
 mod proxied;
 mod stage;
 mod tap;
@@ -14,7 +13,6 @@ mod tap;
 pub use broker_api::BrokerApi;
 pub(crate) use crash_file::is_stopped;
 pub use crash_file::{CrashFile, await_stop, resume_process};
-pub(crate) use hanging_commits::{hang_commits, release_commits};
 pub use proxied::{PROXY_ROUTE, proxied};
 pub(crate) use proxied::{route, through};
 pub use stage::{CONDITION_DEADLINE, Setup, Stage};

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use sqlx::{Connection as _, PgConnection};
-use testbed::{DatabaseUrls, Passwords, Postgres, eventually};
+use testbed::{DatabaseUrls, Passwords, Postgres, eventually, hang_commits, release_commits};
 
 use super::{
-    super::{CONDITION_DEADLINE, Setup, Stage, hang_commits, release_commits},
+    super::{CONDITION_DEADLINE, Setup, Stage},
     judge::{Breach, judge},
 };
 

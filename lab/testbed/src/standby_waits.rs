@@ -1,0 +1,83 @@
+//! Commits that wait for a synchronous standby.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use tokio::time::timeout;
+
+use crate::eventually::eventually;
+
+/// How long the server may take.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Makes commits wait for a standby that does not exist, and returns when they do. PostgreSQL's checkpointer reads the
+/// new setting in its own time, and until then commits pass.
+pub async fn hang_commits(admin_url: &str) -> Result<()> {
+    set_standby(admin_url, "= 'missing'").await?;
+    let mut writer = PgConnection::connect(admin_url).await?;
+    let process: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut writer).await?;
+    tokio::select! {
+        failed = commit_repeatedly(&mut writer) => failed?,
+        waits = commit_waits(admin_url) => waits?,
+    }
+    // Its commit would be taken for one of those that the caller makes.
+    execute(admin_url, &format!("select pg_terminate_backend({process})")).await
+}
+
+/// Ends [`hang_commits`].
+pub async fn release_commits(admin_url: &str) -> Result<()> {
+    set_standby(admin_url, "to default").await
+}
+
+/// Waits until a commit waits.
+pub async fn commit_waits(admin_url: &str) -> Result<()> {
+    let mut observer = PgConnection::connect(admin_url).await?;
+    eventually("a commit to wait for the standby", DEADLINE, async || {
+        let sql = "select exists (select from pg_stat_activity where wait_event = 'SyncRep')";
+        let waits: bool = sqlx::query_scalar(sql).fetch_one(&mut observer).await?;
+        Ok(waits.then_some(()))
+    })
+    .await
+}
+
+/// Ends the sessions whose commits wait. What they have written is visible then, and no standby has it.
+pub async fn terminate_waiting(admin_url: &str) -> Result<()> {
+    let terminate =
+        "select pg_terminate_backend(pid, 10000) from pg_stat_activity where wait_event = 'SyncRep'";
+    execute(admin_url, terminate).await
+}
+
+/// Lets commits wait for a standby that does not exist, and makes a write that is visible all the same. Commits wait
+/// until [`release_commits`].
+pub async fn write_without_standby<T>(admin_url: &str, write: impl Future<Output = T>) -> Result<()> {
+    hang_commits(admin_url).await?;
+    tokio::select! {
+        _ = write => bail!("the commit did not wait for the standby"),
+        waits = commit_waits(admin_url) => waits?,
+    }
+    terminate_waiting(admin_url).await
+}
+
+/// Commits until a commit fails.
+async fn commit_repeatedly(writer: &mut PgConnection) -> Result<()> {
+    loop {
+        // A transaction with an id writes a commit record.
+        sqlx::query("select pg_current_xact_id()").execute(&mut *writer).await?;
+    }
+}
+
+/// Sets which standby a commit waits for, as the administrator of a server.
+pub async fn set_standby(admin_url: &str, value: &str) -> Result<()> {
+    execute(admin_url, &format!("alter system set synchronous_standby_names {value}")).await?;
+    execute(admin_url, "select pg_reload_conf()").await
+}
+
+async fn execute(admin_url: &str, statement: &str) -> Result<()> {
+    let executing = async {
+        let mut administrator = PgConnection::connect(admin_url).await?;
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut administrator).await?;
+        Ok(administrator.close().await?)
+    };
+    timeout(DEADLINE, executing).await.context("the server does not answer")?
+}
