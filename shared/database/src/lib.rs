@@ -1,5 +1,6 @@
 //! PostgreSQL as every service uses it.
 //!
+//! - [`DatabaseUrl`]: one host or several. Connections go to the server that accepts writes.
 //! - [`Pool`]: lends connections, and closes each whose borrower has not come to its end.
 //! - [`prepare()`]: waits for the server at start, checks it, and migrates the schema.
 //! - [`Fault`]: whose fault a failed statement is; [`is_unavailable`], [`is_locked`].
@@ -12,10 +13,12 @@ mod pool;
 mod prepare;
 mod retention;
 mod session_settings;
+mod url;
 
 pub use errors::{Fault, is_locked, is_unavailable};
 pub use health::{DatabaseHealth, observe};
 pub use pool::{Pool, Session};
-pub use prepare::{DatabaseUrl, InvalidDatabase, prepare};
+pub use prepare::{InvalidDatabase, prepare};
 pub use retention::{ClockWatch, Erase, Retention, Round, Window};
 pub use session_settings::PoolKind;
+pub use url::DatabaseUrl;

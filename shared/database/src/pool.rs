@@ -15,7 +15,7 @@ use futures_util::{
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Describe, Either, Error, Execute, Executor,
     PgConnection, Postgres, SqlSafeStr, SqlStr,
-    postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
+    postgres::{PgListener, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
     raw_sql,
 };
 use tokio::{
@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{DatabaseUrl, Fault, PoolKind};
+use crate::{DatabaseUrl, Fault, PoolKind, url::is_read_only};
 
 /// How long a borrower waits for a connection. A request is then answered that the service is overloaded.
 const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
@@ -56,9 +56,11 @@ pub struct Pool(managed::Pool<Connector>);
 
 impl Pool {
     pub fn new(url: &DatabaseUrl, name: &str, connections: u32, kind: PoolKind) -> Self {
-        let options = url.options().application_name(name);
         let connector = Connector {
-            options: options.log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1)),
+            url: url.with(|options| {
+                let options = options.application_name(name);
+                options.log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1))
+            }),
             kind,
             state: Mutex::new(State { tested: Instant::now(), valid_since: Instant::now(), failure: None }),
         };
@@ -102,9 +104,10 @@ impl Pool {
     /// Connects for `LISTEN`, outside of this pool: sqlx ends a listener with a statement that has no deadline, and a silent
     /// connection would keep its place for as long.
     pub async fn listener(&self) -> Result<PgListener, Error> {
-        let Connector { options, kind, .. } = self.0.manager();
+        let Connector { url, kind, .. } = self.0.manager();
         let alone = PgPoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_DEADLINE);
-        let mut listener = PgListener::connect_with(&alone.connect_lazy_with(options.clone())).await?;
+        // To the server that the other connections have found. A standby refuses `LISTEN`.
+        let mut listener = PgListener::connect_with(&alone.connect_lazy_with(url.options())).await?;
         listener.execute(AssertSqlSafe(kind.settings())).await?;
         Ok(listener)
     }
@@ -113,7 +116,7 @@ impl Pool {
 /// Opens the connections of a pool, and tests them.
 #[derive(Debug)]
 struct Connector {
-    options: PgConnectOptions,
+    url: DatabaseUrl,
     kind: PoolKind,
     state: Mutex<State>,
 }
@@ -140,7 +143,7 @@ impl Connector {
     }
 
     async fn connect(&self) -> Result<PgConnection, Error> {
-        let mut connection = self.options.connect().await?;
+        let mut connection = self.url.connect().await?;
         // Safe: all of it is in this crate.
         raw_sql(AssertSqlSafe(self.kind.settings())).execute(&mut connection).await?;
         Ok(connection)
@@ -190,12 +193,6 @@ impl Manager for Connector {
         }
         Ok(())
     }
-}
-
-/// Whether the server refuses writes: it is a standby, or was set to read-only.
-async fn is_read_only(connection: &mut PgConnection) -> Result<bool, Error> {
-    let setting: String = sqlx::query_scalar("show transaction_read_only").fetch_one(connection).await?;
-    Ok(setting == "on")
 }
 
 /// A connection that is lent to one operation. Dropped before its end is reported, it is closed.

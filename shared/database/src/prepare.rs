@@ -1,12 +1,14 @@
-use std::{fmt, str::FromStr, time::Duration};
+use std::time::Duration;
 
 use sqlx::{
-    ConnectOptions, Connection, PgConnection,
+    Connection, PgConnection, Row as _,
     migrate::{MigrateError, Migrator},
-    postgres::PgConnectOptions,
+    raw_sql,
 };
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+
+use crate::DatabaseUrl;
 
 /// How long connecting, and each later step, may take. sqlx has no time-out for a server that accepts and stays silent.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
@@ -16,7 +18,7 @@ const MIGRATE_DEADLINE: Duration = Duration::from_secs(120);
 
 /// How long a migration waits for a lock. What wants the table after it waits behind it: one long transaction would stop
 /// every writer.
-const LOCK_TIMEOUT: &str = "5s";
+const LOCK_TIMEOUT: &str = "set lock_timeout = '5s'";
 
 /// How long to wait before the next attempt while the database is unavailable.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -77,10 +79,13 @@ pub async fn prepare(
 
 async fn try_prepare(url: &DatabaseUrl, migrator: &Migrator) -> Result<(), Obstacle> {
     let silent = |what: &str| Obstacle::Unavailable(format!("no answer to {what}"));
-    let options = url.options().application_name("migrate").options([("lock_timeout", LOCK_TIMEOUT)]);
-    let connecting = timeout(CONNECT_DEADLINE, options.connect());
+    let url = url.with(|options| options.application_name("migrate"));
+    let connecting = timeout(CONNECT_DEADLINE, url.connect());
     let mut connection = connecting.await.map_err(|_| silent("the connection attempt"))??;
-    let checking = timeout(CONNECT_DEADLINE, check_server(&mut connection));
+    let checking = timeout(CONNECT_DEADLINE, async {
+        check_session(&url, &mut connection).await?;
+        check_server(&mut connection).await
+    });
     checking.await.map_err(|_| silent("the first query"))??;
     let migrating = timeout(MIGRATE_DEADLINE, migrate(&mut connection, migrator));
     match migrating.await.map_err(|_| silent("the migrations"))? {
@@ -124,6 +129,27 @@ async fn migrate(connection: &mut PgConnection, migrator: &Migrator) -> Result<(
     tolerant.run(connection).await
 }
 
+/// Checks that each connection has a session for itself, and sets what migrations need in this one.
+///
+/// A pooler that lends one session to each of several clients in turn (PgBouncer in transaction mode) loses what a session
+/// sets, `synchronous_commit` and time-outs too, or gives it to another client.
+async fn check_session(url: &DatabaseUrl, connection: &mut PgConnection) -> Result<(), Obstacle> {
+    // Text, because such a pooler may know nothing of prepared statements.
+    let process = async |connection: &mut PgConnection| {
+        let row = raw_sql("select pg_backend_pid()").fetch_one(connection).await?;
+        row.try_get::<i32, _>(0)
+    };
+    let mut other = url.connect().await?;
+    if process(connection).await? == process(&mut other).await? {
+        return Err(Obstacle::Invalid(
+            "two connections share a session: a pooler is in between. Its mode must be `session`".into(),
+        ));
+    }
+    other.close().await?;
+    raw_sql(LOCK_TIMEOUT).execute(connection).await?;
+    Ok(())
+}
+
 /// Checks what the promises need from the server: its version, that it is writable, that it syncs to disk.
 async fn check_server(connection: &mut PgConnection) -> Result<(), Obstacle> {
     let (version, number, fsync, read_only): (String, i32, bool, bool) = sqlx::query_as(
@@ -143,74 +169,4 @@ async fn check_server(connection: &mut PgConnection) -> Result<(), Obstacle> {
     }
     tracing::info!(version, "the database answers");
     Ok(())
-}
-
-/// Where the database is. Its password is never shown.
-#[derive(Clone)]
-pub struct DatabaseUrl(PgConnectOptions);
-
-impl DatabaseUrl {
-    pub fn options(&self) -> PgConnectOptions {
-        self.0.clone()
-    }
-}
-
-impl FromStr for DatabaseUrl {
-    type Err = String;
-
-    fn from_str(url: &str) -> Result<Self, String> {
-        let scheme = url.split(':').next().unwrap_or_default();
-        if !matches!(scheme, "postgres" | "postgresql") {
-            return Err("it must begin with postgres://".into());
-        }
-        // Without TLS in this build, the client would wait for a server that lets it in without.
-        let (address, parameters) = url.split_once('?').unwrap_or((url, ""));
-        let wants_tls = |parameter: &str| {
-            parameter
-                .strip_prefix("sslmode=")
-                .is_some_and(|mode| !["disable", "allow", "prefer"].contains(&mode))
-        };
-        if parameters.split('&').any(wants_tls) {
-            return Err("sslmode must be disable, allow or prefer: this build has no TLS".into());
-        }
-        // The client would look it up as one name, again and again.
-        if address.rsplit('@').next().is_some_and(|hosts| hosts.contains(',')) {
-            return Err("it must name one host".into());
-        }
-        // The cause may quote the URL, and the URL holds the password.
-        PgConnectOptions::from_str(url).map(Self).map_err(|_| {
-            "not a URL like postgres://user:password@host:5432/database (percent-encode special characters)"
-                .into()
-        })
-    }
-}
-
-impl fmt::Debug for DatabaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(options) = self;
-        write!(f, "postgres://{}@{}:{}", options.get_username(), options.get_host(), options.get_port())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_url_that_this_build_cannot_honour_is_refused() {
-        for (url, why) in [
-            ("http://localhost/shop", "must begin with"),
-            ("postgres://orders:secret@localhost/shop?sslmode=require", "no TLS"),
-            ("postgres://orders:secret@one,two/shop", "one host"),
-            ("postgres://localhost:port/shop", "not a URL"),
-        ] {
-            let refused = url.parse::<DatabaseUrl>().unwrap_err();
-            assert!(refused.contains(why) && !refused.contains("secret"), "{url}: {refused}");
-        }
-        for url in
-            ["postgres://orders:a%2Cb@localhost/shop", "postgres://orders@localhost/shop?sslmode=prefer"]
-        {
-            assert!(url.parse::<DatabaseUrl>().is_ok(), "{url}");
-        }
-    }
 }

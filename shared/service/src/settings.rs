@@ -63,7 +63,8 @@ impl<Own: Args> ServiceSettings for Settings<Own> {
 /// Connections, logs and the admin API. Without `Debug`: the broker's URL holds a password.
 #[derive(Clone, Args)]
 pub struct CommonSettings {
-    /// The database, with the service's own login: postgres://login:password@host:5432/shop.
+    /// The database, with the service's own login: postgres://login:password@host:5432/shop. Of several hosts
+    /// (host1:5432,host2:5432) it uses the one that accepts writes.
     #[arg(long, hide_env_values = true)]
     pub database_url: DatabaseUrl,
 

@@ -1,0 +1,200 @@
+//! Where the database is: one server, or several of which one accepts writes.
+
+use std::{
+    fmt, io,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use sqlx::{ConnectOptions as _, Error, PgConnection, postgres::PgConnectOptions};
+use tokio::{
+    sync::Mutex,
+    time::{sleep, timeout},
+};
+
+/// How long one of several servers may take to accept a connection. A frozen one never does, and the others must get their
+/// turn before the caller gives up.
+const SERVER_DEADLINE: Duration = Duration::from_millis(1_500);
+
+/// The pause after an attempt that found no server, while there is none. Without it, and with all of a process at once, the
+/// connections that look for a primary kept the standby from becoming one: thirty of them opened 300 a second there.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Where the database is. Its password is never shown. With several hosts, as libpq has them
+/// (`postgres://login:password@host1:5432,host2:5432/shop`), connections go to the one that accepts writes: after a
+/// fail-over that is another one.
+#[derive(Clone)]
+pub struct DatabaseUrl {
+    servers: Vec<PgConnectOptions>,
+    search: Arc<Search>,
+}
+
+/// What all clones of a URL share: what one connection finds out helps the others.
+#[derive(Debug, Default)]
+struct Search {
+    /// Where the next attempt begins: at the server that was found to accept writes last.
+    first: AtomicUsize,
+    /// Whether the last attempt found no server. Then one connection at a time looks.
+    is_lost: AtomicBool,
+    turn: Mutex<()>,
+}
+
+impl DatabaseUrl {
+    /// The same servers, with other options of their connections.
+    #[must_use]
+    pub fn with(&self, change: impl Fn(PgConnectOptions) -> PgConnectOptions) -> Self {
+        Self { servers: self.servers.iter().cloned().map(change).collect(), search: self.search.clone() }
+    }
+
+    /// The options for the server that was found to accept writes last.
+    pub fn options(&self) -> PgConnectOptions {
+        self.servers[self.search.first.load(Relaxed)].clone()
+    }
+
+    /// Connects to the server; of several, to the first that answers and accepts writes.
+    ///
+    /// # Errors
+    /// If there is none, with the reason of the first that was tried.
+    pub async fn connect(&self) -> Result<PgConnection, Error> {
+        if let [only] = &self.servers[..] {
+            return only.connect().await;
+        }
+        let Search { is_lost, turn, .. } = &*self.search;
+        let turn = if is_lost.load(Relaxed) { Some(turn.lock().await) } else { None };
+        let found = self.search().await;
+        is_lost.store(found.is_err(), Relaxed);
+        if turn.is_some() && found.is_err() {
+            sleep(SEARCH_INTERVAL).await;
+        }
+        found
+    }
+
+    async fn search(&self) -> Result<PgConnection, Error> {
+        let (first, count) = (&self.search.first, self.servers.len());
+        let begin = first.load(Relaxed);
+        let mut failure = None;
+        for index in (begin..begin + count).map(|index| index % count) {
+            let server = &self.servers[index];
+            let reason = match timeout(SERVER_DEADLINE, connect_for_writes(server)).await {
+                Ok(Ok(connection)) => {
+                    if first.swap(index, Relaxed) != index {
+                        let (host, port) = (server.get_host(), server.get_port());
+                        tracing::info!(host, port, "connected to another database server");
+                    }
+                    return Ok(connection);
+                }
+                Ok(Err(reason)) => reason,
+                Err(_) => {
+                    // A caller with less patience than there are frozen servers begins behind this one next time.
+                    let _ = first.compare_exchange(index, (index + 1) % count, Relaxed, Relaxed);
+                    unusable(server, "does not answer")
+                }
+            };
+            failure.get_or_insert(reason);
+        }
+        Err(failure.unwrap_or(Error::PoolClosed))
+    }
+}
+
+async fn connect_for_writes(server: &PgConnectOptions) -> Result<PgConnection, Error> {
+    let mut connection = server.connect().await?;
+    if is_read_only(&mut connection).await? { Err(unusable(server, "is read-only")) } else { Ok(connection) }
+}
+
+fn unusable(server: &PgConnectOptions, why: &str) -> Error {
+    io::Error::other(format!("{}:{} {why}", server.get_host(), server.get_port())).into()
+}
+
+/// Whether the server refuses writes: it is a standby, or was set to read-only.
+pub(crate) async fn is_read_only(connection: &mut PgConnection) -> Result<bool, Error> {
+    let setting: String = sqlx::query_scalar("show transaction_read_only").fetch_one(connection).await?;
+    Ok(setting == "on")
+}
+
+impl FromStr for DatabaseUrl {
+    type Err = String;
+
+    fn from_str(url: &str) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        if !matches!(scheme, "postgres" | "postgresql") {
+            return Err("it must begin with postgres://".into());
+        }
+        // Without TLS in this build, the client would wait for a server that lets it in without.
+        let (address, parameters) = url.split_once('?').unwrap_or((url, ""));
+        let wants_tls = |parameter: &str| {
+            parameter
+                .strip_prefix("sslmode=")
+                .is_some_and(|mode| !["disable", "allow", "prefer"].contains(&mode))
+        };
+        if parameters.split('&').any(wants_tls) {
+            return Err("sslmode must be disable, allow or prefer: this build has no TLS".into());
+        }
+        // The driver knows URLs with one host only.
+        let address = &address[scheme.len() + "://".len()..];
+        let path = address.find('/').unwrap_or(address.len());
+        let hosts = address[..path].rfind('@').map_or(0, |at| at + 1);
+        let server = |host: &str| {
+            let url = format!("{scheme}://{}{host}{}", &rest[..hosts], &rest[path..]);
+            // The cause may quote the URL, and the URL holds the password.
+            let options = PgConnectOptions::from_str(&url).map_err(|_| {
+                "not a URL like postgres://user:password@host:5432/database (percent-encode special characters)"
+            });
+            // PgBouncer refuses this parameter, and no server that is new enough needs it.
+            options.map(|options| options.extra_float_digits(None))
+        };
+        let servers: Vec<_> = address[hosts..path].split(',').collect();
+        if servers.len() > 1 && servers.contains(&"") {
+            return Err("a host between two commas is missing".into());
+        }
+        let servers = servers.into_iter().map(server).collect::<Result<_, _>>()?;
+        Ok(Self { servers, search: Arc::default() })
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = |server: &PgConnectOptions| format!("{}:{}", server.get_host(), server.get_port());
+        let addresses: Vec<_> = self.servers.iter().map(address).collect();
+        write!(f, "postgres://{}@{}", self.options().get_username(), addresses.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_this_build_cannot_honour_is_refused() {
+        for (url, why) in [
+            ("http://localhost/shop", "must begin with"),
+            ("postgres:localhost/shop", "must begin with"),
+            ("postgres://orders:secret@localhost/shop?sslmode=require", "no TLS"),
+            ("postgres://orders:secret@one,,two/shop", "is missing"),
+            ("postgres://localhost:port/shop", "not a URL"),
+            ("postgres://orders:secret@one,two:port/shop", "not a URL"),
+        ] {
+            let refused = url.parse::<DatabaseUrl>().unwrap_err();
+            assert!(refused.contains(why) && !refused.contains("secret"), "{url}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_url_names_one_host_or_several_with_one_login_and_database() {
+        for (url, shown) in [
+            ("postgres://orders:a%2Cb@localhost/shop", "postgres://orders@localhost:5432"),
+            ("postgres://orders@localhost/shop?sslmode=prefer", "postgres://orders@localhost:5432"),
+            (
+                "postgresql://orders:pw@one:1,two,[::1]:3/shop?sslmode=disable",
+                "postgres://orders@one:1,two:5432,[::1]:3",
+            ),
+        ] {
+            let parsed = url.parse::<DatabaseUrl>().unwrap();
+            assert_eq!(format!("{parsed:?}"), shown);
+            assert!(parsed.servers.iter().all(|server| server.get_database() == Some("shop")), "{url}");
+        }
+    }
+}
