@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{ConnectOptions as _, PgConnection};
+use sqlx::PgConnection;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -13,22 +13,24 @@ use crate::DatabaseUrl;
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
 
+const COMMITS_HANG: &str = "commits wait for a synchronous standby that does not answer";
+
 /// Why the server cannot be used although it answers, and whether another one may have taken over: the next probe is to reach
-/// that one. While a commit of this login waits for a synchronous standby, here for more than three seconds, reads are answered
+/// that one. While a commit of this login waits for a synchronous standby, here for more than two seconds, reads are answered
 /// and every write hangs.
 async fn obstacle(connection: &mut PgConnection) -> Result<Option<(&'static str, bool)>, sqlx::Error> {
     let (read_only, commits_hang) = sqlx::query_as(
         "select current_setting('transaction_read_only') = 'on', exists (
              select from pg_stat_activity
              where usename = current_user and wait_event = 'SyncRep'
-               and state_change < clock_timestamp() - interval '3 seconds'
+               and state_change < clock_timestamp() - interval '2 seconds'
          )",
     )
     .fetch_one(connection)
     .await?;
     Ok(match (read_only, commits_hang) {
         (true, _) => Some(("it is read-only", true)),
-        (false, true) => Some(("commits wait for a synchronous standby that does not answer", false)),
+        (false, true) => Some((COMMITS_HANG, false)),
         (false, false) => None,
     })
 }
@@ -62,20 +64,26 @@ impl DatabaseHealth {
     /// Probes the database every two seconds, until `stop`, and logs each change once. On its own connection: with others', a
     /// rush of requests or an operator's long lists would look like a lost database.
     pub async fn watch(self, url: DatabaseUrl, stop: CancellationToken) {
-        let options = url.options().application_name("health");
+        let url = url.with(|options| options.application_name("health"));
         let watching = async {
             let mut kept: Option<PgConnection> = None;
             loop {
                 let asking = async {
                     let mut connection = match kept.take() {
                         Some(connection) => connection,
-                        None => options.connect().await?,
+                        None => url.connect().await?,
                     };
                     let obstacle = obstacle(&mut connection).await?;
                     kept = Some(connection).filter(|_| !obstacle.is_some_and(|(_, is_replaced)| is_replaced));
                     Ok::<_, sqlx::Error>(obstacle.map(|(reason, _)| reason))
                 };
-                let now = match timeout(PROBE_DEADLINE, asking).await {
+                let asked = timeout(PROBE_DEADLINE, asking).await;
+                let hang = match &asked {
+                    Ok(Ok(obstacle)) => f64::from(u8::from(*obstacle == Some(COMMITS_HANG))),
+                    _ => f64::NAN,
+                };
+                metrics::gauge!("database_commits_hang").set(hang);
+                let now = match asked {
                     Ok(Ok(None)) => Ok(()),
                     Ok(Ok(Some(reason))) => Err(reason.to_owned()),
                     Ok(Err(error)) => Err(error.to_string()),

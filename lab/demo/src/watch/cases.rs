@@ -28,7 +28,7 @@ const fn fires(alert: &'static str, true_after: u64) -> Expected {
 }
 
 /// In an order in which no alert of a case is still firing from an earlier one.
-pub(crate) const CASES: [Case; 11] = [
+pub(crate) const CASES: [Case; 12] = [
     Case {
         what: "a message that is no event is in inventory's queue, and a dead letter that cannot be saved in billing's",
         alerts: &[fires("MessageSetAside", 5), fires("DeadLettersNotSaved", 5)],
@@ -102,6 +102,11 @@ pub(crate) const CASES: [Case; 11] = [
         what: "a published event is marked as parked, as after thirteen refusals",
         alerts: &[fires("EventParked", 5)],
         faults: &[PARKED_EVENT],
+    },
+    Case {
+        what: "every commit waits for a standby that does not exist",
+        alerts: &[fires("CommitsHang", 5)],
+        faults: &[Fault::HangCommits],
     },
 ];
 
