@@ -55,6 +55,8 @@ pub(crate) async fn cancel_order(
             .await?
             .ok_or_else(problems::no_such_order)?;
         if let Some(cancelled_at) = order.cancelled_at {
+            // Only read, like a repeated answer to an order.
+            state.pool.await_replication().await?;
             return Ok(Json(Cancelled { id, status: "cancelled", cancelled_at }));
         }
         let cancellation = Cancellation {

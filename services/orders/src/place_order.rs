@@ -146,6 +146,8 @@ async fn first_answer(
 ) -> Result<Response, Problem> {
     let key = key.ok_or_else(|| Problem::internal("an order without a key was not written"))?;
     let view = key.first_answer(&state.pool, order).await?.ok_or_else(problems::key_in_use)?;
+    // Only read: the commit of the first attempt may still wait for a standby.
+    state.pool.await_replication().await?;
     tracing::info!(order_id = %view.id, "idempotency key known; first answer repeated");
     let mut response = created(view);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));

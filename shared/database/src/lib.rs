@@ -1,7 +1,8 @@
 //! PostgreSQL as every service uses it.
 //!
 //! - [`DatabaseUrl`]: one host or several. Connections go to the server that accepts writes.
-//! - [`Pool`]: lends connections, and closes each whose borrower has not come to its end.
+//! - [`Pool`]: lends connections, and closes each whose borrower has not come to its end. [`Pool::await_replication`]: before
+//!   something is done outside that rests on a read.
 //! - [`prepare()`]: waits for the server at start, checks it, and migrates the schema.
 //! - [`Fault`]: whose fault a failed statement is; [`is_unavailable`], [`is_locked`].
 //! - [`DatabaseHealth`]: whether the database answers, for `/readyz`. [`observe`]: figures from it, for `/metrics`.

@@ -101,6 +101,12 @@ impl Pool {
         Ok(session)
     }
 
+    /// Returns when everything that was visible before the call is on the synchronous standby too; without one, at once. For an
+    /// action that rests on a *read* alone: a publish, a repeated answer, the acknowledgement of a duplicate.
+    pub async fn await_replication(&self) -> Result<(), Error> {
+        self.begin_with("begin; set local synchronous_commit = on").await?.commit_read().await
+    }
+
     /// Connects for `LISTEN`, outside of this pool: sqlx ends a listener with a statement that has no deadline, and a silent
     /// connection would keep its place for as long.
     pub async fn listener(&self) -> Result<PgListener, Error> {
@@ -210,6 +216,23 @@ impl Session {
     /// Commits the transaction, and ends the operation. After an error it is unknown whether it was committed.
     pub async fn commit(self) -> Result<(), Error> {
         self.end("commit").await
+    }
+
+    /// Commits a transaction that has written nothing, and waits until everything that it has read is on the synchronous
+    /// standby too.
+    ///
+    /// A commit that waits for the standby becomes visible without it when its wait is cancelled, or when the primary restarts.
+    /// A transaction that has written nothing does not wait, so whatever rests on such a row would be gone once the standby
+    /// takes over. This writes a record: the log is sent in order, and the commit waits for all that is before it. Without a
+    /// synchronous standby nothing is written.
+    /// (<https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA>)
+    pub async fn commit_read(self) -> Result<(), Error> {
+        self.end(
+            "select pg_logical_emit_message(true, 'barrier', '')
+             where current_setting('synchronous_standby_names') <> '';
+             commit",
+        )
+        .await
     }
 
     /// Rolls the transaction back, and ends the operation.

@@ -120,7 +120,10 @@ impl DeadLetterStore for DeadLetterTable {
             Some(id) => {
                 tracing::info!(id, queue, message_id, reason, "dead letter saved; it waits for an operator");
             }
-            None => tracing::info!(queue, message_id, reason, "dead letter redelivered; it is saved already"),
+            None => {
+                within_deadline(self.pool.await_replication()).await?;
+                tracing::info!(queue, message_id, reason, "dead letter redelivered; it is saved already");
+            }
         }
         Ok(())
     }

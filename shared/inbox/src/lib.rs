@@ -67,8 +67,13 @@ impl Inbox {
         let done = effect(&mut transaction, &new).await?;
         crash_point("effect-written");
         // The record "processed", the effect and its events are committed together. The acknowledgement comes after this
-        // line: before it, a crash would lose the event; after it, a crash only causes a duplicate.
-        transaction.commit().await?;
+        // line: before it, a crash would lose the event; after it, a crash only causes a duplicate. A group of duplicates has
+        // written nothing.
+        if new.is_empty() {
+            transaction.commit_read().await?
+        } else {
+            transaction.commit().await?
+        }
         crash_point("effect-committed");
         Ok((self.applied(group, &new), done))
     }

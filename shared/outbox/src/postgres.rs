@@ -129,22 +129,31 @@ impl Store for PostgresStore {
         let mut scan = self.watermark.start_scan();
         // As text: a prepared statement would need its own message for `begin`. Only numbers are in it.
         let (first_lane, scan_from) = (self.first_lane, array(scan.from));
-        let sql = format!("begin; select * from outbox_claim({first_lane}, {lanes}, {batch}, '{scan_from}')");
+        let sql = format!(
+            "begin; select *, current_setting('synchronous_standby_names') <> '' as has_standby
+             from outbox_claim({first_lane}, {lanes}, {batch}, '{scan_from}')"
+        );
         // Lanes take turns.
         self.first_lane = (first_lane + i16::from(lanes)) % LANES;
         let claiming = async {
             let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
             let more = rows.iter().map(|row| row.try_get("more")).collect::<Result<Vec<bool>, _>>()?;
+            let has_standby = rows.first().map_or(Ok(false), |row| row.try_get("has_standby"))?;
             let events =
                 rows.iter().filter_map(|row| claimed(row).transpose()).collect::<Result<Vec<_>, _>>()?;
-            Ok((events, more.contains(&true)))
+            Ok((events, more.contains(&true), has_standby))
         };
         let claimed = within_deadline("failed to claim events", claiming).await;
-        let (events, more) = claimed.inspect_err(|_| scan.ended(&[], false))?;
+        let (events, more, has_standby) = claimed.inspect_err(|_| scan.ended(&[], false))?;
         scan.ended(&events, more);
         if events.is_empty() {
             within_deadline("failed to end a scan", session.rollback()).await?;
             return Ok(if more { Claim::Busy } else { Claim::Idle });
+        }
+        // In another transaction, because the locks must outlive it. An event whose commit was cancelled while it waited for the
+        // standby is visible, and gone once the standby takes over: published, it would be a phantom.
+        if has_standby {
+            within_deadline("failed to wait for the standby", self.pool.await_replication()).await?;
         }
         Ok(Claim::Events { events, more, transaction: PostgresTransaction { session, scan } })
     }

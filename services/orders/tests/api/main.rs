@@ -13,4 +13,5 @@ mod idempotency_keys;
 mod openapi_conformance;
 mod orders;
 mod settings;
+mod standby;
 mod support;

@@ -6,4 +6,5 @@ mod dead_letter_table;
 mod deduplication;
 mod order;
 mod retention;
+mod standby;
 mod support;

@@ -22,7 +22,10 @@ pub(crate) struct TestInbox {
 
 impl TestInbox {
     pub(crate) async fn new() -> anyhow::Result<Self> {
-        let database = testbed::database().await?;
+        Self::on(testbed::database().await?).await
+    }
+
+    pub(crate) async fn on(database: TestDatabase) -> anyhow::Result<Self> {
         let url = database.url("billing").parse().map_err(anyhow::Error::msg)?;
         let pool = Pool::new(&url, "test", 10, PoolKind::Transactions);
         inbox::MIGRATIONS.run(&mut *pool.acquire().await?).await?;

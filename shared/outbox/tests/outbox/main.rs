@@ -5,5 +5,6 @@
 mod relay_steps;
 mod retention;
 mod scans;
+mod standby;
 mod support;
 mod wake_ups;

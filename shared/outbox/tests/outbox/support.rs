@@ -42,7 +42,10 @@ impl EventState {
 
 impl Outbox {
     pub(crate) async fn new() -> anyhow::Result<Self> {
-        let database = testbed::database().await?;
+        Self::on(testbed::database().await?).await
+    }
+
+    pub(crate) async fn on(database: TestDatabase) -> anyhow::Result<Self> {
         let pool = pool(&database.url("orders"), 10, PoolKind::Transactions);
         outbox::MIGRATIONS.run(&mut *pool.acquire().await?).await?;
         Ok(Self { pool, database })
