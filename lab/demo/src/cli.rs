@@ -73,6 +73,9 @@ enum Command {
         /// How long the fault lasts. Each drill has a default.
         #[arg(long, value_parser = duration)]
         outage: Option<Duration>,
+        /// How often `database-failover-sync` fails over.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        times: u32,
         /// Decides which orders are placed, and what a drill draws at random.
         #[arg(long, default_value_t = 1)]
         seed: u64,
@@ -200,7 +203,8 @@ enum Command {
 }
 
 /// The drill of the tour. Its outage is as short as its lesson allows: orders are accepted, and the backlog is seen to grow.
-const TOUR: DrillOptions = DrillOptions { rate: 100, outage: Some(Duration::from_secs(8)), seed: 1 };
+const TOUR: DrillOptions =
+    DrillOptions { rate: 100, outage: Some(Duration::from_secs(8)), times: 1, seed: 1 };
 
 impl Cli {
     /// Runs the command.
@@ -211,8 +215,19 @@ impl Cli {
             // These three repair or stop something when they are interrupted, so they handle Ctrl-C themselves.
             None => tour::run(choice, TOUR, terminal).await,
             Some(Command::Up { nodes }) => up::run(choice, nodes.parse()?, terminal).await,
-            Some(Command::Drill { names, rate, outage, seed, variant, twin, sabotage, set, student }) => {
-                let options = DrillOptions { rate, outage, seed };
+            Some(Command::Drill {
+                names,
+                rate,
+                outage,
+                times,
+                seed,
+                variant,
+                twin,
+                sabotage,
+                set,
+                student,
+            }) => {
+                let options = DrillOptions { rate, outage, times, seed };
                 let settings = Some(set).filter(|set| !set.is_empty()).map(Alteration::Settings);
                 let flaw = variant.or(sabotage).map(Alteration::Flaw);
                 let flaw = flaw.or(student.map(|student| Alteration::Hidden { student }));

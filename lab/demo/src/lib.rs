@@ -10,6 +10,7 @@ mod cli;
 mod commands;
 mod compose;
 mod control;
+mod databases;
 mod drills;
 mod fault;
 mod http;

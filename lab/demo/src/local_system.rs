@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use sqlx::{Connection as _, PgConnection};
-use testbed::{DatabaseUrls, Home, Passwords, Postgres, RabbitmqCluster, Server, System, SystemOptions};
+use testbed::{DatabaseUrls, Home, Passwords, RabbitmqCluster, Server, System, SystemOptions};
 
 use crate::alteration::Alteration;
 use crate::choice::Choice;
+use crate::databases::Databases;
 use crate::own_system::{OwnSystem, Tools};
 use crate::part::{Action, DATABASE, NODES};
 use crate::paths;
@@ -28,7 +29,7 @@ pub(crate) struct LocalSystem {
     // First, because fields are dropped in this order: the processes are killed before the servers that they use.
     pub(crate) processes: System,
     pub(crate) rabbitmq: RabbitmqCluster,
-    postgres: Postgres,
+    pub(crate) databases: Databases,
     urls: DatabaseUrls,
     /// How it differs from the services as they are.
     pub(crate) alteration: Alteration,
@@ -59,10 +60,14 @@ impl LocalSystem {
             tokio::try_join!(build, choice.start_servers(home, nodes, terminal))?;
         terminal.print("Starting the three services …");
 
-        let mut admin = PgConnection::connect(&postgres.admin_url("postgres")).await?;
+        let databases = match own.as_ref().and_then(|(own, _)| own.standby) {
+            Some(replication) => Databases::with_standby(postgres, replication).await?,
+            None => Databases::one(postgres),
+        };
+        let mut admin = PgConnection::connect(&databases.admin_url("postgres")).await?;
         sqlx::raw_sql("create database shop").execute(&mut admin).await?;
         admin.close().await?;
-        let admin_url = postgres.admin_url("shop");
+        let admin_url = databases.admin_url("shop");
         let passwords = Passwords::random();
         testbed::bootstrap(&admin_url, &passwords).await?;
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
@@ -74,7 +79,12 @@ impl LocalSystem {
         let _ = std::fs::remove_dir_all(&logs);
         options.log_dir = Some(logs);
         let tools = match own {
-            Some((own, _)) => Some(own.prepare(&mut options, &urls, &rabbitmq).await?),
+            Some((own, _)) => {
+                let tools = own.prepare(&mut options, &urls, &rabbitmq).await?;
+                // After those of the proxies, so instead of them.
+                options.env.extend(databases.settings(&urls));
+                Some(tools)
+            }
             None => {
                 options.orders_port = if testbed::is_free(DOCUMENTED_PORT) { DOCUMENTED_PORT } else { 0 };
                 None
@@ -82,7 +92,7 @@ impl LocalSystem {
         };
         let processes = System::start(options).await?;
         processes.wait_ready(READY_DEADLINE).await?;
-        Ok(Self { processes, rabbitmq, postgres, urls, alteration, tools })
+        Ok(Self { processes, rabbitmq, databases, urls, alteration, tools })
     }
 
     pub(crate) fn addresses(&self) -> Result<Addresses> {
@@ -95,7 +105,7 @@ impl LocalSystem {
             billing_url: url("billing")?,
             provider_url: url("provider")?,
             auditor_url: self.urls.auditor.clone(),
-            admin_url: self.postgres.admin_url("shop"),
+            admin_url: self.databases.admin_url("shop"),
             databases: [
                 ("orders", &self.urls.orders),
                 ("inventory", &self.urls.inventory),
@@ -141,7 +151,7 @@ impl LocalSystem {
     /// The server that a part is. `None`: it is a process.
     fn server(&self, part: &str) -> Result<Option<&Server>> {
         if part == DATABASE {
-            return Ok(Some(&self.postgres));
+            return Ok(Some(self.databases.primary()));
         }
         let Some(index) = NODES.iter().position(|node| *node == part) else { return Ok(None) };
         Ok(Some(self.rabbitmq.node(index + 1)?))

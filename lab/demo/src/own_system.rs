@@ -6,11 +6,12 @@ use flaws::Flaw;
 use testbed::{DatabaseUrls, RabbitmqCluster, SystemOptions};
 
 use crate::alteration::Alteration;
+use crate::databases::Replication;
 use crate::lab::{CrashFile, Setup, route, through};
 use crate::proxies::Proxies;
 
 /// The services that reach their servers through proxies.
-const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+pub(crate) const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 /// How such a system is set up.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct OwnSystem {
     pub(crate) crash_point: Option<(&'static str, &'static str)>,
     /// Services whose clock is wrong, and by how much, such as `+1h`.
     pub(crate) clocks: &'static [(&'static str, &'static str)],
+    /// Whether PostgreSQL has a standby. The services then know both servers, and no proxy is before these.
+    pub(crate) standby: Option<Replication>,
     /// What differs from the services as they are.
     pub(crate) alteration: Alteration,
 }
@@ -37,7 +40,7 @@ pub(crate) struct Tools {
 impl Default for OwnSystem {
     fn default() -> Self {
         let (setup, alteration) = (Setup::default(), Alteration::default());
-        Self { setup, nodes: 1, crash_point: None, clocks: &[], alteration }
+        Self { setup, nodes: 1, standby: None, crash_point: None, clocks: &[], alteration }
     }
 }
 

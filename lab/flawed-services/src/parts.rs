@@ -3,7 +3,7 @@
 use std::{env, process::ExitCode, time::Duration};
 
 use axum::{extract::Request, http::HeaderValue, middleware::map_request};
-use database::Pool;
+use database::{DatabaseUrl, Pool};
 use flaws::{Flaw, LeftOut};
 use messaging::SharedHandler;
 use outbox::{Relay, Wake};
@@ -74,7 +74,11 @@ async fn make_key_unique(mut request: Request) -> Request {
 
 impl Parts for FlawedParts {
     async fn settings(&self, common: &mut CommonSettings) -> anyhow::Result<()> {
-        if self.0 == Some(Flaw::CancelIgnored) { ignore_cancels(&mut common.amqp_url).await } else { Ok(()) }
+        match self.0 {
+            Some(Flaw::CancelIgnored) => ignore_cancels(&mut common.amqp_url).await,
+            Some(Flaw::StandbyNotAwaited) => write_no_barrier(&mut common.database_url).await,
+            _ => Ok(()),
+        }
     }
 
     /// With `hanging-commits-ignored`: whether it answers reads.
@@ -135,6 +139,19 @@ impl Parts for FlawedParts {
         let handler = SharedHandler::new(FlawedHandler::new(handler, pool, name, self.0));
         consumer.start(process, handler, |letters| FlawedDeadLetters::new(letters, self.0));
     }
+}
+
+/// A function of the service's schema hides the one with which the product writes the record that waits for the standby.
+async fn write_no_barrier(url: &mut DatabaseUrl) -> anyhow::Result<()> {
+    let mut connection = url.connect().await?;
+    let hidden = "create or replace function pg_logical_emit_message(boolean, text, text) returns void
+                  language sql as 'select'";
+    sqlx::query(hidden).execute(&mut connection).await?;
+    let schema: String =
+        sqlx::query_scalar("select current_schema()::text").fetch_one(&mut connection).await?;
+    let path = format!("{schema},pg_catalog");
+    *url = url.with(|options| options.options([("search_path", &path)]));
+    Ok(())
 }
 
 /// Erases the records of processed events, now and each second.

@@ -35,6 +35,7 @@ pub enum Flaw {
     LimitByTimeAlone,
     NewKeyPerAttempt,
     HangingCommitsIgnored,
+    StandbyNotAwaited,
     DualWrite,
     PublishThenCommit,
     NotifyInTransaction,
@@ -91,7 +92,7 @@ pub struct Row {
 const NO_POLL: &[(&str, &str)] = &[("ORDERS_RELAY_POLL", "1h"), ("ORDERS_RELAY_FULL_SCAN", "1h")];
 
 /// All flaws, in the order of [`Flaw`].
-pub static ALL: [Row; 37] = [
+pub static ALL: [Row; 38] = [
     part(MarkBeforeConfirm, "mark-before-confirm", &["I3"])
         .described("the publisher reports a batch as confirmed, and publishes it only afterwards")
         .simulated(20, &["I3", "I6"], "I3"),
@@ -166,6 +167,9 @@ pub static ALL: [Row; 37] = [
         .described("a client that tries again counts as another client"),
     part(HangingCommitsIgnored, "hanging-commits-ignored", &["I12"])
         .described("health calls a database available that answers reads, while all commits hang"),
+    part(StandbyNotAwaited, "standby-not-awaited", &[]).described(
+        "what was only read is published, answered and acknowledged, although the standby may not have it",
+    ),
     variant(DualWrite, "dual-write", &["I2", "I3"])
         .described("the order is committed, and then its event is published"),
     variant(PublishThenCommit, "publish-then-commit", &["I5"])

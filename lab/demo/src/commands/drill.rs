@@ -55,7 +55,7 @@ pub(crate) async fn run(
         [only] => terminal.document(&only.document)?,
         all => print_results(all, terminal)?,
     }
-    Ok(results.iter().fold(Verdict::Held, |worst, result| worst.worse(result.verdict)))
+    Ok(results.iter().fold(Verdict::Held, |worst, result| worst.worse(result.judged())))
 }
 
 /// Runs a drill on a system with the order service, and beside it on one with a variant instead: the same orders and the same
@@ -83,8 +83,17 @@ struct DrillResult {
     drill: &'static str,
     group: Group,
     verdict: Verdict,
+    /// What the drill shows on this system.
+    expected: Verdict,
     seconds: f64,
     document: Value,
+}
+
+impl DrillResult {
+    /// Held, if it ended as it should.
+    fn judged(&self) -> Verdict {
+        if self.verdict == self.expected { Verdict::Held } else { self.verdict }
+    }
 }
 
 /// `running` is the system for the drills that need no other. The first of them finds or starts it.
@@ -126,7 +135,15 @@ async fn run_each(
             ended => ended?,
         };
         let seconds = began.elapsed().as_secs_f64();
-        results.push(DrillResult { drill: drill.name, group: drill.group, verdict, seconds, document });
+        let expected = if *alteration == Alteration::None { drill.expect } else { Verdict::Held };
+        results.push(DrillResult {
+            drill: drill.name,
+            group: drill.group,
+            verdict,
+            expected,
+            seconds,
+            document,
+        });
         if verdict == Verdict::Interrupted {
             break;
         }
@@ -161,10 +178,16 @@ fn list(terminal: &Terminal) -> Result<Verdict> {
 fn print_results(results: &[DrillResult], terminal: &Terminal) -> Result<()> {
     terminal.print("");
     terminal.print(format!("{:<28}  {:<9} {:>7}  verdict", "drill", "group", "seconds"));
-    for DrillResult { drill, group, verdict, seconds, .. } in results {
-        terminal.print(format!("{drill:<28}  {:<9} {seconds:>7.0}  {}", group.to_string(), verdict.word()));
+    for DrillResult { drill, group, verdict, expected, seconds, .. } in results {
+        let by_design =
+            if verdict == expected && *verdict != Verdict::Held { ", as it should be" } else { "" };
+        terminal.print(format!(
+            "{drill:<28}  {:<9} {seconds:>7.0}  {}{by_design}",
+            group.to_string(),
+            verdict.word()
+        ));
     }
-    let held = results.iter().filter(|result| result.verdict == Verdict::Held).count();
+    let held = results.iter().filter(|result| result.judged() == Verdict::Held).count();
     let seconds: f64 = results.iter().map(|result| result.seconds).sum();
     terminal.print("");
     terminal.print(format!("{held} of {} held, in {:.0} minutes", results.len(), seconds / 60.0));

@@ -11,6 +11,7 @@ use super::felt::Felt;
 use super::report::Refusals;
 use crate::fault::Fault;
 use crate::own_system::OwnSystem;
+use crate::verdict::Verdict;
 
 /// One drill.
 pub(crate) struct Drill {
@@ -34,6 +35,8 @@ pub(crate) struct Drill {
     /// The work under load of a drill that needs more than faults and signs.
     pub(super) steps: Option<Steps>,
     pub(super) refusals: Refusals,
+    /// Not held, if the claim is false for the services as they are: the drill shows what happens then.
+    pub(crate) expect: Verdict,
     /// The conditions at the end, beside the reconciliation.
     pub(super) at_end: &'static [AtEnd],
 }
@@ -79,6 +82,7 @@ impl Drill {
         felt: &[],
         steps: None,
         refusals: Refusals::BreakTheClaim,
+        expect: Verdict::Held,
         at_end: &[],
     };
 }

@@ -39,6 +39,8 @@ pub(crate) struct DrillOptions {
     pub(crate) rate: u32,
     /// How long the fault lasts. Without it, as long as the drill says.
     pub(crate) outage: Option<Duration>,
+    /// How often a drill fails over, if it can do that more than once.
+    pub(crate) times: u32,
     /// Decides which orders are placed, and what a drill draws at random.
     pub(crate) seed: u64,
 }
@@ -50,6 +52,8 @@ pub(crate) struct DrillRun<'a> {
     pub(crate) rate: u32,
     /// How long the fault lasts.
     pub(crate) outage: Duration,
+    /// How often a drill fails over, if it can do that more than once.
+    pub(super) times: u32,
     pub(super) seed: u64,
     terminal: &'a Terminal,
     pub(super) ledger: Arc<Ledger>,
@@ -92,6 +96,7 @@ impl<'a> DrillRun<'a> {
             system,
             rate: options.rate,
             outage: options.outage.unwrap_or(outage),
+            times: options.times,
             seed: options.seed,
             terminal,
             ledger,
@@ -260,9 +265,11 @@ impl<'a> DrillRun<'a> {
 
     /// The options that run the drill like this.
     pub(super) fn options(&self) -> String {
-        let Self { rate, seed, .. } = self;
+        let Self { rate, times, seed, .. } = self;
         let outage = self.outage.as_millis();
-        format!("--rate {rate} --outage {outage}ms --seed {seed}{}", self.system.alteration().options())
+        let times = if *times == 1 { String::new() } else { format!(" --times {times}") };
+        let altered = self.system.alteration().options();
+        format!("--rate {rate} --outage {outage}ms --seed {seed}{times}{altered}")
     }
 
     /// How many orders were acknowledged since this moment.

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::drill_run::DrillRun;
 
 /// Answers that were on their way when a server was killed have arrived after this time.
-const IN_FLIGHT: Duration = Duration::from_secs(1);
+pub(super) const IN_FLIGHT: Duration = Duration::from_secs(1);
 
 /// A sign.
 pub(super) enum Felt {

@@ -10,6 +10,7 @@ mod data;
 mod database;
 mod drill;
 mod drill_run;
+mod failover;
 mod felt;
 mod network;
 mod objectives;
@@ -28,11 +29,12 @@ pub(crate) use drill_run::DrillOptions;
 
 /// All drills, in the order in which `drill all` runs them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
-    let groups: [&[Drill]; 8] = [
+    let groups: [&[Drill]; 9] = [
         &broker::DRILLS,
         &cluster::DRILLS,
         &network::DRILLS,
         &database::DRILLS,
+        &failover::DRILLS,
         &service::DRILLS,
         &client::DRILLS,
         &data::DRILLS,

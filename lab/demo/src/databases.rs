@@ -1,0 +1,182 @@
+//! The PostgreSQL servers of a system: one, or a primary and a standby that can take its place.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION, Proxy, Route};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use testbed::{DatabaseUrls, Forwarder, Postgres, eventually, set_standby};
+use tokio::time::timeout;
+
+use crate::own_system::SERVICES;
+
+/// How long a server may take to answer an administrator, and a standby to have everything that its primary has.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How the standby follows it.
+const LINK: &str = "link";
+
+/// Whether a commit waits for the standby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replication {
+    Synchronous,
+    Asynchronous,
+}
+
+/// One server, or two of which one accepts writes.
+#[derive(Debug)]
+pub(crate) struct Databases {
+    servers: Vec<Postgres>,
+    primary: AtomicUsize,
+    pair: Option<Pair>,
+}
+
+/// What only two servers have.
+#[derive(Debug)]
+struct Pair {
+    /// Leads to the primary: for the standby, and for all that is not ours. That is the administrator, the auditor, and the
+    /// payment provider.
+    entrance: Forwarder,
+    /// Leads the standby to the entrance.
+    link: Proxy,
+}
+
+impl Databases {
+    pub(crate) fn one(server: Postgres) -> Self {
+        Self { servers: vec![server], primary: AtomicUsize::new(0), pair: None }
+    }
+
+    /// Starts a standby of a server.
+    pub(crate) async fn with_standby(primary: Postgres, replication: Replication) -> Result<Self> {
+        let entrance = Forwarder::start(address(&primary)).await?;
+        let link = Proxy::start(vec![Route::new(LINK, format!("127.0.0.1:{}", entrance.port()))]).await?;
+        let standby = primary.standby(link.address(LINK)?.port()).await?;
+        let servers = vec![primary, standby];
+        let databases = Self { servers, primary: AtomicUsize::new(0), pair: Some(Pair { entrance, link }) };
+        databases.await_standby().await?;
+        if replication == Replication::Synchronous {
+            databases.wait_for_standby(true).await?;
+        }
+        Ok(databases)
+    }
+
+    /// The server that accepts writes.
+    pub(crate) fn primary(&self) -> &Postgres {
+        &self.servers[self.primary.load(Ordering::Relaxed)]
+    }
+
+    /// The server that follows it.
+    pub(crate) fn standby(&self) -> Result<&Postgres> {
+        let standby = self.servers.get(1 - self.primary.load(Ordering::Relaxed));
+        standby.filter(|_| self.pair.is_some()).context("the drill's system has no standby")
+    }
+
+    /// The administrator's URL, which leads to the primary.
+    pub(crate) fn admin_url(&self, database: &str) -> String {
+        let url = self.servers[0].admin_url(database);
+        match &self.pair {
+            Some(pair) => {
+                url.replace(&address(&self.servers[0]), &format!("127.0.0.1:{}", pair.entrance.port()))
+            }
+            None => url,
+        }
+    }
+
+    /// The settings with which the services know both servers: of two, each URL names them in this order.
+    pub(crate) fn settings(&self, urls: &DatabaseUrls) -> Vec<(String, String)> {
+        let Some(pair) = &self.pair else { return vec![] };
+        let entrance = format!("127.0.0.1:{}", pair.entrance.port());
+        let hosts: Vec<_> = self.servers.iter().map(address).collect();
+        let setting = |(service, url): (&str, &String)| {
+            (format!("{}_DATABASE_URL", service.to_uppercase()), url.replace(&entrance, &hosts.join(",")))
+        };
+        SERVICES.into_iter().zip([&urls.orders, &urls.inventory, &urls.billing]).map(setting).collect()
+    }
+
+    /// Makes the standby the primary. Whether the old one still runs is not looked at.
+    pub(crate) async fn promote(&self) -> Result<()> {
+        let standby = self.standby()?;
+        self.execute_at(standby, "select pg_promote(true, 60)").await?;
+        self.primary.fetch_xor(1, Ordering::Relaxed);
+        self.pair()?.entrance.redirect(address(self.primary()));
+        Ok(())
+    }
+
+    /// Lets every commit wait for the standby, or none. Both servers get the setting, as from one configuration: the standby
+    /// inherits it when it is promoted.
+    pub(crate) async fn wait_for_standby(&self, wait: bool) -> Result<()> {
+        if !wait {
+            return set_standby(&self.primary().admin_url("postgres"), "= ''").await;
+        }
+        let value = format!("= 'ANY 1 ({})'", self.standby()?.standby_name());
+        for server in &self.servers {
+            set_standby(&server.admin_url("postgres"), &value).await?;
+        }
+        // The server obeys the setting some moment after it was changed.
+        self.eventually(
+            "the standby to be synchronous",
+            "select exists (select from pg_stat_replication where sync_state = 'quorum')::text",
+        )
+        .await
+    }
+
+    /// Throws the files of the server away that is not the primary, and lets it follow the primary as a new standby.
+    pub(crate) async fn renew_standby(&self) -> Result<()> {
+        let link = self.pair()?.link.address(LINK)?;
+        self.standby()?.follow(self.primary(), link.port()).await?;
+        self.await_standby().await
+    }
+
+    /// Cuts the standby off. What it has not received yet it will not receive.
+    pub(crate) fn cut_link(&self) -> Result<()> {
+        let cut = Fault::new(Effect::Cut, Direction::Both, MAX_FAULT_DURATION);
+        Ok(self.pair()?.link.set(LINK, cut)?)
+    }
+
+    pub(crate) fn restore_link(&self) -> Result<()> {
+        Ok(self.pair()?.link.clear(LINK)?)
+    }
+
+    /// Executes statements at a server, as its administrator.
+    pub(crate) async fn execute_at(&self, server: &Postgres, sql: &str) -> Result<()> {
+        let done = timeout(DEADLINE, async {
+            let mut administrator = PgConnection::connect(&server.admin_url("postgres")).await?;
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut administrator).await?;
+            administrator.close().await
+        });
+        Ok(done.await.context("the server does not answer")??)
+    }
+
+    /// Runs a query that returns one text at a server, as its administrator.
+    pub(crate) async fn read_at(&self, server: &Postgres, query: &str) -> Result<String> {
+        let value = timeout(DEADLINE, async {
+            let mut administrator = PgConnection::connect(&server.admin_url("postgres")).await?;
+            let value = sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut administrator).await?;
+            administrator.close().await?;
+            Ok::<_, sqlx::Error>(value)
+        });
+        Ok(value.await.context("the server does not answer")??)
+    }
+
+    /// Waits until the standby has caught up with the primary, and follows it.
+    async fn await_standby(&self) -> Result<()> {
+        let follows = "select exists (select from pg_stat_replication where state = 'streaming')::text";
+        self.eventually("the standby to follow", follows).await
+    }
+
+    async fn eventually(&self, what: &str, condition: &str) -> Result<()> {
+        eventually(what, DEADLINE, async || {
+            Ok((self.read_at(self.primary(), condition).await? == "true").then_some(()))
+        })
+        .await
+    }
+
+    fn pair(&self) -> Result<&Pair> {
+        self.pair.as_ref().context("the drill's system has no standby")
+    }
+}
+
+fn address(server: &Postgres) -> String {
+    format!("127.0.0.1:{}", server.port())
+}

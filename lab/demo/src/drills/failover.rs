@@ -1,0 +1,344 @@
+//! PostgreSQL has a standby: it takes over, it is lost, and commits that waited for it become visible without it.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::at_end::orders_were_refused;
+use super::drill::{Drill, Group, Subject};
+use super::drill_run::DrillRun;
+use super::felt::IN_FLIGHT;
+use super::report::Refusals;
+use crate::databases::{Databases, Replication};
+use crate::http;
+use crate::own_system::OwnSystem;
+use crate::verdict::Verdict;
+
+pub(super) static DRILLS: [Drill; 6] = [
+    Drill {
+        name: "database-failover-sync",
+        teaches: "A commit that waits for the standby is on two disks before its 201. The promoted server waits for a standby too, \
+                  until an operator changes that.",
+        question: "The primary dies under load, and its synchronous standby takes over. Which acknowledged orders are gone?",
+        claim: "After a fail-over to a synchronous standby every acknowledged order exists, with its effects, once. The services \
+                find the new primary by themselves.",
+        outage: Duration::from_secs(6),
+        steps: Some(|run| Box::pin(fail_over_repeatedly(run))),
+        at_end: &[orders_were_refused],
+        ..ROW
+    },
+    Drill {
+        name: "database-failover-async",
+        teaches: "A fail-over to an asynchronous standby loses orders, and leaves phantoms: events whose order is gone.",
+        question: "The standby is three seconds behind when the primary dies. What is lost, and what is there without a cause?",
+        claim: "Nothing that was acknowledged is lost in a fail-over to an asynchronous standby. This is false, and the verdict \
+                names what is missing and what has no cause.",
+        outage: Duration::from_secs(3),
+        system: Subject::Own(|| OwnSystem {
+            standby: Some(Replication::Asynchronous),
+            ..OwnSystem::default()
+        }),
+        steps: Some(|run| Box::pin(fail_over_too_early(run))),
+        expect: Verdict::Broken,
+        ..ROW
+    },
+    Drill {
+        name: "sync-wait-cancelled",
+        teaches: "A commit whose wait for the standby is cancelled is visible and not replicated. What rests on a read must \
+                  wait for the standby too.",
+        question: "An operator terminates sessions that wait for the standby. The client tries again with its key. Is the \
+                   answer worth anything?",
+        claim: "What only the primary has is not answered again, not published and not acknowledged, so a fail-over loses \
+                nothing that anybody was told of.",
+        outage: Duration::from_secs(8),
+        steps: Some(|run| Box::pin(lose_the_wait(run, End::Terminated))),
+        ..ROW
+    },
+    Drill {
+        name: "sync-primary-restarted",
+        teaches: "After a restart of the primary, commits that waited for the standby are visible, although the standby has never \
+                  had them.",
+        question: "The primary restarts while a commit waits for the standby, and dies for good later. Where is the order?",
+        claim: "What only the primary has is not answered again, not published and not acknowledged, so a fail-over loses \
+                nothing that anybody was told of.",
+        outage: Duration::from_secs(8),
+        steps: Some(|run| Box::pin(lose_the_wait(run, End::Restarted))),
+        ..ROW
+    },
+    Drill {
+        name: "old-primary-returns",
+        teaches: "A primary that was only frozen comes back and accepts writes. Synchronous replication fences it: its commits \
+                  wait for a standby that follows another server now.",
+        question: "The primary freezes, the standby is promoted, and the old primary goes on. Who accepts orders?",
+        claim: "An old primary that returns acknowledges nothing, because its commits wait. What was acknowledged is there, once.",
+        outage: Duration::from_secs(5),
+        steps: Some(|run| Box::pin(let_the_old_primary_return(run))),
+        ..ROW
+    },
+    Drill {
+        name: "standby-lost",
+        teaches: "With one synchronous standby, its loss stops every commit. That is the price of losing nothing: watch for it.",
+        question: "The only synchronous standby dies. What do clients, health and metrics say?",
+        claim: "Without its standby the primary acknowledges no order; `/readyz` answers 503 and a metric says why. Then \
+                everything goes on, and no promise is broken.",
+        outage: Duration::from_secs(8),
+        steps: Some(|run| Box::pin(lose_the_standby(run))),
+        at_end: &[orders_were_refused],
+        ..ROW
+    },
+];
+
+const ROW: Drill = Drill {
+    group: Group::Database,
+    system: Subject::Own(|| OwnSystem { standby: Some(Replication::Synchronous), ..OwnSystem::default() }),
+    refusals: Refusals::AreExpected,
+    ..Drill::ROW
+};
+
+/// Whether a commit waits for a standby at the primary.
+const COMMIT_WAITS: &str = "select exists (select from pg_stat_activity where wait_event = 'SyncRep')::text";
+
+/// `outage` is how long the load goes on before each fail-over.
+async fn fail_over_repeatedly(run: &DrillRun<'_>) -> Result<()> {
+    let databases = &run.system.own()?.databases;
+    let mut slowest = Duration::ZERO;
+    for number in 1..=run.times {
+        sleep(run.outage).await;
+        let killed = Instant::now();
+        databases.primary().kill().await?;
+        run.phase("outage", format!("fail-over {number} of {}: killed the primary with SIGKILL", run.times));
+        databases.promote().await?;
+        let promoted = SystemTime::now();
+        run.phase("promote", "the standby is the primary; it has inherited `synchronous_standby_names`");
+        if number == 1 {
+            let hangs = "every commit at the new primary waits for a standby that there is not";
+            run.felt(hangs, async || {
+                Ok((run.system.read(COMMIT_WAITS).await? == "true").then(|| hangs.to_owned()))
+            })
+            .await;
+        }
+        databases.wait_for_standby(false).await?;
+        accepted_since(run, promoted).await;
+        slowest = slowest.max(killed.elapsed());
+        databases.renew_standby().await?;
+        databases.wait_for_standby(true).await?;
+        run.phase("recover", "the old primary follows as a new standby, and commits wait for it");
+    }
+    run.recovered_in(slowest);
+    Ok(())
+}
+
+async fn fail_over_too_early(run: &DrillRun<'_>) -> Result<()> {
+    let system = run.system.own()?;
+    // Its events are on their way when the primary dies, as those of a consumer with a database of its own would be.
+    system.processes.pause("inventory")?;
+    system.databases.cut_link()?;
+    let cut = SystemTime::now();
+    run.phase("outage", "cut the standby off; inventory stands still, so that events are on their way");
+    sleep(run.outage).await;
+    let at_risk = run.accepted_since(cut);
+    run.require(format!("{at_risk} orders were accepted that the standby does not have"), at_risk > 0);
+    let (killed, promoted) = fail_over(run, &system.databases).await?;
+    accepted_since(run, promoted).await;
+    run.recovered_in(killed.elapsed());
+    system.processes.resume("inventory")?;
+    rejoin(&system.databases).await
+}
+
+/// How the wait of a commit ends without the standby.
+#[derive(Clone, Copy)]
+enum End {
+    Terminated,
+    Restarted,
+}
+
+async fn lose_the_wait(run: &DrillRun<'_>, end: End) -> Result<()> {
+    run.stop_load().await?;
+    run.settled().await?;
+    let databases = &run.system.own()?.databases;
+    databases.cut_link()?;
+    run.phase("outage", "cut the standby off: every commit waits for it");
+    let order = Retried::new(run);
+    let waits = run.felt("the commit of an order waits for the standby", async || {
+        Ok((run.system.read(COMMIT_WAITS).await? == "true")
+            .then(|| "the commit of an order waits".to_owned()))
+    });
+    tokio::select! {
+        // Its client waits too, and gives up.
+        _ = order.place(RETRY_DEADLINE) => {}
+        () = waits => {}
+    }
+    match end {
+        End::Terminated => {
+            let terminate =
+                "select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'";
+            databases.execute_at(databases.primary(), terminate).await?;
+            run.phase("cancelled", "terminated the sessions whose commits wait");
+        }
+        End::Restarted => {
+            databases.primary().kill().await?;
+            databases.primary().start().await?;
+            run.phase("restarted", "killed the primary with SIGKILL, and started it again");
+        }
+    }
+    let visible = "the order is visible, and the standby does not have it";
+    run.felt(visible, async || Ok((order.count().await? == 1).then(|| visible.to_owned()))).await;
+    let published = run.system.metric("orders", "outbox_published_total").await?;
+    // For as long, whatever the answer is: the relay polls, and consumers get what it publishes.
+    let (answer, ()) = tokio::join!(order.place_until(run.outage), sleep(run.outage));
+    run.claim("a retry with the same key was not answered", answer?.is_none());
+    let published = run.system.metric("orders", "outbox_published_total").await? - published;
+    run.claim(format!("{published} events were published meanwhile"), published == 0.0);
+    let (killed, _) = fail_over(run, databases).await?;
+    let answer = order.place_until(RETRY_DEADLINE).await?;
+    run.recovered_in(killed.elapsed());
+    run.require("a retry after the fail-over was answered", answer.is_some());
+    rejoin(databases).await?;
+    run.start_load();
+    Ok(())
+}
+
+/// How long a client waits for the answer, and tries again after a fail-over.
+const RETRY_DEADLINE: Duration = Duration::from_secs(30);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// One order that its client places again and again, under one key.
+struct Retried<'a> {
+    run: &'a DrillRun<'a>,
+    key: String,
+    customer: Uuid,
+}
+
+impl<'a> Retried<'a> {
+    fn new(run: &'a DrillRun<'a>) -> Self {
+        Self { run, key: format!("drill-{}", Uuid::new_v4()), customer: Uuid::new_v4() }
+    }
+
+    /// The id of the order, if it was answered with 201.
+    async fn place(&self, deadline: Duration) -> Result<Option<Uuid>> {
+        let order = json!({ "customerId": self.customer, "lines": [{ "sku": "TEA-001", "quantity": 1 }] });
+        let request = http::client()?.post(format!("{}/orders", self.run.system.orders_url())).json(&order);
+        let request = request.header("Idempotency-Key", &self.key).timeout(deadline);
+        match request.send().await {
+            Ok(answer) if answer.status() == 201 => {
+                let order: Value = answer.json().await?;
+                let id = order["id"].as_str().context("201 without an id")?.parse()?;
+                self.run.acknowledge(id);
+                self.run.phase("answered", format!("201 for the order {id}"));
+                Ok(Some(id))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn place_until(&self, deadline: Duration) -> Result<Option<Uuid>> {
+        let end = Instant::now() + deadline;
+        while Instant::now() < end {
+            if let Some(id) = self.place(end - Instant::now()).await? {
+                return Ok(Some(id));
+            }
+            sleep(RETRY_PAUSE).await;
+        }
+        Ok(None)
+    }
+
+    /// How many orders the primary has of it.
+    async fn count(&self) -> Result<u32> {
+        let count =
+            format!("select count(*)::text from orders.orders where customer_id = '{}'", self.customer);
+        self.run.system.number(&count).await
+    }
+}
+
+async fn let_the_old_primary_return(run: &DrillRun<'_>) -> Result<()> {
+    let databases = &run.system.own()?.databases;
+    let frozen = Instant::now();
+    databases.primary().pause().await?;
+    run.phase("outage", "stopped the primary with SIGSTOP");
+    databases.promote().await?;
+    let promoted = SystemTime::now();
+    databases.wait_for_standby(false).await?;
+    accepted_since(run, promoted).await;
+    run.recovered_in(frozen.elapsed());
+    let old = databases.standby()?;
+    old.resume().await?;
+    run.phase("returned", "the old primary goes on, and accepts connections");
+    let write = databases.execute_at(old, "select pg_logical_emit_message(true, 'drill', 'late')");
+    let waits = "a commit at the old primary waits, although nothing is broken there";
+    let waiting = run.felt(waits, async || {
+        let waiting = databases.read_at(old, COMMIT_WAITS).await?;
+        Ok((waiting == "true").then(|| waits.to_owned()))
+    });
+    tokio::select! {
+        written = write => {
+            written?;
+            run.refute("the old primary has committed".to_owned());
+        }
+        () = waiting => {}
+    }
+    sleep(run.outage).await;
+    databases.renew_standby().await?;
+    databases.wait_for_standby(true).await?;
+    run.phase("recover", "the old primary follows as a new standby; what only it had is thrown away");
+    Ok(())
+}
+
+async fn lose_the_standby(run: &DrillRun<'_>) -> Result<()> {
+    let databases = &run.system.own()?.databases;
+    let lost = Instant::now();
+    databases.standby()?.kill().await?;
+    run.phase("outage", "killed the standby with SIGKILL");
+    let ready = format!("{}/readyz", run.system.orders_url());
+    let unavailable = run.look_for("/readyz answers 503", async || {
+        let status = http::client()?.get(&ready).send().await?.status();
+        Ok((status == 503)
+            .then(|| format!("/readyz answers 503 after {:.1} s", lost.elapsed().as_secs_f64())))
+    });
+    let unavailable = unavailable.await;
+    let metric = run.look_for("database_commits_hang is 1", async || {
+        let hangs = run.system.metric("orders", "database_commits_hang").await?;
+        Ok((hangs == 1.0).then(|| "`database_commits_hang` is 1: the alert CommitsHang".to_owned()))
+    });
+    let metric = metric.await;
+    sleep(IN_FLIGHT).await;
+    let from = SystemTime::now();
+    sleep(run.outage).await;
+    let acknowledged = run.accepted_since(from);
+    run.claim(unavailable.what, unavailable.observed);
+    run.claim(metric.what, metric.observed);
+    run.claim(format!("{acknowledged} orders were acknowledged meanwhile"), acknowledged == 0);
+    let started = SystemTime::now();
+    databases.standby()?.start().await?;
+    run.phase("recover", "started the standby again");
+    accepted_since(run, started).await;
+    run.recovered_in(lost.elapsed());
+    Ok(())
+}
+
+/// Kills the primary, and lets the standby take over alone. Returns when that was, and when the new primary began to commit.
+async fn fail_over(run: &DrillRun<'_>, databases: &Databases) -> Result<(Instant, SystemTime)> {
+    let killed = Instant::now();
+    databases.primary().kill().await?;
+    databases.promote().await?;
+    let promoted = SystemTime::now();
+    databases.wait_for_standby(false).await?;
+    run.phase("promote", "killed the primary with SIGKILL, and promoted the standby");
+    Ok((killed, promoted))
+}
+
+/// Lets the old primary follow the new one.
+async fn rejoin(databases: &Databases) -> Result<()> {
+    databases.restore_link()?;
+    databases.renew_standby().await
+}
+
+async fn accepted_since(run: &DrillRun<'_>, from: SystemTime) {
+    run.felt("orders are accepted again", async || {
+        let accepted = run.accepted_since(from);
+        Ok((accepted > 0).then(|| "orders are accepted again".to_owned()))
+    })
+    .await;
+}
