@@ -234,7 +234,7 @@ fn config(membership: &Membership, index: usize) -> String {
     ];
     if ports.len() > 1 {
         lines.push("cluster_formation.peer_discovery_backend = classic_config".to_owned());
-        // A node that loses the majority stops serving clients. RabbitMQ 4.3 has no other way, and not this setting.
+        // A node that loses the majority stops serving clients, and copies what it has missed when it is back.
         lines.push("cluster_partition_handling = pause_minority".to_owned());
         let member = |(index, (port, _))| {
             format!("cluster_formation.classic_config.nodes.{} = {}", index + 1, node_name(port))

@@ -69,19 +69,16 @@ impl RabbitmqCluster {
         self.nodes.len()
     }
 
-    /// The members of a quorum queue of the virtual host `shop`, as the first node with an answer sees them.
+    /// The members of a quorum queue of the virtual host `shop`, as the node sees them that is in contact with the most: one that
+    /// is cut off may still take itself for the leader.
     pub async fn members(&self, queue: &str) -> Result<QueueMembers> {
-        let mut failure = None;
+        let mut seen = vec![];
         for node in &self.nodes {
             let url = format!("{}/api/queues/shop/{queue}", node.api_url());
-            match self.read_members(&url).await {
-                Ok(members) => return Ok(members),
-                Err(error) => failure = Some(error),
-            }
+            seen.extend(self.read_members(&url).await.ok());
         }
-        Err(failure
-            .context("a cluster without nodes")?
-            .context(format!("no node knows the members of {queue}")))
+        let most = seen.into_iter().max_by_key(|members| members.online);
+        most.with_context(|| format!("no node knows the members of {queue}"))
     }
 
     async fn read_members(&self, url: &str) -> Result<QueueMembers> {
@@ -109,7 +106,7 @@ impl RabbitmqCluster {
     }
 
     /// Cuts a node off from the others, as a network partition does: it changes the password that nodes need for each other, and
-    /// closes the connections between them. Clients still reach the node.
+    /// closes the connections between them.
     pub async fn cut_off(&self, number: usize) -> Result<()> {
         let cut = format!("erlang:set_cookie(node(), {CUT}), [erlang:disconnect_node(N) || N <- nodes()].");
         let cut_off = self.node(number)?.rabbitmqctl(&["eval", &cut]).await;

@@ -105,6 +105,11 @@ impl Endpoint {
         topology::declare(channel, self.own_queue, &self.known_queues).await
     }
 
+    /// Whether another node may do what this one cannot.
+    pub(crate) fn has_other_nodes(&self) -> bool {
+        self.nodes.count() > 1
+    }
+
     /// A failure with the node at which it happened, the one that was tried last.
     pub(crate) fn at_node(&self, failure: impl Display) -> String {
         format!("{failure} ({})", self.nodes.address())
@@ -147,6 +152,22 @@ pub(crate) async fn message_count(channel: &Channel, queue: &str) -> Result<Opti
     let asked = channel.queue_declare(queue.into(), passive, FieldTable::default());
     let state = request("queue.declare", asked).await?;
     Ok((state.consumer_count() > 0).then(|| state.message_count()))
+}
+
+/// How many checks in a row found no leader of a queue. An election takes a second; a node that is cut off from a majority finds
+/// none until it is back, and may go on serving clients.
+#[derive(Default)]
+pub(crate) struct LeaderlessChecks(u32);
+
+impl LeaderlessChecks {
+    /// Counts the result of a check: see [`message_count`].
+    ///
+    /// # Errors
+    /// When there were three in a row, and another node may know a leader.
+    pub(crate) fn count(&mut self, messages: Option<u32>, endpoint: &Endpoint) -> Result<(), Error> {
+        self.0 = if messages.is_some() { 0 } else { self.0 + 1 };
+        if self.0 < 3 || !endpoint.has_other_nodes() { Ok(()) } else { Err(Error::NoLeader) }
+    }
 }
 
 /// Closes a connection. An error makes no difference: what was not acknowledged returns to the broker either way.

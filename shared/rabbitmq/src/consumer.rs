@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{MAX_SILENCE, Role, message_count, subscribe},
+    connect::{LeaderlessChecks, MAX_SILENCE, Role, message_count, subscribe},
     dead_letters,
     error::request,
     topology,
@@ -89,9 +89,16 @@ impl Consumer {
                 let deliveries = subscribe(&channel, self.queue, self.prefetch).await?;
                 self.status.working();
                 let (consumer, opened) = (&self, Instant::now());
-                let (checked, is_active, is_cancelled) = (opened, false, false);
-                let mut session =
-                    Session { consumer, connection, channel, deliveries, checked, is_active, is_cancelled };
+                let mut session = Session {
+                    consumer,
+                    connection,
+                    channel,
+                    deliveries,
+                    checked: opened,
+                    leaderless: LeaderlessChecks::default(),
+                    is_active: false,
+                    is_cancelled: false,
+                };
                 let ended = session.consume(&handler, &letters, &stop).await;
                 if opened.elapsed() > LASTING {
                     backoff.reset();
@@ -129,6 +136,7 @@ struct Session<'run> {
     deliveries: lapin::Consumer,
     /// When the queue was last checked.
     checked: Instant,
+    leaderless: LeaderlessChecks,
     /// Whether anything was delivered on this connection. The active consumer of a queue stays it until it is lost.
     is_active: bool,
     /// Whether the broker has ended the subscription. What was received before can still be acknowledged.
@@ -211,6 +219,7 @@ impl Session<'_> {
         let Consumer { endpoint, queue, status, .. } = self.consumer;
         let messages = message_count(&self.channel, queue).await?;
         show(queue, messages);
+        self.leaderless.count(messages, endpoint)?;
         // What another client holds does not wait, and does not reach this one.
         status.set_waiting(messages.filter(|_| self.is_active));
         let active = if self.is_active { 1.0 } else { 0.0 };

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{MAX_SILENCE, Role, message_count, subscribe},
+    connect::{LeaderlessChecks, MAX_SILENCE, Role, message_count, subscribe},
     error::request,
     topology::dead_letter_queue,
 };
@@ -84,6 +84,7 @@ impl DeadLetterCollector {
     ) -> Result<(), Error> {
         let dead = dead_letter_queue(self.queue);
         let (mut deliveries, mut unsaved, mut tried) = (SelectAll::new(), vec![], Instant::now());
+        let mut leaderless = LeaderlessChecks::default();
         loop {
             let held = deliveries.len() * usize::from(PREFETCH);
             if unsaved.len() >= held && deliveries.len() < MAX_SUBSCRIPTIONS {
@@ -97,7 +98,7 @@ impl DeadLetterCollector {
                     letters.push((delivery.delivery_tag, from_dead_letter_queue(self.queue, &delivery)));
                 }
                 Some(Ok(None)) => return Err(Error::Cancelled),
-                Some(Err(_)) => _ = message_count(channel, &dead).await?,
+                Some(Err(_)) => leaderless.count(message_count(channel, &dead).await?, &self.endpoint)?,
             }
             if tried.elapsed() > UNSAVED_RETRY_INTERVAL {
                 tried = Instant::now();

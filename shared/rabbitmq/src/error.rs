@@ -26,6 +26,9 @@ pub enum Error {
     /// time-out.
     #[error("the broker cancelled the subscription")]
     Cancelled,
+    /// No leader of the queue answers at this node, which may be cut off from the others.
+    #[error("the leader of the queue does not answer")]
+    NoLeader,
     /// Messages were received and not settled.
     #[error(transparent)]
     Interrupted(#[from] Interruption),

@@ -179,7 +179,12 @@ impl ConfirmingPublisher {
             outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown).for_each(|it| *it = unconfirmed);
             open.channel = Some(channel);
             self.refused = Some(now);
-            self.status.impeded(REFUSED);
+            if self.endpoint.has_other_nodes() {
+                // Or this node is cut off from a majority, and goes on serving clients.
+                self.disconnect(&self.endpoint.at_node(REFUSED)).await;
+            } else {
+                self.status.impeded(REFUSED);
+            }
         } else {
             self.disconnect(&self.endpoint.at_node("a publish was not confirmed")).await;
         }

@@ -88,9 +88,7 @@ async fn cut_off_leader(run: &DrillRun<'_>) -> Result<()> {
     let (from, fault) = (SystemTime::now(), Fault::CutOff(leader));
     let cut_off = run.inject(&fault).await?;
     another_leads(run, cluster, leader).await;
-    // Before version 4.3, RabbitMQ does this by `cluster_partition_handling = pause_minority`.
-    let sign = format!("node {leader} serves no client");
-    let node = cluster.node(leader)?;
+    let (node, sign) = (cluster.node(leader)?, format!("node {leader} serves no client"));
     run.felt(&sign, async || Ok((!node.answers().await).then(|| sign.clone()))).await;
     run.accepted_meanwhile().await;
     run.repair(cut_off).await?;

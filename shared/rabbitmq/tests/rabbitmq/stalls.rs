@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use messaging::Failure;
+use messaging::{Failure, PublishOutcome, Refusal};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use rabbitmq::topology;
+use rabbitmq::{Endpoint, topology};
 use testbed::Rabbitmq;
 use uuid::Uuid;
 
 use crate::{
     scripted::{ScriptedHandler, consume, consume_with},
-    support::{QUEUE, Running, Switch, Vhost, order_created, until},
+    support::{QUEUE, Running, Switch, TestPublisher, Vhost, order_created, outgoing, until},
 };
 
 /// A consumer whose handler is available until `is_away` is on.
@@ -136,6 +136,32 @@ async fn queue_with_a_silent_leader_does_not_count_as_empty() -> anyhow::Result<
     until("it to be unknown", || !consumer.status.caught_up()).await?;
     broker.suspend_queue(QUEUE, false).await?;
     until("it to be empty again", || consumer.status.caught_up()).await
+}
+
+/// Another node may know a leader: this one may be cut off from a majority, and go on serving clients.
+#[tokio::test]
+async fn next_node_is_taken_when_no_leader_of_a_queue_answers() -> anyhow::Result<()> {
+    let broker = Rabbitmq::private().await?;
+    let vhost = Vhost::at(broker.url()).await?;
+    // One broker that is named twice.
+    let endpoint = Endpoint::new(&broker.url().replacen('@', &format!("@{},", broker.address()), 1), "test")?;
+    let mut publisher = TestPublisher::new(endpoint.clone(), Duration::from_secs(2));
+    publisher.until_confirmed().await?;
+    let handler = ScriptedHandler::that_applies();
+    let consumer = consume_with(endpoint, &handler, |consumer| consumer);
+    consumer.until_working().await?;
+
+    broker.suspend_queue(QUEUE, true).await?;
+    let outcomes = publisher.publish(&[outgoing("OrderCreated")]).await;
+    assert_eq!(outcomes, [PublishOutcome::Refused(Refusal::Unconfirmed)]);
+    let address = broker.address();
+    assert!(publisher.status.state().is_err_and(|reason| reason.contains(&address)), "it stays connected");
+    consumer.until_failing("the leader of the queue does not answer").await?;
+
+    broker.suspend_queue(QUEUE, false).await?;
+    publisher.until_confirmed().await?;
+    let event = vhost.put_event().await?;
+    handler.has_applied(&[event]).await
 }
 
 /// A client of someone else is the active consumer and holds all messages, so that none waits in the queue. Orders are
