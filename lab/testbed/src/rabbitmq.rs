@@ -29,7 +29,7 @@ pub struct Rabbitmq {
     password: String,
 }
 
-/// What the nodes of a cluster have in common. A single broker is the only node of its own.
+/// What the nodes of a cluster have in common. A single broker is a cluster of one node.
 #[derive(Debug)]
 pub(crate) struct Membership {
     /// Who has it can publish any event: other users of this machine must not be able to guess it.
