@@ -20,8 +20,8 @@ use tokio::{
 /// turn before the caller gives up.
 const SERVER_DEADLINE: Duration = Duration::from_millis(1_500);
 
-/// The pause after an attempt that found no server, while there is none. Without it, and with all of a process at once, the
-/// connections that look for a primary kept the standby from becoming one: thirty of them opened 300 a second there.
+/// The pause after a search that found no server, and of those who do not search meanwhile. With all of a process at once, the
+/// connections that looked for a primary kept the standby from becoming one: thirty of them opened 300 a second there.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where the database is. Its password is never shown. With several hosts, as libpq has them
@@ -64,10 +64,15 @@ impl DatabaseUrl {
             return only.connect().await;
         }
         let Search { is_lost, turn, .. } = &*self.search;
-        let turn = if is_lost.load(Relaxed) { Some(turn.lock().await) } else { None };
+        // Nobody queues for the turn: the longest waiting caller would get it, and give up in the middle of its search.
+        let turn = turn.try_lock();
+        if is_lost.load(Relaxed) && turn.is_err() {
+            sleep(SEARCH_INTERVAL).await;
+            return Err(io::Error::other("no server was found yet that accepts writes").into());
+        }
         let found = self.search().await;
         is_lost.store(found.is_err(), Relaxed);
-        if turn.is_some() && found.is_err() {
+        if found.is_err() {
             sleep(SEARCH_INTERVAL).await;
         }
         found
