@@ -8,8 +8,8 @@ use tokio::time::timeout;
 
 use crate::eventually::eventually;
 
-/// How long the server may take.
-const DEADLINE: Duration = Duration::from_secs(20);
+/// How long the server may take: its checkpointer reads a new setting between two files that it syncs.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Makes commits wait for a standby that does not exist, and returns when they do. PostgreSQL's checkpointer reads the
 /// new setting in its own time, and until then commits pass.
