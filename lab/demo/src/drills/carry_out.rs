@@ -66,7 +66,7 @@ async fn carry_out(drill: &Drill, run: &DrillRun<'_>) -> Result<Report> {
         }
     }
     run.end().await?;
-    let ended = run.settle().await?;
+    let ended = run.settle(drill.expect).await?;
     for check in drill.at_end {
         check(run, &ended);
     }

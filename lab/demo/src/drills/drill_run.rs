@@ -18,10 +18,11 @@ use crate::part::{BROKER, title};
 use crate::reconciliation::{DuplicatesDropped, Reconciliation, Wait, settle};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
+use crate::verdict::Verdict;
 
 /// An effect that has not arrived this long after the load has ended, with everything running, counts as missing.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(60);
-/// Without an outbox, nothing that has not arrived after this time without a change will arrive.
+/// Where something is missing for good, nothing that has not arrived after this time without a change will arrive.
 const UNCHANGED_FOR: Duration = Duration::from_secs(10);
 
 /// How long a fault may take until it is felt, on a busy machine.
@@ -283,11 +284,11 @@ impl<'a> DrillRun<'a> {
         Ok(settle(Wait::until_decided(SETTLE_DEADLINE), read).await?.reconciliation)
     }
 
-    /// Waits until the system is quiescent, and reconciles.
-    pub(super) async fn settle(&self) -> Result<Ended> {
+    /// Waits until the system is quiescent, and reconciles. A drill that shows damage waits until all of it is there.
+    pub(super) async fn settle(&self, expected: Verdict) -> Result<Ended> {
         self.phase("drain", "waiting until nothing is pending and every order is confirmed or cancelled");
         let no_outbox = self.system.variant().is_some_and(|variant| !variant.has_outbox());
-        let wait = if no_outbox {
+        let wait = if no_outbox || expected == Verdict::Broken {
             Wait::until_unchanged_for(UNCHANGED_FOR, SETTLE_DEADLINE)
         } else {
             Wait::until_decided(SETTLE_DEADLINE)

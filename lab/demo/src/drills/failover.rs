@@ -52,7 +52,7 @@ pub(super) static DRILLS: [Drill; 6] = [
         question: "An operator terminates sessions that wait for the standby. The client tries again with its key. Is the \
                    answer worth anything?",
         claim: "What only the primary has is not answered again, not published and not acknowledged, so a fail-over loses \
-                nothing that anybody was told of.",
+                nothing that a client or a service relies on.",
         outage: Duration::from_secs(8),
         steps: Some(|run| Box::pin(lose_the_wait(run, End::Terminated))),
         ..ROW
@@ -63,7 +63,7 @@ pub(super) static DRILLS: [Drill; 6] = [
                   had them.",
         question: "The primary restarts while a commit waits for the standby, and dies for good later. Where is the order?",
         claim: "What only the primary has is not answered again, not published and not acknowledged, so a fail-over loses \
-                nothing that anybody was told of.",
+                nothing that a client or a service relies on.",
         outage: Duration::from_secs(8),
         steps: Some(|run| Box::pin(lose_the_wait(run, End::Restarted))),
         ..ROW
@@ -133,7 +133,7 @@ async fn fail_over_repeatedly(run: &DrillRun<'_>) -> Result<()> {
 
 async fn fail_over_too_early(run: &DrillRun<'_>) -> Result<()> {
     let system = run.system.own()?;
-    // Its events are on their way when the primary dies, as those of a consumer with a database of its own would be.
+    // Its events are on their way when the primary dies, as those of a consumer with a separate database would be.
     system.processes.pause("inventory")?;
     system.databases.cut_link()?;
     let cut = SystemTime::now();
