@@ -125,7 +125,7 @@ impl<P: Parts> Assembly<P> {
     }
 }
 
-/// A relay uses one connection, and another after a step that was given up.
+/// A relay uses one connection, and another while it waits for a standby, or after a step that was given up.
 const CONNECTIONS_OF_A_RELAY: u32 = 2;
 
 /// The relays of a process, with the tasks that wake, watch and clean up.
