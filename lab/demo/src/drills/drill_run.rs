@@ -24,6 +24,8 @@ use crate::verdict::Verdict;
 const SETTLE_DEADLINE: Duration = Duration::from_secs(60);
 /// Where something is missing for good, nothing that has not arrived after this time without a change will arrive.
 const UNCHANGED_FOR: Duration = Duration::from_secs(10);
+/// Each message about an order that is gone is tried and set aside alone, which takes longer than to apply many at once.
+const DAMAGE_DEADLINE: Duration = Duration::from_secs(180);
 
 /// How long a fault may take until it is felt, on a busy machine.
 const FELT_DEADLINE: Duration = Duration::from_secs(30);
@@ -289,7 +291,7 @@ impl<'a> DrillRun<'a> {
         self.phase("drain", "waiting until nothing is pending and every order is confirmed or cancelled");
         let no_outbox = self.system.variant().is_some_and(|variant| !variant.has_outbox());
         let wait = if no_outbox || expected == Verdict::Broken {
-            Wait::until_unchanged_for(UNCHANGED_FOR, SETTLE_DEADLINE)
+            Wait::until_unchanged_for(UNCHANGED_FOR, DAMAGE_DEADLINE)
         } else {
             Wait::until_decided(SETTLE_DEADLINE)
         };
