@@ -9,8 +9,6 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{DatabaseUrls, Forwarder, Postgres, eventually, set_standby};
 use tokio::time::timeout;
 
-use crate::own_system::SERVICES;
-
 /// How long a server may take to answer an administrator, and a standby to have everything that its primary has.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -88,10 +86,12 @@ impl Databases {
         let Some(pair) = &self.pair else { return vec![] };
         let entrance = format!("127.0.0.1:{}", pair.entrance.port());
         let hosts: Vec<_> = self.servers.iter().map(address).collect();
-        let setting = |(service, url): (&str, &String)| {
-            (format!("{}_DATABASE_URL", service.to_uppercase()), url.replace(&entrance, &hosts.join(",")))
+        let setting = |(name, url): (&str, &String)| {
+            (format!("{name}_DATABASE_URL"), url.replace(&entrance, &hosts.join(",")))
         };
-        SERVICES.into_iter().zip([&urls.orders, &urls.inventory, &urls.billing]).map(setting).collect()
+        [("ORDERS", &urls.orders), ("INVENTORY", &urls.inventory), ("BILLING", &urls.billing)]
+            .map(setting)
+            .into()
     }
 
     /// Makes the standby the primary. Whether the old one still runs is not looked at.

@@ -11,7 +11,7 @@ use crate::lab::{CrashFile, Setup, route, through};
 use crate::proxies::Proxies;
 
 /// The services that reach their servers through proxies.
-pub(crate) const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 /// How such a system is set up.
 #[derive(Debug)]
