@@ -1,17 +1,15 @@
-//! What is asked about a system: safety (by stateright) and quiescence (on the graph of all states), whether a flaw is
-//! refuted, and whether a recorded history is one of the model's.
+//! What is asked about a system: whether it violates an invariant, whether a flaw does, and whether a recorded history is one
+//! of the model's.
 
-use std::{collections::HashSet, thread};
+use std::collections::HashSet;
 
-use anyhow::anyhow;
 use flaws::Flaw;
-use stateright::{Checker, Model};
 
 use crate::{
     action::Action,
     graph::Graph,
     invariant::Invariant,
-    system::{Explored, SAFETY, Step, System},
+    system::{Explored, Step, System},
 };
 
 /// A violated invariant, with a trace to the violation.
@@ -21,13 +19,11 @@ pub struct Violation {
     pub trace: Vec<Action>,
 }
 
-/// What a complete exploration found.
+/// What an exploration found.
 #[derive(Debug)]
 pub struct Exploration {
-    /// Distinct states, counted by stateright.
+    /// Distinct states.
     pub states: usize,
-    /// The same, counted by the graph.
-    pub states_in_graph: usize,
     pub transitions: usize,
     /// The number of transitions to the state that is farthest from the first.
     pub depth: usize,
@@ -35,26 +31,22 @@ pub struct Exploration {
     pub violation: Option<Violation>,
 }
 
-/// Explores a system to the end. The two checks run side by side and share nothing, so
-/// that each counts the states for itself.
+/// Explores a system to the end, or to the first violation.
 ///
 /// # Errors
 /// When there are more states than the graph can number.
-pub fn explore(system: &Explored) -> anyhow::Result<Exploration> {
-    thread::scope(|scope| {
-        let safety = scope.spawn(|| check_safety(system.clone()));
-        let graph = Graph::explore(system.clone())?;
-        let never_quiescent = check_quiescence(&graph);
-        let (states, violation) =
-            safety.join().map_err(|_| anyhow!("failed to check safety: a thread panicked"))?;
-        Ok(Exploration {
-            states,
-            states_in_graph: graph.states.len(),
-            transitions: graph.transitions,
-            depth: graph.depth(),
-            quiescent: graph.quiescent_count(),
-            violation: violation.or(never_quiescent),
-        })
+pub fn explore(system: Explored) -> anyhow::Result<Exploration> {
+    let graph = Graph::explore(system)?;
+    let violation = match &graph.violation {
+        Some(violation) => Some(violation.clone()),
+        None => graph.dead_end().map(|trace| (Invariant::NeverQuiescent, trace)),
+    };
+    Ok(Exploration {
+        states: graph.states.len(),
+        transitions: graph.transitions,
+        depth: graph.depth(),
+        quiescent: graph.quiescent_count(),
+        violation: violation.map(|(invariant, trace)| Violation { invariant, trace }),
     })
 }
 
@@ -72,37 +64,14 @@ pub struct Refutation {
 /// # Errors
 /// As [`explore`].
 pub fn refute(flaw: Flaw, max_faults: u8) -> anyhow::Result<Option<Refutation>> {
-    let is_about_liveness = flaw
-        .row()
-        .simulated
-        .is_some_and(|simulated| simulated.in_model == Invariant::NeverQuiescent.number());
+    let guarded = flaw.row().simulated.map(|simulated| simulated.in_model);
     for faults in 0..=max_faults {
-        let system = Explored::flawed(faults, flaw);
-        let violation = if is_about_liveness {
-            check_quiescence(&Graph::explore(system)?)
-        } else {
-            check_safety(system).1
-        };
-        if let Some(violation) = violation {
+        let found = explore(Explored::flawed(faults, flaw))?.violation;
+        if let Some(violation) = found.filter(|found| Some(found.invariant.number()) == guarded) {
             return Ok(Some(Refutation { faults, violation }));
         }
     }
     Ok(None)
-}
-
-/// Explores with stateright, until the end or the first violation. With one thread the search is breadth-first, and the
-/// trace is a shortest one.
-fn check_safety(system: Explored) -> (usize, Option<Violation>) {
-    let checker = system.checker().threads(1).spawn_bfs().join();
-    let violation = checker.discovery(SAFETY).and_then(|path| {
-        let invariant = path.last_state().violated?;
-        Some(Violation { invariant, trace: path.into_actions().iter().map(|step| step.action).collect() })
-    });
-    (checker.unique_state_count(), violation)
-}
-
-fn check_quiescence(graph: &Graph) -> Option<Violation> {
-    graph.dead_end().map(|trace| Violation { invariant: Invariant::NeverQuiescent, trace })
 }
 
 /// Follows the model along a history: the entries that an observer recorded. The model has more steps, for example a delivery
@@ -115,7 +84,7 @@ pub fn accept<const RELAYS: usize, const CHANNELS: usize>(
     system: &System<RELAYS, CHANNELS>,
     history: &[Action],
 ) -> Result<(), usize> {
-    let mut states = system.init_states();
+    let mut states = vec![system.first_state()];
     let mut steps = vec![];
     for (index, entry) in history.iter().enumerate() {
         let mut reached: HashSet<_, ahash::RandomState> = states.iter().copied().collect();

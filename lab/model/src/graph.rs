@@ -1,12 +1,12 @@
-//! All reachable states, and the question from which of them a quiescent one is reachable without further faults.
+//! All reachable states: whether one of them violates an invariant, and from which of them a quiescent one is reachable
+//! without further faults.
 //!
-//! stateright's `eventually` asks something else, whether each trace gets there, and it misses a trace that comes back to
-//! a state that was reached before.
+//! A library's check that each trace *eventually* gets there asks something else: one that comes back to a state that was
+//! reached before never does.
 
 use indexmap::IndexSet;
-use stateright::Model;
 
-use crate::{action::Action, state::State, system::Explored};
+use crate::{action::Action, invariant::Invariant, state::State, system::Explored};
 
 /// The reachable states, in the order in which a breadth-first search finds them.
 pub(crate) struct Graph {
@@ -19,26 +19,33 @@ pub(crate) struct Graph {
     /// Where the list of each state ends.
     ends: Vec<usize>,
     pub(crate) transitions: usize,
+    /// A shortest trace to a state that violates an invariant. It ends the search.
+    pub(crate) violation: Option<(Invariant, Vec<Action>)>,
 }
 
 impl Graph {
-    /// Explores the system to the end.
+    /// Explores the system to the end, or to the first violation.
     ///
     /// # Errors
     /// When there are more than 2³² states.
     pub(crate) fn explore(system: Explored) -> anyhow::Result<Self> {
-        let states: IndexSet<_, _> = system.init_states().into_iter().collect();
-        let parents = vec![0; states.len()];
-        let mut graph = Self { system, states, parents, successors: vec![], ends: vec![], transitions: 0 };
+        let states = std::iter::once(system.first_state()).collect();
+        let (parents, successors, ends) = (vec![0], vec![], vec![]);
+        let mut graph = Self { system, states, parents, successors, ends, transitions: 0, violation: None };
         let mut steps = vec![];
         let mut index = 0;
         while let Some(state) = graph.states.get_index(index).copied() {
             graph.system.steps(&state, None, &mut steps);
             for step in steps.drain(..) {
                 graph.transitions += 1;
+                let violated = step.next.violated;
                 let (found, is_new) = graph.states.insert_full(step.next);
                 if is_new {
                     graph.parents.push(u32::try_from(index)?);
+                }
+                if let Some(invariant) = violated {
+                    graph.violation = Some((invariant, graph.trace(found)));
+                    return Ok(graph);
                 }
                 if !step.is_fault {
                     graph.successors.push(u32::try_from(found)?);

@@ -101,7 +101,7 @@ impl Consumer {
 
 /// The state of the model with so many relays and channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct State<const RELAYS: usize, const CHANNELS: usize> {
+pub(crate) struct State<const RELAYS: usize, const CHANNELS: usize> {
     /// The outbox.
     pub(crate) committed: Events,
     pub(crate) published: Events,

@@ -1,7 +1,6 @@
 //! The model: the steps that are possible in a state.
 
 use flaws::Flaw;
-use stateright::{Model, Property};
 
 use crate::{
     action::Action,
@@ -13,7 +12,7 @@ use crate::{
 
 /// A step: what happens, whether it is a fault, and the state after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step<const RELAYS: usize, const CHANNELS: usize> {
+pub(crate) struct Step<const RELAYS: usize, const CHANNELS: usize> {
     pub(crate) action: Action,
     pub(crate) is_fault: bool,
     pub(crate) next: State<RELAYS, CHANNELS>,
@@ -40,9 +39,6 @@ pub struct System<const RELAYS: usize, const CHANNELS: usize> {
 
 /// The system that is explored: two relays, and two consuming instances.
 pub type Explored = System<2, 2>;
-
-/// The name of the property that stateright checks.
-pub(crate) const SAFETY: &str = "no invariant is violated";
 
 /// The order of `seq` that is explored: B1 between A1 and A2, so that it can be committed before and after both.
 const BY_SEQ: [Event; EVENTS] = [0, 2, 1];
@@ -95,6 +91,10 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
     pub(crate) fn conclusions(&self, routes: &[Route]) -> &Conclusions {
         let index = routes.iter().rev().fold(0, |index, route| index * ROUTES.len() + *route as usize);
         &self.conclusions[index + if routes.len() > 1 { ROUTES.len() } else { 0 }]
+    }
+
+    pub(crate) fn first_state(&self) -> State<RELAYS, CHANNELS> {
+        State::new(self.faults)
     }
 
     /// The steps that are possible in a state. With an entry of a history: the silent ones, and those that it records.
@@ -158,28 +158,5 @@ impl<const RELAYS: usize, const CHANNELS: usize> Steps<'_, RELAYS, CHANNELS> {
             next.violated = None;
         }
         self.found.push(Step { action, is_fault, next });
-    }
-}
-
-impl<const RELAYS: usize, const CHANNELS: usize> Model for System<RELAYS, CHANNELS> {
-    type State = State<RELAYS, CHANNELS>;
-    type Action = Step<RELAYS, CHANNELS>;
-
-    fn init_states(&self) -> Vec<Self::State> {
-        vec![State::new(self.faults)]
-    }
-
-    fn actions(&self, state: &Self::State, actions: &mut Vec<Self::Action>) {
-        self.steps(state, None, actions);
-    }
-
-    fn next_state(&self, _: &Self::State, step: Self::Action) -> Option<Self::State> {
-        Some(step.next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        // One property for all: stateright stops at the first state that violates it. With one for each invariant it
-        // would go on, and later traces would replace the shortest.
-        vec![Property::always(SAFETY, |_, state: &Self::State| state.violated.is_none())]
     }
 }

@@ -6,27 +6,25 @@
 use flaws::Flaw;
 use model::{Explored, explore, refute};
 
-fn assert_holds(system: &Explored) -> usize {
+fn assert_holds(system: Explored) -> usize {
     let exploration = explore(system).unwrap();
     if let Some(violation) = exploration.violation {
         let trace: Vec<_> = violation.trace.iter().map(|action| format!("    {action}\n")).collect();
         panic!("{}\n{}", violation.invariant, trace.concat());
     }
-    // Two searches that share nothing but the model. If one of them lost states, they would disagree.
-    assert_eq!(exploration.states, exploration.states_in_graph);
     assert!(exploration.quiescent > 0, "no quiescent state was reached");
     exploration.states
 }
 
 #[test]
 fn no_reachable_state_violates_an_invariant_and_all_can_become_quiescent() {
-    let states = [0, 1].map(|faults| assert_holds(&Explored::bounded(faults)));
+    let states = [0, 1].map(|faults| assert_holds(Explored::bounded(faults)));
     assert!(states[0] < states[1], "the fault adds no states: {states:?}");
 }
 
 #[test]
 fn reduction_hides_no_violation() {
-    let states = [Explored::bounded(1), Explored::bounded(1).unreduced()].map(|system| assert_holds(&system));
+    let states = [Explored::bounded(1), Explored::bounded(1).unreduced()].map(assert_holds);
     assert!(states[0] < states[1], "the reduction removes no states: {states:?}");
 }
 
