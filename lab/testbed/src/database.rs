@@ -26,7 +26,7 @@ pub struct TestDatabase {
 
 /// Creates a database on the shared server.
 pub async fn database() -> Result<TestDatabase> {
-    database_on(&shared_servers::postgres().await?.admin_url).await
+    database_on(&shared_servers::postgres().await?).await
 }
 
 /// Creates a database on the server of the superuser's URL.

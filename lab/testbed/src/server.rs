@@ -111,58 +111,43 @@ impl Server {
 
     /// Sends SIGKILL to the server and all its processes.
     pub async fn kill(&self) -> Result<()> {
-        self.done(
-            "kill",
-            match &self.place {
-                Place::Container(container) => container.docker(&["kill", "--signal", "KILL"]).await,
-                Place::Local(server) => server.process.kill().await,
-            },
-        )
+        let docker = &["kill", "--signal", "KILL"];
+        self.carry_out("kill", docker, async |server| server.process.kill().await).await
     }
 
     /// Starts the server again after [`Server::kill`] or [`Server::stop`], and waits until it accepts connections.
     pub async fn start(&self) -> Result<()> {
-        self.done(
-            "start",
-            match &self.place {
-                Place::Container(container) => container.docker(&["start"]).await,
-                Place::Local(server) => server.process.start(),
-            },
-        )?;
+        self.carry_out("start", &["start"], async |server| server.process.start()).await?;
         self.wait_ready().await
     }
 
     /// Sends SIGSTOP: connections stay open and the server does not answer.
     pub async fn pause(&self) -> Result<()> {
-        self.done(
-            "pause",
-            match &self.place {
-                Place::Container(container) => container.docker(&["pause"]).await,
-                Place::Local(server) => server.process.pause(),
-            },
-        )
+        self.carry_out("pause", &["pause"], async |server| server.process.pause()).await
     }
 
     /// Undoes [`Server::pause`].
     pub async fn resume(&self) -> Result<()> {
-        self.done(
-            "resume",
-            match &self.place {
-                Place::Container(container) => container.docker(&["unpause"]).await,
-                Place::Local(server) => server.process.resume(),
-            },
-        )
+        self.carry_out("resume", &["unpause"], async |server| server.process.resume()).await
     }
 
     /// Shuts the server down in order.
     pub async fn stop(&self) -> Result<()> {
-        self.done(
-            "stop",
-            match &self.place {
-                Place::Container(container) => container.docker(&["stop", "--time", "30"]).await,
-                Place::Local(server) => server.stop().await,
-            },
-        )
+        self.carry_out("stop", &["stop", "--time", "30"], LocalServer::stop).await
+    }
+
+    /// Runs a command of the container engine on the container, or `local` on the process.
+    async fn carry_out(
+        &self,
+        what: &str,
+        docker: &[&str],
+        local: impl AsyncFnOnce(&LocalServer) -> Result<()>,
+    ) -> Result<()> {
+        let done = match &self.place {
+            Place::Container(container) => container.docker(docker).await,
+            Place::Local(server) => local(server).await,
+        };
+        self.done(what, done)
     }
 
     /// The server's process id on this machine, or `None` while it does not run.

@@ -21,57 +21,34 @@ pub struct Servers {
 }
 
 // Statics are never dropped. The guard ends these servers when the process ends.
-static POSTGRES: OnceCell<SharedPostgres> = OnceCell::const_new();
-static RABBITMQ: OnceCell<SharedRabbitmq> = OnceCell::const_new();
-
-pub(crate) struct SharedPostgres {
-    pub(crate) admin_url: String,
-    _started_here: Option<Postgres>,
-}
-
-pub(crate) struct SharedRabbitmq {
-    pub(crate) url: String,
-    pub(crate) api: String,
-    _started_here: Option<Rabbitmq>,
-}
+static POSTGRES: OnceCell<Postgres> = OnceCell::const_new();
+static RABBITMQ: OnceCell<Rabbitmq> = OnceCell::const_new();
 
 /// PostgreSQL and RabbitMQ for all tests of this process.
 ///
 /// Uses the servers that the environment names. Otherwise the first call starts both at the same time, where
 /// [`crate::Home::choose`] says.
 pub async fn servers() -> Result<Servers> {
-    let (postgres, rabbitmq) = tokio::try_join!(postgres(), rabbitmq())?;
-    Ok(Servers {
-        postgres_url: postgres.admin_url.clone(),
-        rabbitmq_url: rabbitmq.url.clone(),
-        rabbitmq_api: rabbitmq.api.clone(),
-    })
+    let (postgres_url, (rabbitmq_url, rabbitmq_api)) = tokio::try_join!(postgres(), rabbitmq())?;
+    Ok(Servers { postgres_url, rabbitmq_url, rabbitmq_api })
 }
 
-/// PostgreSQL alone: a test that needs only a database need not wait for a broker's start.
-pub(crate) async fn postgres() -> Result<&'static SharedPostgres> {
-    POSTGRES
-        .get_or_try_init(|| async {
-            if let Ok(admin_url) = std::env::var("TESTBED_POSTGRES_URL") {
-                return Ok(SharedPostgres { admin_url, _started_here: None });
-            }
-            let server = Postgres::private().await.context("failed to start PostgreSQL for the tests")?;
-            Ok(SharedPostgres { admin_url: server.admin_url("postgres"), _started_here: Some(server) })
-        })
-        .await
+/// The administrator's URL of PostgreSQL alone: a test that needs only a database need not wait for a broker's start.
+pub(crate) async fn postgres() -> Result<String> {
+    if let Ok(admin_url) = std::env::var("TESTBED_POSTGRES_URL") {
+        return Ok(admin_url);
+    }
+    let server = POSTGRES.get_or_try_init(Postgres::private).await;
+    Ok(server.context("failed to start PostgreSQL for the tests")?.admin_url("postgres"))
 }
 
-/// RabbitMQ alone.
-pub(crate) async fn rabbitmq() -> Result<&'static SharedRabbitmq> {
-    RABBITMQ
-        .get_or_try_init(|| async {
-            if let Ok(url) = std::env::var("TESTBED_RABBITMQ_URL") {
-                let api = std::env::var("TESTBED_RABBITMQ_API");
-                let api = api.context("TESTBED_RABBITMQ_URL is set, TESTBED_RABBITMQ_API is not")?;
-                return Ok(SharedRabbitmq { url, api, _started_here: None });
-            }
-            let broker = Rabbitmq::private().await.context("failed to start RabbitMQ for the tests")?;
-            Ok(SharedRabbitmq { url: broker.base_url(), api: broker.api_url(), _started_here: Some(broker) })
-        })
-        .await
+/// The AMQP URL and the management API's URL of RabbitMQ alone.
+pub(crate) async fn rabbitmq() -> Result<(String, String)> {
+    if let Ok(url) = std::env::var("TESTBED_RABBITMQ_URL") {
+        let api = std::env::var("TESTBED_RABBITMQ_API");
+        return Ok((url, api.context("TESTBED_RABBITMQ_URL is set, TESTBED_RABBITMQ_API is not")?));
+    }
+    let broker = RABBITMQ.get_or_try_init(Rabbitmq::private).await;
+    let broker = broker.context("failed to start RabbitMQ for the tests")?;
+    Ok((broker.base_url(), broker.api_url()))
 }

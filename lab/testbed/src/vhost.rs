@@ -22,10 +22,10 @@ pub struct TestVhost {
 
 /// Creates an empty virtual host on the shared broker.
 pub async fn vhost() -> Result<TestVhost> {
-    let broker = shared_servers::rabbitmq().await?;
+    let (amqp, api) = shared_servers::rabbitmq().await?;
     let name = format!("test-{}", Uuid::now_v7().simple());
-    put(format!("{}/api/vhosts/{name}", broker.api), "{}").await?;
-    let vhost = TestVhost { name, amqp: broker.url.clone(), api: broker.api.clone() };
+    let vhost = TestVhost { name, amqp, api };
+    vhost.set(&format!("vhosts/{}", vhost.name), Some("{}".to_owned())).await?;
     // RabbitMQ 4.x grants these rights to the creator; 3.x does not.
     vhost.permit_writes(".*").await?;
     Ok(vhost)
@@ -45,13 +45,13 @@ impl TestVhost {
     /// Lets its user write to the exchanges and queues that match `resources`, and do all else.
     pub async fn permit_writes(&self, resources: &str) -> Result<()> {
         let permissions = format!(r#"{{"configure": ".*", "write": "{resources}", "read": ".*"}}"#);
-        put(format!("{}/api/permissions/{}/{}", self.api, self.name, self.user()?), permissions).await
+        self.set(&format!("permissions/{}/{}", self.name, self.user()?), Some(permissions)).await
     }
 
     /// Lets its user publish to an exchange under the routing keys that match `keys` only.
     pub async fn permit_topics(&self, exchange: &str, keys: &str) -> Result<()> {
-        let path = format!("{}/api/topic-permissions/{}/{}", self.api, self.name, self.user()?);
-        put(path, format!(r#"{{"exchange": "{exchange}", "write": "{keys}", "read": ".*"}}"#)).await
+        let permissions = format!(r#"{{"exchange": "{exchange}", "write": "{keys}", "read": ".*"}}"#);
+        self.set(&format!("topic-permissions/{}/{}", self.name, self.user()?), Some(permissions)).await
     }
 
     fn user(&self) -> Result<String> {
@@ -60,27 +60,22 @@ impl TestVhost {
 
     /// Sets the only policy, on one queue, as an operator may: a JSON object. `None` removes it.
     pub async fn set_policy(&self, queue: &str, definition: Option<&str>) -> Result<()> {
-        let path = format!("{}/api/policies/{}/only", self.api, self.name);
-        let Some(definition) = definition else {
-            let response = reqwest::Client::new().delete(&path).timeout(REQUEST_TIMEOUT).send().await?;
-            response.error_for_status().context("failed to delete a policy")?;
-            return Ok(());
-        };
         let pattern = queue.replace('.', r"\\.");
-        let policy =
-            format!(r#"{{"pattern": "^{pattern}$", "definition": {definition}, "apply-to": "queues"}}"#);
-        put(path, policy).await
+        let policy = definition.map(|definition| {
+            format!(r#"{{"pattern": "^{pattern}$", "definition": {definition}, "apply-to": "queues"}}"#)
+        });
+        self.set(&format!("policies/{}/only", self.name), policy).await
     }
 
     /// Limits the number of connections to the virtual host; `None` removes the limit.
     pub async fn limit_connections(&self, connections: Option<u32>) -> Result<()> {
-        let path = format!("{}/api/vhost-limits/{}/max-connections", self.api, self.name);
-        let Some(connections) = connections else {
-            let response = reqwest::Client::new().delete(&path).timeout(REQUEST_TIMEOUT).send().await?;
-            response.error_for_status().context("failed to remove a limit")?;
-            return Ok(());
-        };
-        put(path, format!(r#"{{"value": {connections}}}"#)).await
+        let limit = connections.map(|connections| format!(r#"{{"value": {connections}}}"#));
+        self.set(&format!("vhost-limits/{}/max-connections", self.name), limit).await
+    }
+
+    /// Sets an object of the management API, or deletes it.
+    async fn set(&self, path: &str, object: Option<String>) -> Result<()> {
+        set(&format!("{}/api/{path}", self.api), object).await
     }
 
     /// A queue as the management API describes it: a JSON object with `arguments`, among others.
@@ -100,16 +95,17 @@ impl TestVhost {
 impl Drop for TestVhost {
     fn drop(&mut self) {
         let vhost = format!("{}/api/vhosts/{}", self.api, self.name);
-        block_on_cleanup(async move {
-            reqwest::Client::new().delete(vhost).send().await?;
-            Ok(())
-        });
+        block_on_cleanup(async move { set(&vhost, None).await });
     }
 }
 
-async fn put(path: String, body: impl Into<reqwest::Body>) -> Result<()> {
-    let request = reqwest::Client::new().put(&path).header("content-type", "application/json").body(body);
+async fn set(url: &str, object: Option<String>) -> Result<()> {
+    let client = reqwest::Client::new();
+    let request = match object {
+        Some(object) => client.put(url).header("content-type", "application/json").body(object),
+        None => client.delete(url),
+    };
     let response = request.timeout(REQUEST_TIMEOUT).send().await?;
-    response.error_for_status().with_context(|| format!("failed to PUT {path}"))?;
+    response.error_for_status().with_context(|| format!("failed to set or delete {url}"))?;
     Ok(())
 }
