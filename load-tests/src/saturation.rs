@@ -20,7 +20,7 @@ pub struct Saturation {
     pub connections: u32,
     /// How long new requests are sent.
     pub for_: Duration,
-    /// Selects the orders: see [`OrderBodies`].
+    /// Selects the orders: see `OrderBodies`.
     pub seed: u64,
 }
 
