@@ -3,7 +3,8 @@
 //! Delivery is at least once, so every handler receives some events twice. Looking the event up first and applying it
 //! afterwards would leave a gap in which a second delivery, on another connection, finds nothing either. So the row in
 //! `processed_events` is *inserted*, in the same transaction as the effect, and its primary key decides. Transactions of
-//! one consumer run one after the other, so the second waits for the first one's commit and then knows.
+//! one consumer that have a lane in common run one after the other, so the second waits for the first one's commit and then
+//! knows.
 //!
 //! ```text
 //! INBOX.apply_once(…): begin; record as processed; the effect of what is new; commit. Then the consumer acknowledges.
@@ -24,7 +25,7 @@ use std::collections::HashSet;
 
 use database::{Fault, Pool, Session};
 use events::{
-    Event,
+    Event, lane,
     spans::{Kind, Span},
 };
 use messaging::{Applied, Failure, crash_points::crash_point};
@@ -78,10 +79,7 @@ impl Inbox {
         Ok((self.applied(group, &new), done))
     }
 
-    /// Begins a transaction when no other one of this consumer is open. The queue's single active consumer ensures that
-    /// too, but an operator's replay does not come through the queue: an order's creation and its cancellation, applied by
-    /// two transactions at once, would not see each other, and stock would stay reserved for good. Two groups that hold the
-    /// same events in different orders would deadlock.
+    /// Begins a transaction when no other one of this consumer is open, in whatever lanes: it may change any dead letter.
     ///
     /// # Errors
     /// When the database does not answer, or when another transaction holds the lock for longer than a statement may take.
@@ -90,9 +88,13 @@ impl Inbox {
         pool.begin_with(AssertSqlSafe(format!("begin; select inbox_lock('{}')", self.consumer))).await
     }
 
-    /// Begins a transaction like [`begin`](Self::begin), records the events of a group as processed, and returns those that
-    /// are new: in their order, and each once even if the group holds an event twice. Exactly these are to be applied in
-    /// this transaction.
+    /// Begins a transaction when no other one of this consumer has a lane of these events, records them as processed, and
+    /// returns those that are new: in their order, and each once even if the group holds an event twice. Exactly these are to
+    /// be applied in this transaction.
+    ///
+    /// The single active consumer of each partition ensures that too, but an operator's replay does not come through a queue:
+    /// an order's creation and its cancellation, applied by two transactions at once, would not see each other, and stock
+    /// would stay reserved for good. Two groups that hold the same events in different orders would deadlock.
     ///
     /// # Errors
     /// A [`Failure`] that says what the consumer should do with the group: [`Failure::Behind`] if some must wait.
@@ -105,13 +107,14 @@ impl Inbox {
         // As text: a prepared statement would need its own message for `begin`. Only ids, and names that are constants
         // of a service, are in it.
         let sql = format!(
-            "begin; select * from inbox_first_time('{}', '{}', {}, '{{{}}}', '{{{}}}', '{{{}}}')",
+            "begin; select * from inbox_first_time('{}', '{}', {}, '{{{}}}', '{{{}}}', '{{{}}}', '{{{}}}')",
             self.consumer,
             self.queue,
             self.keeps_order,
             array(|event| event.id.to_string()),
             array(|event| event.event_type.to_owned()),
             array(|event| event.aggregate_id.to_string()),
+            array(|event| lane(event.aggregate_id).to_string()),
         );
         let mut session = pool.acquire().await?;
         let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;

@@ -7,7 +7,7 @@ use messaging::{Applied, Failure};
 use sqlx::PgConnection;
 use tokio::time::timeout;
 
-use crate::support::{BILLING, DEADLINE, TestInbox, event, waits_for_the_lock};
+use crate::support::{BILLING, DEADLINE, TestInbox, event, event_in, waits_for_the_lock};
 
 /// An inbox with a table `effects`, which has one row for each time that an event was applied.
 async fn inbox_with_effects() -> anyhow::Result<TestInbox> {
@@ -122,21 +122,42 @@ async fn groups_with_the_same_events_in_opposite_orders_do_not_deadlock() -> any
     Ok(())
 }
 
+/// Whatever queue or operator they come from, and with whatever number of partitions.
 #[tokio::test]
-async fn transactions_of_one_consumer_never_overlap() -> anyhow::Result<()> {
+async fn transactions_of_one_consumer_overlap_only_without_a_common_lane() -> anyhow::Result<()> {
     let TestInbox { pool, .. } = &inbox_with_effects().await?;
-    let (replay, _) = BILLING.first_time(pool, &[event()]).await?;
-    // Another consumer in the same schema does not wait.
-    assert_eq!(handle(pool, "archive", &[event()]).await?, 1);
+    let (replay, _) = BILLING.first_time(pool, &[event_in(3), event_in(5)]).await?;
+    // Neither another lane nor another consumer in the same schema waits.
+    assert_eq!(handle(pool, "billing", &[event_in(4)]).await?, 1);
+    assert_eq!(handle(pool, "archive", &[event_in(3)]).await?, 1);
 
     let consumer = tokio::spawn({
         let pool = pool.clone();
-        async move { handle(&pool, "billing", &[event()]).await }
+        async move { handle(&pool, "billing", &[event_in(4), event_in(3)]).await }
     });
     waits_for_the_lock(pool, 1).await?;
     assert!(!consumer.is_finished());
     replay.commit().await?;
-    assert_eq!(consumer.await??, 1);
+    assert_eq!(consumer.await??, 2);
+    Ok(())
+}
+
+/// The release before this one knows no lanes: a roll-out runs both.
+#[tokio::test]
+async fn transaction_without_lanes_waits_for_all_lanes() -> anyhow::Result<()> {
+    let TestInbox { pool, .. } = &inbox_with_effects().await?;
+    let (transaction, _) = BILLING.first_time(pool, &[event()]).await?;
+    let old = tokio::spawn({
+        let pool = pool.clone();
+        async move {
+            let recorded =
+                "select * from inbox_first_time('billing', 'billing.events', true, '{}', '{}', '{}')";
+            sqlx::query(recorded).execute(&pool).await
+        }
+    });
+    waits_for_the_lock(pool, 1).await?;
+    transaction.commit().await?;
+    old.await??;
     Ok(())
 }
 

@@ -61,6 +61,12 @@ pub(crate) fn event_of(order_id: Uuid) -> Event {
     events::decode(envelope.to_string().as_bytes(), envelope["id"].as_str(), None).unwrap()
 }
 
+/// An event of an order in this lane.
+pub(crate) fn event_in(lane: i16) -> Event {
+    let mut orders = std::iter::repeat_with(Uuid::now_v7);
+    event_of(orders.find(|order| events::lane(*order) == lane).unwrap())
+}
+
 fn envelope(order_id: Uuid) -> Value {
     let order = OrderCreated {
         order_id,
