@@ -48,6 +48,9 @@ async fn answer_all(transaction: &mut PgConnection, new: &[&Event]) -> Result<us
         }
     }
     let mut answers = vec![];
+    if !created.is_empty() && !cancelled.is_empty() {
+        lock_stock(transaction, &created, &cancelled).await?;
+    }
     if !created.is_empty() {
         answers.extend(reserve(transaction, &created).await?);
     }
@@ -56,6 +59,27 @@ async fn answer_all(transaction: &mut PgConnection, new: &[&Event]) -> Result<us
     }
     outbox::append(transaction, &answers).await?;
     Ok(answers.len())
+}
+
+/// Locks the products of a group that both reserves and releases, sorted by SKU. Each of the two locks its products in that
+/// order, but not the products of both: transactions of two partitions could deadlock.
+async fn lock_stock(
+    transaction: &mut PgConnection,
+    created: &[(&Event, &OrderCreated)],
+    cancelled: &HashMap<Uuid, (&Event, Uuid)>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "select from stock
+         where sku = any($1)
+            or sku in (select line.sku from reservations join reservation_lines line on line.reservation_id = reservations.id
+                       where reservations.order_id = any($2) and reservations.state = 'held')
+         order by sku for update",
+        &created.iter().flat_map(|(_, order)| &order.lines).map(|line| line.sku.clone()).collect::<Vec<_>>(),
+        &cancelled.values().map(|(_, order_id)| *order_id).collect::<Vec<_>>(),
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
 }
 
 /// The first product of which an order wants more than there is.

@@ -167,6 +167,29 @@ async fn two_concurrent_groups_never_reserve_more_than_there_is() -> anyhow::Res
     Ok(())
 }
 
+/// Each reserves the product that the other one gives back.
+#[tokio::test]
+async fn two_concurrent_groups_that_reserve_and_release_do_not_deadlock() -> anyhow::Result<()> {
+    const PRODUCTS: [&str; 2] = ["MUG-001", "TEA-001"];
+    let inventory = Inventory::start(10).await?;
+    let order_in = |lane| std::iter::repeat_with(Uuid::now_v7).find(|id| events::lane(*id) == lane).unwrap();
+    for _ in 0..20 {
+        let held = [order_in(0), order_in(1)];
+        for (order, sku) in held.into_iter().zip(PRODUCTS) {
+            inventory.handler.apply(&[created(order, &[(sku, 1)])]).await?;
+        }
+        let crosswise = held.into_iter().zip(PRODUCTS.into_iter().rev()).zip([0, 1]);
+        let groups: Vec<_> = crosswise
+            .map(|((off, sku), lane)| [created(order_in(lane), &[(sku, 1)]), cancelled(off)])
+            .collect();
+        let (one, other) =
+            tokio::join!(inventory.handler.apply(&groups[0]), inventory.handler.apply(&groups[1]));
+        one?;
+        other?;
+    }
+    Ok(())
+}
+
 /// As after a restore, or a switch to a logical replica: the sequence of the service's own outbox is behind its table.
 #[tokio::test]
 async fn own_sequence_behind_its_table_is_no_message_s_fault() -> anyhow::Result<()> {
