@@ -12,7 +12,7 @@ use crate::alteration::{Alteration, sabotage_name, setting, variant_name};
 use crate::choice::{Choice, With};
 use crate::commands::failed::{self, FailedCommand};
 use crate::commands::{
-    board, bootstrap, check, doctor, down, drill, fetch, load, order, queries, reset, sabotage, soak, test,
+    board, bootstrap, check, doctor, down, drill, fetch, judge, load, order, queries, reset, sabotage, soak, test,
     tour, trace, up, verify, watch,
 };
 use crate::drills::DrillOptions;
@@ -144,6 +144,8 @@ enum Command {
     },
     /// Run the tests, with the servers that they need.
     Test(test::TestOptions),
+    /// Judge outbox relays in any language: break what stands around them, and say which promise each keeps (docs/judge.md).
+    Judge(judge::JudgeOptions),
     /// Leave out each protection once, and show which check notices.
     Sabotage,
     /// Run four order services and two of each consumer, inject a random fault every few seconds, and reconcile.
@@ -250,6 +252,7 @@ impl Cli {
                 or_interrupted(load::run(choice, rate, for_, terminal)).await
             }
             Some(Command::Test(options)) => or_interrupted(test::run(choice, &options, terminal)).await,
+            Some(Command::Judge(options)) => or_interrupted(judge::run(choice, &options, terminal)).await,
             Some(Command::Sabotage) => or_interrupted(sabotage::run(choice, terminal)).await,
             Some(Command::Soak { for_, rate, seed }) => {
                 or_interrupted(soak::run(choice, Soak { for_, rate, seed }, terminal)).await

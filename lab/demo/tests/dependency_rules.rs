@@ -10,7 +10,7 @@ use serde_json::Value;
 const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
 
 /// Each crate of this workspace, and those of the workspace and of [`WATCHED`] that its code may use.
-const MAY_USE: [(&str, &str); 22] = [
+const MAY_USE: [(&str, &str); 24] = [
     // Contracts and spans: no I/O, no HTTP.
     ("events", ""),
     // Ports, what confirms and deliveries mean, crash points: no I/O.
@@ -40,6 +40,8 @@ const MAY_USE: [(&str, &str); 22] = [
         "flawed-services",
         "axum billing rabbitmq database events flaws inbox inventory messaging orders outbox service sqlx",
     ),
+    // The relay alone, as one entrant of the judge.
+    ("outbox-relay", "database outbox rabbitmq sqlx"),
     // The real relay and the real consumer logic in memory: no SQL, no AMQP.
     ("simulation", "events flaws messaging outbox"),
     // A model has none of the product's code; its tests compare it with the product and with the simulation.
@@ -50,7 +52,8 @@ const MAY_USE: [(&str, &str); 22] = [
     ("fault-proxy", "axum"),
     ("testbed", "sqlx"),
     ("load-tests", "lapin sqlx testbed"),
-    ("demo", "axum fault-proxy flaws load-tests messaging sqlx testbed trace-store"),
+    ("judge", "fault-proxy lapin sqlx testbed"),
+    ("demo", "axum fault-proxy flaws judge load-tests messaging sqlx testbed trace-store"),
 ];
 
 #[test]

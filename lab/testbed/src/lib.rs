@@ -52,6 +52,7 @@ pub use ports::{free_port, is_free};
 pub use postgres::Postgres;
 pub use rabbitmq::Rabbitmq;
 pub use rabbitmq_cluster::{QueueMembers, RabbitmqCluster};
+pub use restartable_process::RestartableProcess;
 pub use schema::migrate;
 pub use server::Server;
 pub use shared_servers::{Servers, servers};

@@ -15,7 +15,7 @@ const KILL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A command and its current process, if it runs. Each start appends to the same log.
 #[derive(Debug)]
-pub(crate) struct RestartableProcess {
+pub struct RestartableProcess {
     command: Command,
     log: PathBuf,
     state: Mutex<State>,
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl RestartableProcess {
-    pub(crate) fn new(command: Command, log: PathBuf) -> Self {
+    pub fn new(command: Command, log: PathBuf) -> Self {
         Self { command, log, state: Mutex::default() }
     }
 
@@ -37,16 +37,16 @@ impl RestartableProcess {
         &self.command
     }
 
-    pub(crate) fn log(&self) -> &Path {
+    pub fn log(&self) -> &Path {
         &self.log
     }
 
     /// The last lines of the log, for error messages.
-    pub(crate) fn log_tail(&self) -> String {
+    pub fn log_tail(&self) -> String {
         log_tail(&self.log)
     }
 
-    pub(crate) fn start(&self) -> Result<()> {
+    pub fn start(&self) -> Result<()> {
         self.start_command(&self.command)
     }
 
@@ -70,7 +70,7 @@ impl RestartableProcess {
     }
 
     /// The process id, or `None` while the command does not run.
-    pub(crate) fn pid(&self) -> Option<u32> {
+    pub fn pid(&self) -> Option<u32> {
         let mut state = self.state();
         let process = state.process.as_mut()?;
         process.exit_status().ok()?.is_none().then(|| process.pid())
@@ -87,14 +87,14 @@ impl RestartableProcess {
     }
 
     /// Sends SIGKILL to the process and all its descendants, and waits until all of them have ended.
-    pub(crate) async fn kill(&self) -> Result<()> {
+    pub async fn kill(&self) -> Result<()> {
         self.take()?.kill(KILL_DEADLINE).await?;
         self.state().paused = None;
         Ok(())
     }
 
     /// Sends SIGSTOP to the process and all its descendants.
-    pub(crate) fn pause(&self) -> Result<()> {
+    pub fn pause(&self) -> Result<()> {
         let pid = self.pid().context("it is not running")?;
         let pids = with_descendants(pid)?;
         let resume = AtExit::resume(&pids)?;
@@ -104,7 +104,7 @@ impl RestartableProcess {
     }
 
     /// Sends SIGCONT to the processes that [`RestartableProcess::pause`] has stopped.
-    pub(crate) fn resume(&self) -> Result<()> {
+    pub fn resume(&self) -> Result<()> {
         match self.state().paused.take() {
             Some((pids, _resume)) => signal_all("CONT", &pids),
             None => Ok(()),
@@ -112,7 +112,7 @@ impl RestartableProcess {
     }
 
     /// Sends a signal that asks the process to exit, and waits until it has. Does not resume a paused process.
-    pub(crate) async fn stop(&self, signal: &str, deadline: Duration) -> Result<ExitStatus> {
+    pub async fn stop(&self, signal: &str, deadline: Duration) -> Result<ExitStatus> {
         let mut process = self.take()?;
         process.signal_one(signal)?;
         process.wait(deadline).await

@@ -8,6 +8,7 @@ pub(crate) mod down;
 pub(crate) mod drill;
 pub(crate) mod failed;
 pub(crate) mod fetch;
+pub(crate) mod judge;
 pub(crate) mod load;
 pub(crate) mod order;
 pub(crate) mod queries;

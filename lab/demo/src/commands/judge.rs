@@ -1,0 +1,179 @@
+//! `cargo demo judge`: judges outbox relays level by level, or times them.
+
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, ensure};
+use judge::{Clock, Entrant, LEVELS, LevelResult, Rate, Servers, Timing, judge, measure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::choice::Choice;
+use crate::terminal::Terminal;
+use crate::verdict::Verdict;
+
+/// Which entrants, and what.
+#[derive(Debug, clap::Args)]
+pub(crate) struct JudgeOptions {
+    /// Names of entrants in lab/judge/entrants, folders (with a slash), or `all`.
+    #[arg(required = true)]
+    entrants: Vec<String>,
+    /// Only this level. May be repeated.
+    #[arg(long = "level", value_parser = clap::value_parser!(u8).range(1..=9))]
+    levels: Vec<u8>,
+    /// Time the entrants beside the machine's limits, and judge nothing. It needs a release build.
+    #[arg(long, conflicts_with = "levels")]
+    clock: bool,
+    /// With --clock: everything once with tiny counts. The figures mean nothing.
+    #[arg(long, requires = "clock")]
+    smoke: bool,
+}
+
+/// What was found out about one entrant.
+#[derive(Debug, Serialize)]
+struct Judged {
+    entrant: String,
+    about: String,
+    levels: Vec<LevelResult>,
+}
+
+pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Terminal) -> Result<Verdict> {
+    ensure!(
+        !options.clock || options.smoke || !cfg!(debug_assertions),
+        "built without optimisation, the clock can only run with --smoke: cargo run --release --bin demo -- judge …"
+    );
+    let names = match options.entrants.iter().any(|name| name == "all") {
+        true => Entrant::shipped()?,
+        false => options.entrants.clone(),
+    };
+    let entrants = names.iter().map(|name| Entrant::load(name)).collect::<Result<Vec<_>>>()?;
+    let home = choice.for_servers(terminal).await?;
+    let servers = choice.start_servers(home, terminal).await?;
+    let servers = Servers::set_up(servers).await?;
+    for entrant in &entrants {
+        terminal.print(format!("Building {} …", entrant.name));
+        entrant.build().await?;
+    }
+    if options.clock {
+        return time(&servers, &entrants, options.smoke, terminal).await;
+    }
+    let levels = match options.levels.is_empty() {
+        true => (1..=9).collect(),
+        false => options.levels.clone(),
+    };
+    let mut judged = vec![];
+    for entrant in &entrants {
+        terminal.print(format!("\n{}: {}", entrant.name, entrant.about));
+        let mut results = vec![];
+        for level in &levels {
+            let result = judge(&servers, entrant, *level).await;
+            terminal.print_all(result.lines());
+            results.push(result);
+        }
+        let Entrant { name, about, .. } = entrant;
+        judged.push(Judged { entrant: name.clone(), about: about.clone(), levels: results });
+    }
+    if judged.len() > 1 {
+        terminal.print("");
+        terminal.print_all(table(&judged));
+    }
+    let verdicts = judged.iter().flat_map(|judged| &judged.levels).map(|result| verdict(result.verdict));
+    let verdict = verdicts.fold(Verdict::Held, Verdict::worse);
+    terminal.print_verdict(verdict, "the worst verdict of a level");
+    terminal.document(&judged)?;
+    Ok(verdict)
+}
+
+fn verdict(verdict: judge::Verdict) -> Verdict {
+    match verdict {
+        judge::Verdict::Held => Verdict::Held,
+        judge::Verdict::Broken => Verdict::Broken,
+        judge::Verdict::Inconclusive => Verdict::Inconclusive,
+    }
+}
+
+/// One line for each entrant, one column for each level.
+fn table(judged: &[Judged]) -> Vec<String> {
+    let Some(first) = judged.first() else { return vec![] };
+    let width = judged.iter().map(|judged| judged.entrant.len()).max().unwrap_or_default();
+    let columns = |cells: Vec<String>| cells.iter().map(|cell| format!("  {cell:<7}")).collect::<String>();
+    let heading = columns(first.levels.iter().map(|result| format!("level {}", result.level)).collect());
+    let mut lines = vec![format!("{:<width$}{heading}", "")];
+    for Judged { entrant, levels, .. } in judged {
+        let short = |result: &LevelResult| result.verdict.word().chars().take(7).collect();
+        lines.push(format!("{entrant:<width$}{}", columns(levels.iter().map(short).collect())));
+    }
+    lines.extend(first.levels.iter().map(|result| {
+        let name = LEVELS.get(usize::from(result.level) - 1).copied().unwrap_or_default();
+        format!("level {}: {name}", result.level)
+    }));
+    lines
+}
+
+/// Times the entrants one after the other, and the machine's limits before them.
+async fn time(servers: &Servers, entrants: &[Entrant], smoke: bool, terminal: &Terminal) -> Result<Verdict> {
+    terminal.print("Measuring the machine's limits …");
+    let limits = [limit("relay", "bare publisher", smoke).await?, limit("write", "pgbench", smoke).await?];
+    for figures in &limits {
+        terminal.print_all(figures.iter().map(|figure| format!("  {figure}")));
+    }
+    let mut timings = vec![];
+    let mut verdict = Verdict::Held;
+    for entrant in entrants {
+        match measure(servers, entrant, &Clock::new(smoke)).await {
+            Ok(timing) => {
+                terminal.print_all(lines(&timing));
+                timings.push(timing);
+            }
+            Err(error) => {
+                terminal.print(format!("\n{}: not timed: {error:#}", entrant.name));
+                verdict = Verdict::Inconclusive;
+            }
+        }
+    }
+    if smoke {
+        terminal.print("\nA smoke run: the figures mean nothing.");
+    }
+    terminal.document(&json!({ "smoke": smoke, "limits": limits, "timings": timings }))?;
+    Ok(verdict)
+}
+
+fn lines(timing: &Timing) -> Vec<String> {
+    let Timing { entrant, drained_per_second, relay_cpu, postgres_cpu, rabbitmq_cpu, rates, .. } = timing;
+    let rate = match (timing.held, timing.failed) {
+        (None, Some(failed)) => format!("does not hold {failed} events/s"),
+        (Some(held), Some(failed)) => format!("holds {held} events/s, and not {failed}"),
+        (held, None) => format!("holds {} events/s, a lower bound", held.unwrap_or_default()),
+    };
+    let mut lines = vec![
+        format!("\n{entrant}: {rate}"),
+        format!("  backlog: {drained_per_second:.0} events/s"),
+        format!(
+            "  processor time of an event: relay {relay_cpu:.2} ms, PostgreSQL {postgres_cpu:.2} ms, RabbitMQ \
+             {rabbitmq_cpu:.2} ms"
+        ),
+    ];
+    lines.extend(rates.iter().map(|Rate { per_second, p50, p99, held, .. }| {
+        let verdict = if *held { "" } else { ": not held" };
+        format!("  at {per_second} events/s: p50 {p50:.1} ms, p99 {p99:.1} ms{verdict}")
+    }));
+    lines
+}
+
+/// Runs a benchmark of load-tests, and returns its figures of a bare limit.
+async fn limit(benchmark: &str, name: &str, smoke: bool) -> Result<Vec<Value>> {
+    let mut build = testbed::cargo();
+    build.args(["build", "--quiet", "--workspace", "--bin", "load-tests"]).args(testbed::profile_option());
+    let root = testbed::workspace_root().context("the clock runs in a checkout")?;
+    let built = build.current_dir(&root).status().await.context("failed to build load-tests")?;
+    ensure!(built.success(), "failed to build load-tests");
+    let mut command = tokio::process::Command::new(testbed::find_service("load-tests")?);
+    command.args([benchmark, "--json"]).args(smoke.then_some("--smoke")).kill_on_drop(true);
+    // It ends by itself: each of its benchmarks has a deadline.
+    let output = command.stderr(Stdio::inherit()).output().await.context("failed to run load-tests")?;
+    let reports: Vec<Value> = serde_json::from_slice(&output.stdout).context("failed to read the limits")?;
+    let figures = reports.iter().filter_map(|report| report["figures"].as_array()).flatten();
+    let of_limit = figures.filter(|figure| figure["name"].as_str().is_some_and(|text| text.starts_with(name)));
+    let figures: Vec<_> = of_limit.cloned().collect();
+    ensure!(!figures.is_empty(), "failed to find the figures of {name}");
+    Ok(figures)
+}

@@ -1,0 +1,102 @@
+"""The relay with one classic mistake, which its argument names: the judge must notice each."""
+
+import os
+import sys
+import uuid
+
+import pika
+from pika.exceptions import AMQPError
+from relay import Relay, run
+
+
+class Transient(Relay):
+    """Publishes messages that the broker may forget."""
+    delivery_mode = 1
+
+
+class MarkFirst(Relay):
+    """Marks, commits, and then publishes."""
+
+    def step(self):
+        with self.database.transaction():
+            events = self.claim() if self.lock() else []
+            for seq, *_ in events:
+                self.mark(seq)
+        for _, event_id, _, routing_key, payload in events:
+            self.publish(str(event_id), routing_key, payload)
+        return bool(events)
+
+
+class NewId(Relay):
+    """Gives each copy another id, by which no consumer recognizes it."""
+
+    def publish(self, event_id, routing_key, payload):
+        return super().publish(str(uuid.uuid4()), routing_key, payload)
+
+
+class NoConfirms(Relay):
+    """Takes what was sent for published."""
+
+    def open_channel(self):
+        self.channel = self.broker.channel()
+
+
+class SkipLocked(Relay):
+    """Lets instances share the events of one aggregate."""
+    claim_sql = Relay.claim_sql + " for update of event skip locked"
+
+    def lock(self):
+        return True
+
+
+class NotMandatory(Relay):
+    """Takes an event that the broker has dropped for published."""
+    mandatory = False
+
+
+class GiveUp(Relay):
+    """Counts an outage as a refusal, and gives an event up after three."""
+
+    def publish(self, event_id, routing_key, payload):
+        try:
+            if self.broker.is_closed:
+                self.broker = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"]))
+                self.open_channel()
+            return super().publish(event_id, routing_key, payload)
+        except (AMQPError, OSError):
+            return False
+
+    def refuse(self, seqs):
+        self.database.execute(
+            """update outbox set attempts = attempts + 1, available_at =
+                   case when attempts < 2 then clock_timestamp() else 'infinity' end where seq = any(%s)""", [seqs])
+
+
+class Cursor(Relay):
+    """Goes on after the last event that it has seen."""
+    last = 0
+
+    def claim(self):
+        events = [event for event in super().claim() if event[0] > self.last]
+        self.last = max([self.last] + [event[0] for event in events])
+        return events
+
+
+class NoTimeout(Relay):
+    """Holds its lock for as long as it is frozen."""
+    idle_limit = "0"
+
+
+class NoBackoff(Relay):
+    """Tries failing events again at once, before all others."""
+
+    def refuse(self, seqs):
+        pass
+
+
+MISTAKES = {
+    "transient": Transient, "mark-first": MarkFirst, "new-id": NewId, "no-confirms": NoConfirms,
+    "skip-locked": SkipLocked, "not-mandatory": NotMandatory, "give-up": GiveUp, "cursor": Cursor,
+    "no-timeout": NoTimeout, "no-backoff": NoBackoff,
+}
+run(MISTAKES[sys.argv[1]]())

@@ -1,0 +1,136 @@
+//! What arrives in the judge's queue, recorded in the order of its arrival.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use futures_util::StreamExt as _;
+use lapin::{
+    Channel, Connection, ConnectionProperties, ExchangeKind,
+    message::Delivery,
+    options::{
+        BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions, QueueBindOptions,
+        QueueDeclareOptions,
+    },
+    types::{AMQPValue, FieldTable},
+};
+use serde_json::Value;
+use tokio::{task::JoinHandle, time::sleep};
+use uuid::Uuid;
+
+use crate::outbox::WANTED;
+
+/// The queue that wants [`WANTED`] events.
+const QUEUE: &str = "judge";
+/// The pause before the judge connects again to a broker that was killed.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+const PREFETCH: u16 = 500;
+
+/// A message that has arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrival {
+    /// `id` in the body. `None`: the body is not the judge's.
+    pub(crate) id: Option<Uuid>,
+    pub(crate) at: Instant,
+    pub(crate) message_id: Option<String>,
+    pub(crate) is_persistent: bool,
+    pub(crate) body: Value,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    pub(crate) all: Vec<Arrival>,
+    /// The first arrival of each event.
+    pub(crate) first: HashMap<Uuid, usize>,
+}
+
+/// The consumer of the judge's queue. It reconnects until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    record: Arc<Mutex<Record>>,
+    consumer: JoinHandle<()>,
+}
+
+impl Arrivals {
+    /// Declares exchange and queue, and consumes. `amqp_url` leads past the fault proxy.
+    pub(crate) async fn start(amqp_url: &str, exchange: &str) -> Result<Self> {
+        let (connection, channel) = connect(amqp_url, exchange).await.context("failed to declare the queue")?;
+        let record = Arc::<Mutex<Record>>::default();
+        let (url, exchange, kept) = (amqp_url.to_owned(), exchange.to_owned(), record.clone());
+        let consumer = tokio::spawn(async move {
+            let mut open = Some((connection, channel));
+            loop {
+                if let Some((_connection, channel)) = open.take() {
+                    // It ends when the broker is killed. What was not acknowledged is delivered again.
+                    let _ = consume(&channel, &kept).await;
+                }
+                sleep(RETRY_INTERVAL).await;
+                open = connect(&url, &exchange).await.ok();
+            }
+        });
+        Ok(Self { record, consumer })
+    }
+
+    pub(crate) fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn has(&self, event: Uuid) -> bool {
+        self.record().first.contains_key(&event)
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        self.consumer.abort();
+    }
+}
+
+async fn connect(amqp_url: &str, exchange: &str) -> Result<(Connection, Channel)> {
+    let properties = ConnectionProperties::default().with_connection_name("judge".into());
+    let connection = Connection::connect(amqp_url, properties).await?;
+    let channel = connection.create_channel().await?;
+    let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+    channel.exchange_declare(exchange.into(), ExchangeKind::Topic, durable, FieldTable::default()).await?;
+    let mut quorum = FieldTable::default();
+    quorum.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel.queue_declare(QUEUE.into(), durable, quorum).await?;
+    let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
+    channel.queue_bind(QUEUE.into(), exchange.into(), WANTED.into(), options, arguments).await?;
+    channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+    Ok((connection, channel))
+}
+
+async fn consume(channel: &Channel, record: &Mutex<Record>) -> Result<()> {
+    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    let mut deliveries = channel.basic_consume(QUEUE.into(), "judge".into(), options, arguments).await?;
+    while let Some(delivery) = deliveries.next().await {
+        let delivery = delivery?;
+        {
+            let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+            let arrival = Arrival::of(&delivery);
+            let position = record.all.len();
+            if let Some(id) = arrival.id {
+                record.first.entry(id).or_insert(position);
+            }
+            record.all.push(arrival);
+        }
+        delivery.ack(BasicAckOptions::default()).await?;
+    }
+    Ok(())
+}
+
+impl Arrival {
+    fn of(delivery: &Delivery) -> Self {
+        let at = Instant::now();
+        let body: Value = serde_json::from_slice(&delivery.data).unwrap_or_default();
+        let id = body.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok());
+        let message_id = delivery.properties.message_id().as_ref().map(|id| id.as_str().to_owned());
+        let is_persistent = *delivery.properties.delivery_mode() == Some(2);
+        Self { id, at, message_id, is_persistent, body }
+    }
+}

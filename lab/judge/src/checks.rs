@@ -1,0 +1,109 @@
+//! The checks at the end of a level: each compares what was committed with what arrived.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use anyhow::Result;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::{outbox::WANTED, stage::Stage, verdict::Promise};
+
+/// Waits until everything is published, and records what is lost or still pending, and what was never committed.
+pub(crate) async fn everything_is_published(stage: &mut Stage<'_>, within: Duration) -> Result<()> {
+    stage.settle(within).await?;
+    let pending = stage.outbox.pending().await?;
+    let mut found = vec![];
+    for (event, committed) in &stage.outbox.committed {
+        if stage.arrivals.has(event.id) {
+            continue;
+        }
+        let committed = stage.time(*committed);
+        if !pending.contains(&event.id) {
+            let reader = if event.routing_key == WANTED { "" } else { ", which no queue wants," };
+            let what = format!("committed at {committed}{reader} is marked as published, and has not arrived");
+            found.push((Promise::NothingIsLost, event.id, what));
+        } else if event.is_publishable() {
+            let what = format!("committed at {committed} is still pending {within:?} after the last fault");
+            found.push((Promise::EverythingIsPublished, event.id, what));
+        }
+    }
+    // What was read before the last arrivals may be older than they are.
+    let committed: HashSet<_> = stage.outbox.committed.iter().map(|(event, _)| event.id).collect();
+    let unknown: Vec<_> = {
+        let record = stage.arrivals.record();
+        let is_known = |id: &Option<Uuid>| id.is_some_and(|id| committed.contains(&id));
+        record.all.iter().filter(|arrival| !is_known(&arrival.id)).cloned().collect()
+    };
+    for (promise, event, what) in found {
+        stage.breach(promise, Some(event), what);
+    }
+    for arrival in unknown {
+        let what = format!("arrived at {}, and was never committed", stage.time(arrival.at));
+        stage.breach(Promise::OnlyCommittedEvents, arrival.id, what);
+    }
+    Ok(())
+}
+
+/// Compares the first arrivals of each aggregate's events with their versions. A copy that arrives later is no breach.
+pub(crate) fn order(stage: &mut Stage<'_>) {
+    let known: HashMap<_, _> = stage.outbox.committed.iter().map(|(event, _)| (event.id, event.clone())).collect();
+    let mut newest = HashMap::new();
+    let mut found = vec![];
+    {
+        let record = stage.arrivals.record();
+        let mut first: Vec<_> = record.first.iter().map(|(id, position)| (*position, *id)).collect();
+        first.sort_unstable();
+        for (position, id) in first {
+            let (Some(event), at) = (known.get(&id), record.all[position].at) else { continue };
+            let (version, before) = newest.entry(event.aggregate).or_insert((event.version, at));
+            if event.version < *version {
+                let (arrived, before) = (stage.time(at), stage.time(*before));
+                let what = format!(
+                    "version {} of aggregate {} arrived at {arrived}, after version {version} at {before}",
+                    event.version, event.aggregate
+                );
+                found.push((id, what));
+            } else {
+                (*version, *before) = (event.version, at);
+            }
+        }
+    }
+    for (id, what) in found {
+        stage.breach(Promise::OrderOfEachAggregate, Some(id), what);
+    }
+}
+
+/// Compares each message with its event.
+pub(crate) fn messages(stage: &mut Stage<'_>) {
+    let all = stage.arrivals.record().all.clone();
+    let bodies: HashMap<_, _> =
+        stage.outbox.committed.iter().map(|(event, _)| (event.id, event.payload.clone())).collect();
+    for arrival in all {
+        let Some(id) = arrival.id else { continue };
+        if !arrival.is_persistent {
+            let what = format!("arrived at {} without delivery mode 2", stage.time(arrival.at));
+            stage.breach(Promise::Persistent, Some(id), what);
+        }
+        let written: Option<Value> = bodies.get(&id).and_then(|body| serde_json::from_str(body).ok());
+        if written.is_some_and(|written| written != arrival.body) {
+            let what = format!("arrived at {} with another body: {}", stage.time(arrival.at), arrival.body);
+            stage.breach(Promise::BodyAsWritten, Some(id), what);
+        }
+    }
+}
+
+/// Compares the `message_id` of each arrival with its event's id.
+pub(crate) fn identity(stage: &mut Stage<'_>) {
+    let all = stage.arrivals.record().all.clone();
+    for arrival in all {
+        let Some(id) = arrival.id else { continue };
+        if arrival.message_id.as_deref() != Some(&id.to_string()) {
+            let (at, other) = (stage.time(arrival.at), arrival.message_id.as_deref().unwrap_or("none"));
+            let what = format!("arrived at {at} with another message_id: {other}");
+            stage.breach(Promise::SameIdInEachCopy, Some(id), what);
+        }
+    }
+}

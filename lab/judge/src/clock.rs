@@ -1,0 +1,192 @@
+//! The clock: how fast an entrant drains a backlog, how late events arrive at rising rates, and what an event costs.
+
+use std::{
+    collections::HashMap,
+    fs,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use tokio::time::{sleep_until, timeout};
+
+use crate::{
+    entrant::Entrant,
+    outbox::aggregates,
+    stage::{Servers, Stage},
+};
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    /// The backlog that is drained.
+    pub events: usize,
+    /// Events per second, each tried for [`Clock::for_`] until the entrant does not hold one.
+    pub rates: Vec<usize>,
+    pub for_: Duration,
+}
+
+impl Clock {
+    /// The clock whose figures count, and one that only shows that it works.
+    pub fn new(smoke: bool) -> Self {
+        let (events, highest, seconds) = if smoke { (200, 200, 1) } else { (10_000, 12_800, 10) };
+        let rates = std::iter::successors(Some(100), |rate| Some(rate * 2));
+        let rates = rates.take_while(|rate| *rate <= highest).collect();
+        Self { events, rates, for_: Duration::from_secs(seconds) }
+    }
+}
+
+/// The figures of one entrant.
+#[derive(Debug, Serialize)]
+pub struct Timing {
+    pub entrant: String,
+    pub about: String,
+    /// From the first arrival of a backlog's event to the last.
+    pub drained_per_second: f64,
+    /// Milliseconds of processor time for an event of the backlog.
+    pub relay_cpu: f64,
+    pub postgres_cpu: f64,
+    pub rabbitmq_cpu: f64,
+    pub rates: Vec<Rate>,
+    /// The highest rate that it held, and the lowest that it did not. Without the second, the first is a lower bound.
+    pub held: Option<usize>,
+    pub failed: Option<usize>,
+}
+
+/// How late events arrived at one rate.
+#[derive(Debug, Serialize)]
+pub struct Rate {
+    pub per_second: usize,
+    /// Milliseconds from the answer to the commit until the arrival: quantiles of the latencies below.
+    pub p50: f64,
+    pub p99: f64,
+    /// Whether `p99` is below [`LATE`].
+    pub held: bool,
+    /// Every latency, in milliseconds, in the order of the commits. NaN (null in JSON): it has not arrived.
+    pub latencies: Vec<f64>,
+}
+
+/// An event that arrives later is late, and the rate is not held.
+pub const LATE: Duration = Duration::from_secs(1);
+/// A rate of less than fifty a second is a failure of another kind.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(240);
+/// The writer commits once in this time, so that it is not what is measured.
+const TICK: Duration = Duration::from_millis(10);
+const TICKS_A_SECOND: usize = 100;
+const CHUNK: usize = 500;
+/// Aggregates in turn: an order that is kept costs little then.
+const AGGREGATES: usize = 1_000;
+const ENTRANT_DEADLINE: Duration = Duration::from_secs(900);
+
+/// Measures an entrant. Nothing else may work on the machine.
+pub async fn measure(servers: &Servers, entrant: &Entrant, clock: &Clock) -> Result<Timing> {
+    let mut stage = Stage::set_up(servers, entrant, "clock").await?;
+    let measured = timeout(ENTRANT_DEADLINE, time(&mut stage, entrant, clock)).await;
+    stage.tear_down().await?;
+    measured?
+}
+
+async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result<Timing> {
+    let aggregates = aggregates(AGGREGATES);
+    let mut left = clock.events;
+    while left > 0 {
+        let count = left.min(CHUNK);
+        stage.write(&aggregates, count).await?;
+        left -= count;
+    }
+    stage.outbox.execute("analyze").await?;
+    let servers = stage.servers;
+    let (postgres, rabbitmq) = (servers.postgres.pid().await, servers.rabbitmq.pid().await);
+    let cpu = |relay: Option<u32>| [relay, postgres, rabbitmq].map(|pid| pid.map_or(0.0, cpu_milliseconds));
+    let before = cpu(None);
+    stage.start(1).await?;
+    ensure!(stage.settle(DRAIN_DEADLINE).await?, "failed to drain the backlog within {DRAIN_DEADLINE:?}");
+    let after = cpu(stage.pid(1));
+    let each = |part: usize| (after[part] - before[part]) / clock.events as f64;
+    let drained_per_second = {
+        let record = stage.arrivals.record();
+        let times = record.all.iter().map(|arrival| arrival.at);
+        let took = times.clone().max().zip(times.min()).map(|(last, first)| last.duration_since(first));
+        clock.events as f64 / took.unwrap_or_default().as_secs_f64()
+    };
+    let (mut rates, mut failed) = (vec![], None);
+    for per_second in &clock.rates {
+        let Some(rate) = hold(stage, &aggregates, *per_second, clock.for_).await? else { break };
+        failed = (!rate.held).then_some(*per_second);
+        rates.push(rate);
+        if failed.is_some() {
+            break;
+        }
+    }
+    let held = rates.iter().filter(|rate| rate.held).map(|rate| rate.per_second).max();
+    let (entrant, about) = (entrant.name.clone(), entrant.about.clone());
+    let [relay_cpu, postgres_cpu, rabbitmq_cpu] = [each(0), each(1), each(2)];
+    Ok(Timing { entrant, about, drained_per_second, relay_cpu, postgres_cpu, rabbitmq_cpu, rates, held, failed })
+}
+
+/// Writes events at a constant rate. `None`: the judge cannot write so fast, and nothing is known about the entrant.
+async fn hold(
+    stage: &mut Stage<'_>,
+    aggregates: &[uuid::Uuid],
+    per_second: usize,
+    for_: Duration,
+) -> Result<Option<Rate>> {
+    let (first, began) = (stage.outbox.committed.len(), Instant::now());
+    let ticks = u32::try_from(for_.as_millis() / TICK.as_millis())?.max(1);
+    let mut written = 0;
+    for tick in 1..=ticks {
+        let due = per_second * usize::try_from(tick)? / TICKS_A_SECOND;
+        sleep_until((began + TICK * tick).into()).await;
+        if due > written {
+            stage.write(aggregates, due - written).await?;
+            written = due;
+        }
+    }
+    // The entrant can be judged by a rate that was written, and by none that was not.
+    if began.elapsed() > for_ + LATE / 2 {
+        return Ok(None);
+    }
+    stage.settle(LATE).await?;
+    let latencies: Vec<_> = {
+        let record = stage.arrivals.record();
+        let committed = stage.outbox.committed.iter().skip(first);
+        committed
+            .map(|(event, committed)| {
+                let at = record.first.get(&event.id).map(|position| record.all[*position].at);
+                at.map_or(f64::NAN, |at| at.saturating_duration_since(*committed).as_secs_f64() * 1e3)
+            })
+            .collect()
+    };
+    let mut sorted = latencies.clone();
+    sorted.sort_by(f64::total_cmp);
+    // NaN is sorted behind all numbers.
+    let quantile = |percent: usize| sorted.get((sorted.len() * percent / 100).min(sorted.len() - 1)).copied();
+    let (p50, p99) = (quantile(50).unwrap_or(f64::NAN), quantile(99).unwrap_or(f64::NAN));
+    // NaN is not less than anything.
+    let held = p99 < LATE.as_secs_f64() * 1e3;
+    Ok(Some(Rate { per_second, p50, p99, held, latencies }))
+}
+
+/// The processor time of a process with its descendants and of those that have ended, as Linux counts it: in ticks of 10 ms.
+fn cpu_milliseconds(root: u32) -> f64 {
+    let mut processes: HashMap<u32, (u32, u64)> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some((pid, rest)) = stat.split_once(" (") else { continue };
+        // The name may contain spaces and parentheses. After it come the state and the parent; the times are 11 to 14.
+        let fields: Vec<_> = rest.rsplit_once(") ").map_or(vec![], |(_, fields)| fields.split(' ').collect());
+        let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        let ticks = (11..=14).map(number).sum();
+        if let (Ok(pid), Ok(parent)) = (pid.parse(), u32::try_from(number(1))) {
+            processes.insert(pid, (parent, ticks));
+        }
+    }
+    let is_of_family = |mut pid: u32| {
+        while pid != root && pid > 1 {
+            pid = processes.get(&pid).map_or(0, |(parent, _)| *parent);
+        }
+        pid == root
+    };
+    let family = processes.iter().filter(|(pid, _)| is_of_family(**pid));
+    family.map(|(_, (_, ticks))| *ticks as f64 * 10.0).sum()
+}

@@ -1,0 +1,170 @@
+//! An entrant: a relay in a folder with a file `entrant.toml`. `docs/judge.md` is the contract.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+use tokio::time::timeout;
+
+/// A build may compile a library, or download packages.
+const BUILD_DEADLINE: Duration = Duration::from_secs(900);
+const SETUP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A relay that is judged.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entrant {
+    #[serde(skip)]
+    pub name: String,
+    #[serde(skip)]
+    folder: PathBuf,
+    /// One sentence: what it is, with its version.
+    pub about: String,
+    /// Run once, before all levels.
+    build: Option<String>,
+    /// Run for each new database; without it, the judge creates the outbox of the contract.
+    setup: Option<String>,
+    run: String,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) outbox: OutboxTable,
+}
+
+/// How the judge writes an event, and how it tells a pending one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct OutboxTable {
+    /// With `:id`, `:aggregate`, `:version`, `:routing_key` and `:payload`.
+    pub(crate) insert: String,
+    /// The ids, as text, of all events that are not published, also of those that the relay has set aside.
+    pub(crate) pending: String,
+    /// What the relay sends to commit a mark.
+    pub(crate) commit: String,
+    pub(crate) exchange: String,
+}
+
+impl Default for OutboxTable {
+    fn default() -> Self {
+        Self {
+            insert: "insert into outbox (event_id, aggregate_id, aggregate_version, routing_key, payload)
+                     values (:id, :aggregate, :version, :routing_key, :payload)"
+                .into(),
+            pending: "select event_id::text from outbox where published_at is null".into(),
+            commit: "COMMIT".into(),
+            exchange: "judge.events".into(),
+        }
+    }
+}
+
+impl Entrant {
+    /// The names of the entrants in `lab/judge/entrants`.
+    pub fn shipped() -> Result<Vec<String>> {
+        let mut names = vec![];
+        for entry in fs::read_dir(shipped_in()?).context("failed to list the entrants")? {
+            let folder = entry?.path();
+            if folder.join("entrant.toml").exists() {
+                names.extend(folder.file_name().map(|name| name.to_string_lossy().into_owned()));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Reads an entrant: one that ships, or a folder if the name has a slash.
+    pub fn load(name: &str) -> Result<Self> {
+        let folder = if name.contains('/') { PathBuf::from(name) } else { shipped_in()?.join(name) };
+        let file = folder.join("entrant.toml");
+        let text = fs::read_to_string(&file).with_context(|| {
+            let names = Self::shipped().unwrap_or_default().join(", ");
+            format!("failed to read {}; the entrants are {names}, or name a folder with a slash", file.display())
+        })?;
+        let mut entrant: Self =
+            toml::from_str(&text).with_context(|| format!("failed to read {}", file.display()))?;
+        let folder = folder.canonicalize()?;
+        entrant.name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        entrant.folder = folder;
+        Ok(entrant)
+    }
+
+    /// The same relay with another value of a variable, under another name.
+    #[must_use]
+    pub fn with(mut self, variable: &str, value: &str) -> Self {
+        self.name = format!("{}-{value}", self.name);
+        self.env.insert(variable.into(), value.into());
+        self
+    }
+
+    /// Runs the build command.
+    pub async fn build(&self) -> Result<()> {
+        fs::create_dir_all(self.cache()?)?;
+        let Some(script) = &self.build else { return Ok(()) };
+        self.run_to_end(script, &[], BUILD_DEADLINE).await.context("failed to build the entrant")
+    }
+
+    /// Creates the outbox in a new database.
+    pub(crate) async fn set_up(&self, database_url: &str, amqp_url: &str) -> Result<bool> {
+        let Some(script) = &self.setup else { return Ok(false) };
+        let servers = [("DATABASE_URL", database_url), ("AMQP_URL", amqp_url)];
+        self.run_to_end(script, &servers, SETUP_DEADLINE).await.context("failed to set up the entrant")?;
+        Ok(true)
+    }
+
+    /// The command of an instance.
+    pub(crate) fn command(&self) -> Result<Command> {
+        self.shell(&format!("exec {}", self.run))
+    }
+
+    async fn run_to_end(&self, script: &str, env: &[(&str, &str)], deadline: Duration) -> Result<()> {
+        let mut command = tokio::process::Command::from(self.shell(script)?);
+        command.envs(env.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
+        let output = timeout(deadline, command.output()).await;
+        let output = output.with_context(|| format!("`{script}` took more than {deadline:?}"))??;
+        if !output.status.success() {
+            bail!("`{script}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
+    }
+
+    fn shell(&self, script: &str) -> Result<Command> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(&self.folder);
+        // What cargo sets for a program that it runs would let a build script run again.
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("CARGO_PKG_") || variable == "CARGO_MANIFEST_DIR" {
+                command.env_remove(variable);
+            }
+        }
+        // An entrant in Rust is built like the judge.
+        let (profile, release) = if cfg!(debug_assertions) { ("debug", "") } else { ("release", "--release") };
+        command.env("PROFILE", profile).env("RELEASE", release);
+        command.env("CACHE", self.cache()?).env("EXCHANGE", &self.outbox.exchange).envs(&self.env);
+        Ok(command)
+    }
+
+    /// Where an entrant keeps what it builds or downloads. Variations of one entrant share it.
+    fn cache(&self) -> Result<PathBuf> {
+        let name = self.folder.file_name().context("an entrant is a folder with a name")?;
+        Ok(home()?.join(name))
+    }
+}
+
+/// Where the judge keeps what it builds, and the logs of the entrants.
+pub(crate) fn home() -> Result<PathBuf> {
+    let root = testbed::workspace_root().context("the judge runs in a checkout")?;
+    Ok(root.join("target/judge"))
+}
+
+fn shipped_in() -> Result<PathBuf> {
+    let root = testbed::workspace_root().context("the judge runs in a checkout")?;
+    let entrants: &Path = "lab/judge/entrants".as_ref();
+    let folder = root.join(entrants);
+    ensure!(folder.is_dir(), "failed to find the entrants in {}", folder.display());
+    Ok(folder)
+}

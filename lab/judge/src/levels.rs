@@ -1,0 +1,318 @@
+//! The levels: each injects one kind of fault, and checks the promises that it threatens.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use fault_proxy::{
+    Direction::{TowardClient, TowardUpstream},
+    Effect,
+};
+use sqlx::{Connection as _, PgConnection};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::{
+    checks,
+    entrant::Entrant,
+    outbox::{TOO_LARGE, UNWANTED, WANTED, aggregates},
+    stage::{CONFIRM, PUBLISH, Servers, Stage},
+    verdict::{LevelResult, Promise, Verdict},
+};
+
+/// The levels by number, from 1.
+pub const LEVELS: [&str; 9] = [
+    "publish",
+    "crash between publish and mark",
+    "lost publish, confirm and commit answer",
+    "order with two instances",
+    "an event that nobody wants, and one too large",
+    "broker away, database away",
+    "late commit",
+    "frozen instance",
+    "a thousand failing events",
+];
+
+/// How long a relay may take to publish what is pending after the last fault: longer than the leases and time-outs of most.
+const PUBLISH_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a fault may take to be felt.
+const FAULT_DEADLINE: Duration = Duration::from_secs(10);
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// A relay may wait for a time-out of the database before it takes over from a frozen instance.
+const TAKE_OVER_DEADLINE: Duration = Duration::from_secs(40);
+/// How long a level may take with everything that it starts.
+const LEVEL_DEADLINE: Duration = Duration::from_secs(180);
+const BROKER_AWAY: Duration = Duration::from_secs(15);
+const DATABASE_AWAY: Duration = Duration::from_secs(5);
+/// How often each crash and each reset is repeated.
+const ROUNDS: usize = 2;
+
+/// Judges an entrant on one level. An error in the environment makes the result inconclusive.
+pub async fn judge(servers: &Servers, entrant: &Entrant, level: u8) -> LevelResult {
+    let name = level.checked_sub(1).and_then(|index| LEVELS.get(usize::from(index)));
+    let mut result = LevelResult {
+        level,
+        name: name.copied().unwrap_or("no such level"),
+        verdict: Verdict::Inconclusive,
+        breaches: vec![],
+        facts: vec![],
+        copies: 0,
+        restarts: 0,
+        seconds: 0.0,
+        error: None,
+    };
+    let began = Instant::now();
+    let played = timeout(LEVEL_DEADLINE, play(servers, entrant, level, &mut result)).await;
+    let played = played.with_context(|| format!("the level did not end within {LEVEL_DEADLINE:?}")).flatten();
+    result.error = played.err().map(|error| format!("{error:#}"));
+    result.seconds = began.elapsed().as_secs_f64();
+    let all_felt = result.error.is_none() && result.facts.iter().all(|fact| fact.observed);
+    result.verdict = match all_felt {
+        _ if !result.breaches.is_empty() => Verdict::Broken,
+        true => Verdict::Held,
+        false => Verdict::Inconclusive,
+    };
+    result
+}
+
+async fn play(servers: &Servers, entrant: &Entrant, level: u8, result: &mut LevelResult) -> Result<()> {
+    let mut stage = Stage::set_up(servers, entrant, &level.to_string()).await?;
+    let played = match level {
+        1 => publish(&mut stage).await,
+        2 => crash(&mut stage).await,
+        3 => lost_answers(&mut stage).await,
+        4 => order(&mut stage).await,
+        5 => refused(&mut stage).await,
+        6 => servers_away(&mut stage).await,
+        7 => late_commit(&mut stage).await,
+        8 => frozen(&mut stage).await,
+        9 => failing(&mut stage).await,
+        other => anyhow::bail!("there is no level {other}"),
+    };
+    result.breaches = std::mem::take(&mut stage.breaches);
+    result.facts = std::mem::take(&mut stage.facts);
+    result.restarts = stage.restarts;
+    result.copies = {
+        let record = stage.arrivals.record();
+        record.all.len() - record.first.len()
+    };
+    stage.tear_down().await?;
+    played
+}
+
+/// 1. Events from before the start and from a steady load arrive as they were written, and rolled-back ones never.
+async fn publish(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(10);
+    stage.write(&aggregates, 50).await?;
+    stage.start(1).await?;
+    for round in 0..40 {
+        stage.write(&aggregates, 5).await?;
+        if round % 10 == 0 {
+            let never = stage.events.next(Uuid::new_v4(), WANTED, 0);
+            let open = stage.outbox.begin(&never).await?;
+            roll_back(open).await?;
+        }
+        stage.pass(Duration::from_millis(50)).await?;
+    }
+    checks::everything_is_published(stage, PUBLISH_DEADLINE).await?;
+    checks::messages(stage);
+    if !stage.terminate(1, STOP_DEADLINE).await? {
+        stage.breach(Promise::EndsWhenAsked, None, format!("it ran for {STOP_DEADLINE:?} after SIGTERM"));
+    }
+    Ok(())
+}
+
+/// 2. The relay is killed when the broker has an event and the relay does not know it, and when it has committed a mark.
+async fn crash(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(1);
+    let commit = stage.commit.clone();
+    for _ in 0..ROUNDS {
+        // Its confirm does not come, so a relay that waits for confirms has marked nothing.
+        let event = stage.write(&aggregates, 1).await?;
+        stage.reset_on("broker-1", CONFIRM, false, TowardClient)?;
+        stage.launch(1)?;
+        let has_arrived = stage.until_arrived(event, PUBLISH_DEADLINE).await?;
+        stage.kill(1).await?;
+        stage.clear("broker-1")?;
+        let is_pending = stage.outbox.pending().await?.contains(&event);
+        stage.felt("killed when an event had arrived and was not marked", has_arrived && is_pending);
+        stage.start(1).await?;
+        stage.settle(PUBLISH_DEADLINE).await?;
+        stage.kill(1).await?;
+
+        // The first commit of a relay that marks before it publishes is its mark.
+        stage.write(&aggregates, 1).await?;
+        let before = stage.reset_on("database-1", &commit, true, TowardUpstream)?;
+        stage.launch(1)?;
+        stage.until_reset("database-1", before, FAULT_DEADLINE).await?;
+        stage.kill(1).await?;
+        stage.clear("database-1")?;
+        stage.start(1).await?;
+        stage.settle(PUBLISH_DEADLINE).await?;
+        stage.kill(1).await?;
+    }
+    checks::everything_is_published(stage, Duration::ZERO).await?;
+    checks::identity(stage);
+    Ok(())
+}
+
+/// 3. A connection is reset before the broker has an event, before its confirm arrives, and before the answer to the commit
+/// of a mark arrives.
+async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(1);
+    let commit = stage.commit.clone();
+    stage.start(1).await?;
+    for _ in 0..ROUNDS {
+        let before = stage.reset_on("broker-1", PUBLISH, false, TowardUpstream)?;
+        stage.write(&aggregates, 1).await?;
+        let lost = stage.until_reset("broker-1", before, FAULT_DEADLINE).await?;
+        stage.felt("a publish was lost", lost);
+        stage.settle(PUBLISH_DEADLINE).await?;
+
+        let before = stage.reset_on("broker-1", CONFIRM, false, TowardClient)?;
+        stage.write(&aggregates, 1).await?;
+        let lost = stage.until_reset("broker-1", before, FAULT_DEADLINE).await?;
+        stage.felt("a confirm was lost", lost);
+        stage.clear("broker-1")?;
+        stage.settle(PUBLISH_DEADLINE).await?;
+
+        // While confirms are held back the relay commits no mark, so the next commit is one.
+        stage.set("broker-1", Effect::BlackHole, TowardClient)?;
+        let event = stage.write(&aggregates, 1).await?;
+        stage.until_arrived(event, FAULT_DEADLINE).await?;
+        let before = stage.reset_on("database-1", &commit, true, TowardUpstream)?;
+        stage.clear("broker-1")?;
+        let lost = stage.until_reset("database-1", before, FAULT_DEADLINE).await?;
+        stage.felt("the answer to a commit was lost", lost);
+        stage.clear("database-1")?;
+        stage.settle(PUBLISH_DEADLINE).await?;
+    }
+    checks::everything_is_published(stage, Duration::ZERO).await
+}
+
+/// 4. Two instances publish a backlog and a load; each is killed once, and the other goes on.
+async fn order(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(20);
+    stage.write(&aggregates, 600).await?;
+    // Both work at the same time, and not at the same speed.
+    stage.set("broker-1", Effect::Delay(Duration::from_millis(3)), TowardClient)?;
+    for number in [1, 2] {
+        stage.launch(number)?;
+    }
+    for (killed, survivor) in [(1, 2), (2, 1)] {
+        let half = stage.outbox.committed.len() - 300;
+        let deadline = PUBLISH_DEADLINE;
+        stage.until(deadline, async |stage| Ok(stage.arrivals.record().first.len() >= half)).await?;
+        stage.kill(killed).await?;
+        let last = stage.write(&aggregates, 300).await?;
+        let goes_on = stage.until_arrived(last, PUBLISH_DEADLINE).await?;
+        stage.felt(format!("instance {survivor} published alone"), goes_on);
+        stage.launch(killed)?;
+        stage.write(&aggregates, 300).await?;
+    }
+    checks::everything_is_published(stage, PUBLISH_DEADLINE).await?;
+    checks::order(stage);
+    Ok(())
+}
+
+/// 5. Among good events are one that no queue wants and one that the broker refuses as too large.
+async fn refused(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(10);
+    stage.start(1).await?;
+    stage.write(&aggregates, 10).await?;
+    let bad = [(UNWANTED, 0), (WANTED, TOO_LARGE)];
+    for (routing_key, padding) in bad {
+        let event = stage.events.next(Uuid::new_v4(), routing_key, padding);
+        stage.outbox.write(vec![event]).await?;
+        stage.write(&aggregates, 10).await?;
+        // What is committed before this one is read before it.
+        stage.settle(PUBLISH_DEADLINE).await?;
+    }
+    stage.write(&aggregates, 10).await?;
+    checks::everything_is_published(stage, PUBLISH_DEADLINE).await
+}
+
+/// 6. The broker is killed and comes back, then the database.
+async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(10);
+    let servers = stage.servers;
+    stage.start(1).await?;
+    stage.write(&aggregates, 10).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+
+    servers.rabbitmq.kill().await?;
+    let event = stage.write(&aggregates, 20).await?;
+    stage.pass(BROKER_AWAY).await?;
+    let was_away = !stage.arrivals.has(event);
+    stage.felt("the broker was away", was_away);
+    servers.rabbitmq.start().await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+
+    servers.postgres.kill().await?;
+    stage.pass(DATABASE_AWAY).await?;
+    let was_away = stage.outbox.pending().await.is_err();
+    stage.felt("the database was away", was_away);
+    servers.postgres.start().await?;
+    stage.write(&aggregates, 20).await?;
+    checks::everything_is_published(stage, PUBLISH_DEADLINE).await
+}
+
+/// 7. A transaction that began early commits late, when later events are published.
+async fn late_commit(stage: &mut Stage<'_>) -> Result<()> {
+    stage.start(1).await?;
+    for _ in 0..3 {
+        let late = stage.events.next(Uuid::new_v4(), WANTED, 0);
+        let never = stage.events.next(Uuid::new_v4(), WANTED, 0);
+        let open = stage.outbox.begin(&late).await?;
+        let rolled_back = stage.outbox.begin(&never).await?;
+        let last = stage.write(&aggregates(5), 5).await?;
+        let overtaken = stage.until_arrived(last, PUBLISH_DEADLINE).await?;
+        stage.felt("later events were published before the commit", overtaken);
+        stage.outbox.commit(open, late).await?;
+        roll_back(rolled_back).await?;
+        stage.settle(PUBLISH_DEADLINE).await?;
+    }
+    checks::everything_is_published(stage, Duration::ZERO).await
+}
+
+/// 8. An instance is frozen while it waits for a confirm; another takes over; the first wakes up.
+async fn frozen(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(3);
+    stage.start(1).await?;
+    stage.write(&aggregates, 3).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+    stage.set("broker-1", Effect::BlackHole, TowardClient)?;
+    stage.write(&aggregates, 9).await?;
+    let publishes = stage.arrivals.record().all.len() + 1;
+    let enough = FAULT_DEADLINE;
+    let publishing = stage.until(enough, async |stage| Ok(stage.arrivals.record().all.len() >= publishes)).await?;
+    stage.freeze(1)?;
+    stage.felt("frozen while an event waited for its confirm", publishing);
+    stage.clear("broker-1")?;
+    stage.start(2).await?;
+    stage.write(&aggregates, 9).await?;
+    checks::everything_is_published(stage, TAKE_OVER_DEADLINE).await?;
+    stage.thaw(1)?;
+    if stage.breaches.is_empty() {
+        stage.write(&aggregates, 9).await?;
+        checks::everything_is_published(stage, PUBLISH_DEADLINE).await?;
+    }
+    checks::order(stage);
+    Ok(())
+}
+
+/// 9. A thousand events that no queue wants are older than the good ones.
+async fn failing(stage: &mut Stage<'_>) -> Result<()> {
+    let bad = (0..1_000).map(|_| stage.events.next(Uuid::new_v4(), UNWANTED, 0)).collect();
+    stage.outbox.write(bad).await?;
+    stage.start(1).await?;
+    for _ in 0..10 {
+        stage.write(&aggregates(5), 5).await?;
+        stage.pass(Duration::from_millis(300)).await?;
+    }
+    checks::everything_is_published(stage, PUBLISH_DEADLINE).await
+}
+
+async fn roll_back(mut open: PgConnection) -> Result<()> {
+    sqlx::raw_sql("rollback").execute(&mut open).await?;
+    Ok(open.close().await?)
+}

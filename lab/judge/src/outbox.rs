@@ -1,0 +1,147 @@
+//! The events that the judge writes into the entrant's outbox, and what the entrant's outbox says about them.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
+use uuid::Uuid;
+
+use crate::entrant::OutboxTable;
+
+/// The routing key of events that the judge's queue wants.
+pub(crate) const WANTED: &str = "judge.wanted";
+/// The routing key of events that no queue wants.
+pub(crate) const UNWANTED: &str = "judge.unwanted";
+
+/// An event that the judge has made.
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    pub(crate) id: Uuid,
+    pub(crate) aggregate: Uuid,
+    pub(crate) version: u32,
+    pub(crate) routing_key: &'static str,
+    pub(crate) payload: String,
+}
+
+/// Larger than what any broker here accepts: RabbitMQ 4 refuses more than 16 MiB, and the private one more than 1 MiB.
+pub(crate) const TOO_LARGE: usize = 17 * 1024 * 1024;
+
+impl Event {
+    /// Whether it can be published: a queue wants it, and the broker accepts it.
+    pub(crate) fn is_publishable(&self) -> bool {
+        self.routing_key == WANTED && self.payload.len() < TOO_LARGE
+    }
+}
+
+/// Makes events, each with the next version of its aggregate.
+#[derive(Debug, Default)]
+pub(crate) struct Events(BTreeMap<Uuid, u32>);
+
+impl Events {
+    /// The next event of an aggregate. `padding` bytes make its body larger.
+    pub(crate) fn next(&mut self, aggregate: Uuid, routing_key: &'static str, padding: usize) -> Event {
+        let version = self.0.entry(aggregate).or_default();
+        *version += 1;
+        let id = Uuid::now_v7();
+        let payload = json!({
+            "id": id, "aggregate": aggregate, "version": version, "amount": 12.5,
+            "text": "Grüße, 世界 \u{1f600}", "padding": "x".repeat(padding),
+        });
+        Event { id, aggregate, version: *version, routing_key, payload: payload.to_string() }
+    }
+
+    /// The next wanted events, one of each aggregate in turn.
+    pub(crate) fn wanted(&mut self, aggregates: &[Uuid], count: usize) -> Vec<Event> {
+        aggregates.iter().cycle().take(count).map(|aggregate| self.next(*aggregate, WANTED, 0)).collect()
+    }
+}
+
+/// Random ids.
+pub(crate) fn aggregates(count: usize) -> Vec<Uuid> {
+    (0..count).map(|_| Uuid::new_v4()).collect()
+}
+
+/// The entrant's outbox, past the fault proxy.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    table: OutboxTable,
+    url: String,
+    connection: Option<PgConnection>,
+    /// What was committed, and when.
+    pub(crate) committed: Vec<(Event, Instant)>,
+}
+
+impl Outbox {
+    pub(crate) fn new(table: OutboxTable, url: String) -> Self {
+        Self { table, url, connection: None, committed: vec![] }
+    }
+
+    /// Writes events in one transaction.
+    pub(crate) async fn write(&mut self, events: Vec<Event>) -> Result<()> {
+        let sql: Vec<_> = events.iter().map(|event| self.insert(event)).collect();
+        self.execute(&sql.join(";\n")).await.context("failed to write events")?;
+        let now = Instant::now();
+        self.committed.extend(events.into_iter().map(|event| (event, now)));
+        Ok(())
+    }
+
+    /// Writes an event in a transaction that stays open, on another connection.
+    pub(crate) async fn begin(&self, event: &Event) -> Result<PgConnection> {
+        let mut connection = PgConnection::connect(&self.url).await?;
+        let sql = format!("begin; {}", self.insert(event));
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.context("failed to write an event")?;
+        Ok(connection)
+    }
+
+    /// Commits what [`Outbox::begin`] has written.
+    pub(crate) async fn commit(&mut self, mut open: PgConnection, event: Event) -> Result<()> {
+        sqlx::raw_sql("commit").execute(&mut open).await.context("failed to commit an event")?;
+        self.committed.push((event, Instant::now()));
+        Ok(())
+    }
+
+    /// The events that the entrant's outbox holds as not published.
+    pub(crate) async fn pending(&mut self) -> Result<HashSet<Uuid>> {
+        let sql = self.table.pending.clone();
+        let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(self.connection().await?).await;
+        if rows.is_err() {
+            self.connection = None;
+        }
+        let rows = rows.context("failed to read the pending events")?;
+        rows.iter().map(|row| Ok(row.try_get::<String, _>(0)?.parse()?)).collect()
+    }
+
+    /// Executes statements as the superuser.
+    pub(crate) async fn execute(&mut self, sql: &str) -> Result<()> {
+        let done = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(self.connection().await?).await;
+        if done.is_err() {
+            self.connection = None;
+        }
+        done?;
+        Ok(())
+    }
+
+    async fn connection(&mut self) -> Result<&mut PgConnection> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => PgConnection::connect(&self.url).await?,
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    fn insert(&self, event: &Event) -> String {
+        let literal = |text: &str| format!("'{}'", text.replace('\'', "''"));
+        // The payload last: it may hold what looks like another placeholder.
+        self.table
+            .insert
+            .replace(":id", &literal(&event.id.to_string()))
+            .replace(":aggregate", &literal(&event.aggregate.to_string()))
+            .replace(":version", &event.version.to_string())
+            .replace(":routing_key", &literal(event.routing_key))
+            .replace(":payload", &literal(&event.payload))
+    }
+}

@@ -1,0 +1,368 @@
+//! What one level plays on: a database, a virtual host, a fault proxy, and up to two instances of the entrant.
+
+use std::{
+    collections::HashSet,
+    fs,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION, Proxy, Route};
+use reqwest::Url;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use testbed::{Postgres, Rabbitmq, RestartableProcess, eventually};
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use crate::{
+    arrivals::Arrivals,
+    entrant::{Entrant, home},
+    outbox::{Events, Outbox},
+    verdict::{Breach, Fact, Promise},
+};
+
+/// What an instance prints when it relays.
+const RELAYING: &str = "RELAYING";
+const START_DEADLINE: Duration = Duration::from_secs(30);
+/// How soon an instance that ended by itself is started again, as a supervisor does.
+const RESTART_INTERVAL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const SERVER_DEADLINE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `basic.publish` and `basic.ack` begin with these bytes: class 60, methods 40 and 80. (AMQP 0-9-1, 1.8.3)
+pub(crate) const PUBLISH: &[u8] = &[0, 60, 0, 40];
+pub(crate) const CONFIRM: &[u8] = &[0, 60, 0, 80];
+
+/// The judge's PostgreSQL and RabbitMQ: all levels share them, and one level kills them.
+#[derive(Debug)]
+pub struct Servers {
+    pub(crate) postgres: Postgres,
+    pub(crate) rabbitmq: Rabbitmq,
+}
+
+impl Servers {
+    /// Sets up servers that were just started.
+    pub async fn set_up((postgres, rabbitmq): (Postgres, Rabbitmq)) -> Result<Self> {
+        let mut admin = PgConnection::connect(&postgres.admin_url("postgres")).await?;
+        // For relays that read the write-ahead log. A frozen one is disconnected before the level ends.
+        for setting in ["wal_level = logical", "wal_sender_timeout = '15s'"] {
+            sqlx::raw_sql(AssertSqlSafe(format!("alter system set {setting}"))).execute(&mut admin).await?;
+        }
+        admin.close().await?;
+        postgres.stop().await?;
+        postgres.start().await?;
+        Ok(Self { postgres, rabbitmq })
+    }
+}
+
+/// A running instance, or one that may be started.
+#[derive(Debug)]
+struct Instance {
+    process: RestartableProcess,
+    should_run: bool,
+    started: Instant,
+    /// How many times it has said that it relays, at the last start.
+    said: usize,
+}
+
+impl Instance {
+    fn start(&mut self) -> Result<()> {
+        self.said = self.times_said();
+        (self.should_run, self.started) = (true, Instant::now());
+        self.process.start()
+    }
+
+    fn times_said(&self) -> usize {
+        let log = fs::read(self.process.log()).unwrap_or_default();
+        String::from_utf8_lossy(&log).lines().filter(|line| line.trim() == RELAYING).count()
+    }
+}
+
+/// The stage of one level.
+#[derive(Debug)]
+pub(crate) struct Stage<'a> {
+    pub(crate) servers: &'a Servers,
+    pub(crate) outbox: Outbox,
+    pub(crate) events: Events,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) began: Instant,
+    /// The bytes that commit a mark.
+    pub(crate) commit: Vec<u8>,
+    pub(crate) breaches: Vec<Breach>,
+    pub(crate) facts: Vec<Fact>,
+    pub(crate) restarts: u32,
+    proxy: Proxy,
+    instances: [Instance; 2],
+    /// The database and the virtual host.
+    name: String,
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) async fn set_up(servers: &'a Servers, entrant: &Entrant, level: &str) -> Result<Self> {
+        let name = format!("judge_{}", Uuid::now_v7().simple());
+        let api = servers.rabbitmq.api_url();
+        let mut admin = PgConnection::connect(&servers.postgres.admin_url("postgres")).await?;
+        sqlx::raw_sql(AssertSqlSafe(format!("create database {name}"))).execute(&mut admin).await?;
+        put(&format!("{api}/api/vhosts/{name}"), "{}").await?;
+        let user = Url::parse(&api)?.username().to_owned();
+        let all = r#"{"configure": ".*", "write": ".*", "read": ".*"}"#;
+        put(&format!("{api}/api/permissions/{name}/{user}"), all).await?;
+
+        let database_url = servers.postgres.admin_url(&name);
+        let amqp_url = format!("{}/{name}", servers.rabbitmq.base_url());
+        let arrivals = Arrivals::start(&amqp_url, &entrant.outbox.exchange).await?;
+        let mut outbox = Outbox::new(entrant.outbox.clone(), database_url.clone());
+        if !entrant.set_up(&database_url, &amqp_url).await? {
+            outbox.execute(include_str!("outbox.sql")).await?;
+        }
+        let (database, broker) = (host(&database_url)?, host(&amqp_url)?);
+        let routes = ["1", "2"].iter().flat_map(|number| {
+            [("database", &database), ("broker", &broker)]
+                .map(|(server, host)| Route::new(format!("{server}-{number}"), host.as_str()))
+        });
+        let proxy = Proxy::start(routes.collect()).await?;
+        let logs = home()?.join("logs");
+        fs::create_dir_all(&logs)?;
+        let instance = |number: u8| -> Result<Instance> {
+            let through = |url: &str, server: &str| -> Result<String> {
+                let mut url = Url::parse(url)?;
+                let port = proxy.address(&format!("{server}-{number}"))?.port();
+                url.set_port(Some(port)).ok().context("the server's URL has no port")?;
+                Ok(url.into())
+            };
+            let mut command = entrant.command()?;
+            command.env("DATABASE_URL", through(&database_url, "database")?);
+            command.env("AMQP_URL", through(&amqp_url, "broker")?);
+            command.env("INSTANCE", number.to_string()).env("RUST_BACKTRACE", "0");
+            let log = logs.join(format!("{}-{level}-{number}.log", entrant.name));
+            let _ = fs::remove_file(&log);
+            let process = RestartableProcess::new(command, log);
+            Ok(Instance { process, should_run: false, started: Instant::now(), said: 0 })
+        };
+        let instances = [instance(1)?, instance(2)?];
+        Ok(Self {
+            servers,
+            outbox,
+            arrivals,
+            proxy,
+            instances,
+            name,
+            events: Events::default(),
+            began: Instant::now(),
+            commit: entrant.outbox.commit.clone().into_bytes(),
+            breaches: vec![],
+            facts: vec![],
+            restarts: 0,
+        })
+    }
+
+    /// Ends the instances and erases database and virtual host.
+    pub(crate) async fn tear_down(mut self) -> Result<()> {
+        for number in [1, 2] {
+            self.kill(number).await?;
+        }
+        let api = self.servers.rabbitmq.api_url();
+        let vhost = format!("{api}/api/vhosts/{}", self.name);
+        let deleted = reqwest::Client::new().delete(vhost).timeout(REQUEST_TIMEOUT).send().await?;
+        deleted.error_for_status().context("failed to delete a virtual host")?;
+        let mut admin = PgConnection::connect(&self.servers.postgres.admin_url("postgres")).await?;
+        let slots = format!(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = '{}'",
+            self.name
+        );
+        // A slot is in use until the server has noticed that its reader is gone.
+        eventually("the replication slots to be free", SERVER_DEADLINE, async || {
+            sqlx::raw_sql(AssertSqlSafe(slots.clone())).execute(&mut admin).await?;
+            Ok(Some(()))
+        })
+        .await?;
+        let drop = format!("drop database {} with (force)", self.name);
+        sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut admin).await?;
+        Ok(())
+    }
+
+    /// Writes publishable events in one transaction, one of each aggregate in turn. Returns the id of the last.
+    pub(crate) async fn write(&mut self, aggregates: &[Uuid], count: usize) -> Result<Uuid> {
+        let events = self.events.wanted(aggregates, count);
+        let last = events.last().context("no event was to be written")?.id;
+        self.outbox.write(events).await?;
+        Ok(last)
+    }
+
+    /// Starts an instance, and waits until it relays.
+    pub(crate) async fn start(&mut self, number: usize) -> Result<()> {
+        self.launch(number)?;
+        let relays = self
+            .until(START_DEADLINE, async |stage| {
+                let instance = &stage.instances[number - 1];
+                Ok(instance.times_said() > instance.said)
+            })
+            .await?;
+        if !relays {
+            let tail = self.instances[number - 1].process.log_tail();
+            bail!("the entrant did not print {RELAYING} within {START_DEADLINE:?}; {tail}");
+        }
+        Ok(())
+    }
+
+    /// Starts an instance.
+    pub(crate) fn launch(&mut self, number: usize) -> Result<()> {
+        self.instances[number - 1].start().context("failed to start the entrant")
+    }
+
+    /// Sends SIGKILL to an instance, if it runs.
+    pub(crate) async fn kill(&mut self, number: usize) -> Result<()> {
+        let instance = &mut self.instances[number - 1];
+        instance.should_run = false;
+        if instance.process.pid().is_some() {
+            instance.process.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends SIGTERM to an instance. False: it did not end in time.
+    pub(crate) async fn terminate(&mut self, number: usize, deadline: Duration) -> Result<bool> {
+        let instance = &mut self.instances[number - 1];
+        instance.should_run = false;
+        Ok(instance.process.stop("TERM", deadline).await.is_ok())
+    }
+
+    /// Sends SIGSTOP to an instance.
+    pub(crate) fn freeze(&self, number: usize) -> Result<()> {
+        self.instances[number - 1].process.pause()
+    }
+
+    /// Sends SIGCONT to an instance.
+    pub(crate) fn thaw(&self, number: usize) -> Result<()> {
+        self.instances[number - 1].process.resume()
+    }
+
+    /// Its process id, while it runs.
+    pub(crate) fn pid(&self, number: usize) -> Option<u32> {
+        self.instances[number - 1].process.pid()
+    }
+
+    /// Resets the connection of a route once, when it sees these bytes. `forward`: the receiver still gets them.
+    pub(crate) fn reset_on(&self, route: &str, pattern: &[u8], forward: bool, toward: Direction) -> Result<u64> {
+        let effect = Effect::ResetOnPattern { pattern: pattern.to_vec(), forward };
+        self.proxy.set(route, Fault::new(effect, toward, MAX_FAULT_DURATION).times(1))?;
+        self.resets(route)
+    }
+
+    /// Sets another effect on a route.
+    pub(crate) fn set(&self, route: &str, effect: Effect, toward: Direction) -> Result<()> {
+        Ok(self.proxy.set(route, Fault::new(effect, toward, MAX_FAULT_DURATION))?)
+    }
+
+    /// Ends the fault of a route.
+    pub(crate) fn clear(&self, route: &str) -> Result<()> {
+        Ok(self.proxy.clear(route)?)
+    }
+
+    /// How many connections of a route faults have reset.
+    pub(crate) fn resets(&self, route: &str) -> Result<u64> {
+        let stats = self.proxy.stats();
+        Ok(stats.get(route).with_context(|| format!("there is no route {route}"))?.resets)
+    }
+
+    /// Waits until there are more resets than `before`.
+    pub(crate) async fn until_reset(&mut self, route: &str, before: u64, deadline: Duration) -> Result<bool> {
+        self.until(deadline, async |stage| Ok(stage.resets(route)? > before)).await
+    }
+
+    /// Waits until an event has arrived.
+    pub(crate) async fn until_arrived(&mut self, event: Uuid, deadline: Duration) -> Result<bool> {
+        self.until(deadline, async |stage| Ok(stage.arrivals.has(event))).await
+    }
+
+    /// Waits for a condition. Meanwhile instances that have ended by themselves are started again.
+    pub(crate) async fn until(
+        &mut self,
+        deadline: Duration,
+        mut condition: impl AsyncFnMut(&mut Self) -> Result<bool>,
+    ) -> Result<bool> {
+        let until = Instant::now() + deadline;
+        loop {
+            self.restart_ended()?;
+            if condition(self).await? {
+                return Ok(true);
+            }
+            if Instant::now() > until {
+                return Ok(false);
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Passes time, and starts instances again that end meanwhile.
+    pub(crate) async fn pass(&mut self, time: Duration) -> Result<()> {
+        self.until(time, async |_| Ok(false)).await.map(drop)
+    }
+
+    /// Waits until all publishable events have arrived and are no longer pending. False: some are not.
+    pub(crate) async fn settle(&mut self, deadline: Duration) -> Result<bool> {
+        let wanted = self.publishable();
+        let mut missing = wanted.clone();
+        let all_arrived = self
+            .until(deadline, async |stage| {
+                let record = stage.arrivals.record();
+                missing.retain(|id| !record.first.contains_key(id));
+                Ok(missing.is_empty())
+            })
+            .await?;
+        if !all_arrived {
+            return Ok(false);
+        }
+        self.until(deadline, async |stage| {
+            // Not more often: the query takes processor time from the entrant.
+            sleep(POLL_INTERVAL * 4).await;
+            Ok(stage.outbox.pending().await?.is_disjoint(&wanted))
+        })
+        .await
+    }
+
+    fn publishable(&self) -> HashSet<Uuid> {
+        let committed = self.outbox.committed.iter().map(|(event, _)| event);
+        committed.filter(|event| event.is_publishable()).map(|event| event.id).collect()
+    }
+
+    /// Records whether something was felt.
+    pub(crate) fn felt(&mut self, what: impl Into<String>, observed: bool) {
+        self.facts.push(Fact { what: what.into(), observed });
+    }
+
+    pub(crate) fn breach(&mut self, promise: Promise, event: Option<Uuid>, what: impl Into<String>) {
+        self.breaches.push(Breach { promise, event, what: what.into() });
+    }
+
+    /// A moment of this level, as evidence shows it.
+    pub(crate) fn time(&self, at: Instant) -> String {
+        format!("{:.3} s", at.duration_since(self.began).as_secs_f64())
+    }
+
+    fn restart_ended(&mut self) -> Result<()> {
+        for instance in &mut self.instances {
+            let has_ended = instance.should_run && instance.process.pid().is_none();
+            if has_ended && instance.started.elapsed() > RESTART_INTERVAL {
+                (self.restarts, instance.started) = (self.restarts + 1, Instant::now());
+                instance.process.start()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Host and port of a URL.
+fn host(url: &str) -> Result<String> {
+    let url = Url::parse(url)?;
+    let (host, port) = (url.host_str().unwrap_or_default(), url.port().context("the server's URL has no port")?);
+    Ok(format!("{host}:{port}"))
+}
+
+async fn put(url: &str, body: &'static str) -> Result<()> {
+    let request = reqwest::Client::new().put(url).header("content-type", "application/json").body(body);
+    let response = request.timeout(REQUEST_TIMEOUT).send().await?;
+    response.error_for_status().context("failed to create a virtual host")?;
+    Ok(())
+}
