@@ -12,8 +12,8 @@ use crate::alteration::{Alteration, sabotage_name, setting, variant_name};
 use crate::choice::{Choice, With};
 use crate::commands::failed::{self, FailedCommand};
 use crate::commands::{
-    board, bootstrap, check, doctor, down, drill, fetch, judge, load, order, queries, reset, sabotage, soak, test,
-    tour, trace, up, verify, watch,
+    board, bootstrap, check, doctor, down, drill, fetch, judge, load, order, queries, reset, sabotage, soak,
+    test, tour, trace, up, verify, watch,
 };
 use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;

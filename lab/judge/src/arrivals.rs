@@ -57,7 +57,8 @@ pub(crate) struct Arrivals {
 impl Arrivals {
     /// Declares exchange and queue, and consumes. `amqp_url` leads past the fault proxy.
     pub(crate) async fn start(amqp_url: &str, exchange: &str) -> Result<Self> {
-        let (connection, channel) = connect(amqp_url, exchange).await.context("failed to declare the queue")?;
+        let (connection, channel) =
+            connect(amqp_url, exchange).await.context("failed to declare the queue")?;
         let record = Arc::<Mutex<Record>>::default();
         let (url, exchange, kept) = (amqp_url.to_owned(), exchange.to_owned(), record.clone());
         let consumer = tokio::spawn(async move {

@@ -23,7 +23,8 @@ pub(crate) async fn everything_is_published(stage: &mut Stage<'_>, within: Durat
         let committed = stage.time(*committed);
         if !pending.contains(&event.id) {
             let reader = if event.routing_key == WANTED { "" } else { ", which no queue wants," };
-            let what = format!("committed at {committed}{reader} is marked as published, and has not arrived");
+            let what =
+                format!("committed at {committed}{reader} is marked as published, and has not arrived");
             found.push((Promise::NothingIsLost, event.id, what));
         } else if event.is_publishable() {
             let what = format!("committed at {committed} is still pending {within:?} after the last fault");
@@ -49,7 +50,8 @@ pub(crate) async fn everything_is_published(stage: &mut Stage<'_>, within: Durat
 
 /// Compares the first arrivals of each aggregate's events with their versions. A copy that arrives later is no breach.
 pub(crate) fn order(stage: &mut Stage<'_>) {
-    let known: HashMap<_, _> = stage.outbox.committed.iter().map(|(event, _)| (event.id, event.clone())).collect();
+    let known: HashMap<_, _> =
+        stage.outbox.committed.iter().map(|(event, _)| (event.id, event.clone())).collect();
     let mut newest = HashMap::new();
     let mut found = vec![];
     {

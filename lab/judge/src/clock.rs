@@ -121,7 +121,17 @@ async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result
     let held = rates.iter().filter(|rate| rate.held).map(|rate| rate.per_second).max();
     let (entrant, about) = (entrant.name.clone(), entrant.about.clone());
     let [relay_cpu, postgres_cpu, rabbitmq_cpu] = [each(0), each(1), each(2)];
-    Ok(Timing { entrant, about, drained_per_second, relay_cpu, postgres_cpu, rabbitmq_cpu, rates, held, failed })
+    Ok(Timing {
+        entrant,
+        about,
+        drained_per_second,
+        relay_cpu,
+        postgres_cpu,
+        rabbitmq_cpu,
+        rates,
+        held,
+        failed,
+    })
 }
 
 /// Writes events at a constant rate. `None`: the judge cannot write so fast, and nothing is known about the entrant.
@@ -175,7 +185,8 @@ fn cpu_milliseconds(root: u32) -> f64 {
         let Some((pid, rest)) = stat.split_once(" (") else { continue };
         // The name may contain spaces and parentheses. After it come the state and the parent; the times are 11 to 14.
         let fields: Vec<_> = rest.rsplit_once(") ").map_or(vec![], |(_, fields)| fields.split(' ').collect());
-        let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        let number =
+            |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
         let ticks = (11..=14).map(number).sum();
         if let (Ok(pid), Ok(parent)) = (pid.parse(), u32::try_from(number(1))) {
             processes.insert(pid, (parent, ticks));

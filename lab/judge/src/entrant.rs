@@ -83,7 +83,10 @@ impl Entrant {
         let file = folder.join("entrant.toml");
         let text = fs::read_to_string(&file).with_context(|| {
             let names = Self::shipped().unwrap_or_default().join(", ");
-            format!("failed to read {}; the entrants are {names}, or name a folder with a slash", file.display())
+            format!(
+                "failed to read {}; the entrants are {names}, or name a folder with a slash",
+                file.display()
+            )
         })?;
         let mut entrant: Self =
             toml::from_str(&text).with_context(|| format!("failed to read {}", file.display()))?;
@@ -142,7 +145,8 @@ impl Entrant {
             }
         }
         // An entrant in Rust is built like the judge.
-        let (profile, release) = if cfg!(debug_assertions) { ("debug", "") } else { ("release", "--release") };
+        let (profile, release) =
+            if cfg!(debug_assertions) { ("debug", "") } else { ("release", "--release") };
         command.env("PROFILE", profile).env("RELEASE", release);
         command.env("CACHE", self.cache()?).env("EXCHANGE", &self.outbox.exchange).envs(&self.env);
         Ok(command)

@@ -15,7 +15,7 @@ use crate::{
     checks,
     entrant::Entrant,
     outbox::{TOO_LARGE, UNWANTED, WANTED, aggregates},
-    stage::{CONFIRM, PUBLISH, Servers, Stage},
+    stage::{BODY, CONFIRM, Servers, Stage},
     verdict::{LevelResult, Promise, Verdict},
 };
 
@@ -136,7 +136,9 @@ async fn crash(stage: &mut Stage<'_>) -> Result<()> {
         let is_pending = stage.outbox.pending().await?.contains(&event);
         stage.felt("killed when an event had arrived and was not marked", has_arrived && is_pending);
         stage.start(1).await?;
-        stage.settle(PUBLISH_DEADLINE).await?;
+        if !stage.settle(PUBLISH_DEADLINE).await? {
+            break;
+        }
         stage.kill(1).await?;
 
         // The first commit of a relay that marks before it publishes is its mark.
@@ -147,7 +149,9 @@ async fn crash(stage: &mut Stage<'_>) -> Result<()> {
         stage.kill(1).await?;
         stage.clear("database-1")?;
         stage.start(1).await?;
-        stage.settle(PUBLISH_DEADLINE).await?;
+        if !stage.settle(PUBLISH_DEADLINE).await? {
+            break;
+        }
         stage.kill(1).await?;
     }
     checks::everything_is_published(stage, Duration::ZERO).await?;
@@ -162,18 +166,22 @@ async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
     let commit = stage.commit.clone();
     stage.start(1).await?;
     for _ in 0..ROUNDS {
-        let before = stage.reset_on("broker-1", PUBLISH, false, TowardUpstream)?;
+        let before = stage.reset_on("broker-1", BODY, false, TowardUpstream)?;
         stage.write(&aggregates, 1).await?;
         let lost = stage.until_reset("broker-1", before, FAULT_DEADLINE).await?;
         stage.felt("a publish was lost", lost);
-        stage.settle(PUBLISH_DEADLINE).await?;
+        if !stage.settle(PUBLISH_DEADLINE).await? {
+            break;
+        }
 
         let before = stage.reset_on("broker-1", CONFIRM, false, TowardClient)?;
         stage.write(&aggregates, 1).await?;
         let lost = stage.until_reset("broker-1", before, FAULT_DEADLINE).await?;
         stage.felt("a confirm was lost", lost);
         stage.clear("broker-1")?;
-        stage.settle(PUBLISH_DEADLINE).await?;
+        if !stage.settle(PUBLISH_DEADLINE).await? {
+            break;
+        }
 
         // While confirms are held back the relay commits no mark, so the next commit is one.
         stage.set("broker-1", Effect::BlackHole, TowardClient)?;
@@ -184,7 +192,9 @@ async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
         let lost = stage.until_reset("database-1", before, FAULT_DEADLINE).await?;
         stage.felt("the answer to a commit was lost", lost);
         stage.clear("database-1")?;
-        stage.settle(PUBLISH_DEADLINE).await?;
+        if !stage.settle(PUBLISH_DEADLINE).await? {
+            break;
+        }
     }
     checks::everything_is_published(stage, Duration::ZERO).await
 }
@@ -192,22 +202,23 @@ async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
 /// 4. Two instances publish a backlog and a load; each is killed once, and the other goes on.
 async fn order(stage: &mut Stage<'_>) -> Result<()> {
     let aggregates = aggregates(20);
-    stage.write(&aggregates, 600).await?;
+    stage.write(&aggregates, 400).await?;
     // Both work at the same time, and not at the same speed.
     stage.set("broker-1", Effect::Delay(Duration::from_millis(3)), TowardClient)?;
     for number in [1, 2] {
         stage.launch(number)?;
     }
     for (killed, survivor) in [(1, 2), (2, 1)] {
-        let half = stage.outbox.committed.len() - 300;
-        let deadline = PUBLISH_DEADLINE;
-        stage.until(deadline, async |stage| Ok(stage.arrivals.record().first.len() >= half)).await?;
+        // In the middle of the work.
+        let half = stage.outbox.committed.len() - 200;
+        let has_half = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().first.len() >= half);
+        stage.until(PUBLISH_DEADLINE, has_half).await?;
         stage.kill(killed).await?;
-        let last = stage.write(&aggregates, 300).await?;
+        let last = stage.write(&aggregates, 100).await?;
         let goes_on = stage.until_arrived(last, PUBLISH_DEADLINE).await?;
         stage.felt(format!("instance {survivor} published alone"), goes_on);
         stage.launch(killed)?;
-        stage.write(&aggregates, 300).await?;
+        stage.write(&aggregates, 100).await?;
     }
     checks::everything_is_published(stage, PUBLISH_DEADLINE).await?;
     checks::order(stage);
@@ -269,7 +280,9 @@ async fn late_commit(stage: &mut Stage<'_>) -> Result<()> {
         stage.felt("later events were published before the commit", overtaken);
         stage.outbox.commit(open, late).await?;
         roll_back(rolled_back).await?;
-        stage.settle(PUBLISH_DEADLINE).await?;
+        if !stage.settle(PUBLISH_DEADLINE).await? {
+            break;
+        }
     }
     checks::everything_is_published(stage, Duration::ZERO).await
 }
@@ -282,9 +295,9 @@ async fn frozen(stage: &mut Stage<'_>) -> Result<()> {
     stage.settle(PUBLISH_DEADLINE).await?;
     stage.set("broker-1", Effect::BlackHole, TowardClient)?;
     stage.write(&aggregates, 9).await?;
-    let publishes = stage.arrivals.record().all.len() + 1;
-    let enough = FAULT_DEADLINE;
-    let publishing = stage.until(enough, async |stage| Ok(stage.arrivals.record().all.len() >= publishes)).await?;
+    let before = stage.arrivals.record().all.len();
+    let one_more = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().all.len() > before);
+    let publishing = stage.until(FAULT_DEADLINE, one_more).await?;
     stage.freeze(1)?;
     stage.felt("frozen while an event waited for its confirm", publishing);
     stage.clear("broker-1")?;

@@ -93,7 +93,10 @@ impl Outbox {
     pub(crate) async fn begin(&self, event: &Event) -> Result<PgConnection> {
         let mut connection = PgConnection::connect(&self.url).await?;
         let sql = format!("begin; {}", self.insert(event));
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.context("failed to write an event")?;
+        sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(&mut connection)
+            .await
+            .context("failed to write an event")?;
         Ok(connection)
     }
 

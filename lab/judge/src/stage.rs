@@ -27,12 +27,16 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 /// How soon an instance that ended by itself is started again, as a supervisor does.
 const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long an event may be marked and not have arrived, until it counts as lost.
+const LOST_AFTER: Duration = Duration::from_secs(5);
 const SERVER_DEADLINE: Duration = Duration::from_secs(60);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// `basic.publish` and `basic.ack` begin with these bytes: class 60, methods 40 and 80. (AMQP 0-9-1, 1.8.3)
-pub(crate) const PUBLISH: &[u8] = &[0, 60, 0, 40];
+/// `basic.ack` begins with these bytes: class 60, method 80. (AMQP 0-9-1, 1.8.3.13)
 pub(crate) const CONFIRM: &[u8] = &[0, 60, 0, 80];
+/// A key of each event's body. What comes before the body is sent then: a publisher without confirms notices nothing.
+pub(crate) const BODY: &[u8] = b"padding";
 
 /// The judge's PostgreSQL and RabbitMQ: all levels share them, and one level kills them.
 #[derive(Debug)]
@@ -244,7 +248,13 @@ impl<'a> Stage<'a> {
     }
 
     /// Resets the connection of a route once, when it sees these bytes. `forward`: the receiver still gets them.
-    pub(crate) fn reset_on(&self, route: &str, pattern: &[u8], forward: bool, toward: Direction) -> Result<u64> {
+    pub(crate) fn reset_on(
+        &self,
+        route: &str,
+        pattern: &[u8],
+        forward: bool,
+        toward: Direction,
+    ) -> Result<u64> {
         let effect = Effect::ResetOnPattern { pattern: pattern.to_vec(), forward };
         self.proxy.set(route, Fault::new(effect, toward, MAX_FAULT_DURATION).times(1))?;
         self.resets(route)
@@ -300,26 +310,31 @@ impl<'a> Stage<'a> {
         self.until(time, async |_| Ok(false)).await.map(drop)
     }
 
-    /// Waits until all publishable events have arrived and are no longer pending. False: some are not.
+    /// Waits until all publishable events have arrived and are no longer pending. False: some are not, or are lost.
     pub(crate) async fn settle(&mut self, deadline: Duration) -> Result<bool> {
-        let wanted = self.publishable();
-        let mut missing = wanted.clone();
-        let all_arrived = self
-            .until(deadline, async |stage| {
+        let all = self.publishable();
+        let mut missing = all.clone();
+        let (mut looked, mut lost_since) = (Instant::now(), None);
+        self.until(deadline, async |stage| {
+            {
                 let record = stage.arrivals.record();
                 missing.retain(|id| !record.first.contains_key(id));
-                Ok(missing.is_empty())
-            })
-            .await?;
-        if !all_arrived {
-            return Ok(false);
-        }
-        self.until(deadline, async |stage| {
+            }
             // Not more often: the query takes processor time from the entrant.
-            sleep(POLL_INTERVAL * 4).await;
-            Ok(stage.outbox.pending().await?.is_disjoint(&wanted))
+            if missing.is_empty() || looked.elapsed() < LOOK_INTERVAL {
+                return Ok(missing.is_empty());
+            }
+            looked = Instant::now();
+            let are_lost = stage.outbox.pending().await?.is_disjoint(&missing);
+            lost_since = lost_since.filter(|_| are_lost).or(are_lost.then_some(looked));
+            Ok(lost_since.is_some_and(|since: Instant| since.elapsed() > LOST_AFTER))
         })
-        .await
+        .await?;
+        let all_are_marked = async |stage: &mut Self| {
+            sleep(POLL_INTERVAL).await;
+            Ok(stage.outbox.pending().await?.is_disjoint(&all))
+        };
+        Ok(missing.is_empty() && self.until(deadline, all_are_marked).await?)
     }
 
     fn publishable(&self) -> HashSet<Uuid> {
@@ -356,7 +371,8 @@ impl<'a> Stage<'a> {
 /// Host and port of a URL.
 fn host(url: &str) -> Result<String> {
     let url = Url::parse(url)?;
-    let (host, port) = (url.host_str().unwrap_or_default(), url.port().context("the server's URL has no port")?);
+    let (host, port) =
+        (url.host_str().unwrap_or_default(), url.port().context("the server's URL has no port")?);
     Ok(format!("{host}:{port}"))
 }
 

@@ -45,7 +45,8 @@ async fn ours_and_python_hold_the_first_four_levels() -> Result<()> {
     Ok(())
 }
 
-/// `JUDGE_ALL=1` tries each mistake on all levels, which takes half an hour; otherwise each meets its own level.
+/// `JUDGE_ALL=1` tries each mistake on all levels, which takes half an hour; otherwise those of the first four levels meet
+/// their own.
 #[tokio::test]
 async fn each_mistake_turns_its_levels_red_and_no_other() -> Result<()> {
     let servers = servers().await?;
@@ -53,7 +54,7 @@ async fn each_mistake_turns_its_levels_red_and_no_other() -> Result<()> {
     python.build().await?;
     let all = std::env::var_os("JUDGE_ALL").is_some();
     let mut unexpected = vec![];
-    for (mistake, red) in MISTAKES {
+    for (mistake, red) in MISTAKES.into_iter().filter(|(_, red)| all || red[0] <= 4) {
         let entrant = python.clone().with("RELAY_MISTAKE", mistake);
         let levels = if all { (1..=9).collect() } else { red[..1].to_vec() };
         for level in levels {

@@ -172,7 +172,8 @@ async fn limit(benchmark: &str, name: &str, smoke: bool) -> Result<Vec<Value>> {
     let output = command.stderr(Stdio::inherit()).output().await.context("failed to run load-tests")?;
     let reports: Vec<Value> = serde_json::from_slice(&output.stdout).context("failed to read the limits")?;
     let figures = reports.iter().filter_map(|report| report["figures"].as_array()).flatten();
-    let of_limit = figures.filter(|figure| figure["name"].as_str().is_some_and(|text| text.starts_with(name)));
+    let of_limit =
+        figures.filter(|figure| figure["name"].as_str().is_some_and(|text| text.starts_with(name)));
     let figures: Vec<_> = of_limit.cloned().collect();
     ensure!(!figures.is_empty(), "failed to find the figures of {name}");
     Ok(figures)
