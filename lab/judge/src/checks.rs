@@ -16,18 +16,18 @@ pub(crate) async fn everything_is_published(stage: &mut Stage<'_>, within: Durat
     stage.settle(within).await?;
     let pending = stage.outbox.pending().await?;
     let mut found = vec![];
-    for (event, committed) in &stage.outbox.committed {
+    for (event, at) in &stage.outbox.committed {
         if stage.arrivals.has(event.id) {
             continue;
         }
-        let committed = stage.time(*committed);
+        let (committed, age) = (stage.time(*at), at.elapsed().as_secs());
         if !pending.contains(&event.id) {
             let reader = if event.routing_key == WANTED { "" } else { ", which no queue wants," };
             let what =
                 format!("committed at {committed}{reader} is marked as published, and has not arrived");
             found.push((Promise::NothingIsLost, event.id, what));
         } else if event.is_publishable() {
-            let what = format!("committed at {committed} is still pending {within:?} after the last fault");
+            let what = format!("committed at {committed} is still pending {age} s later");
             found.push((Promise::EverythingIsPublished, event.id, what));
         }
     }

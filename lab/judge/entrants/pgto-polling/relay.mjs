@@ -54,7 +54,11 @@ async function handle(message) {
 
 async function relay() {
   await connect();
-  const base = { dbSchema: 'public', dbTable: 'outbox', enableMaxAttemptsProtection: false, enablePoisonousMessageProtection: false };
+  // With the default of five attempts an outage of seconds uses them up, and events are abandoned.
+  const base = {
+    dbSchema: 'public', dbTable: 'outbox', maxAttempts: 30_000,
+    enableMaxAttemptsProtection: false, enablePoisonousMessageProtection: false,
+  };
   const dbListenerConfig = { connectionString: process.env.DATABASE_URL };
   const logger = outbox.getDefaultLogger('outbox');
   logger.level = 'warn';
