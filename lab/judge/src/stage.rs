@@ -27,6 +27,8 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 /// How soon an instance that ended by itself is started again, as a supervisor does.
 const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The longest wait for events that still arrive.
+const LONGEST_WAIT: Duration = Duration::from_secs(240);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long an event may be marked and not have arrived, until it counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(5);
@@ -310,19 +312,24 @@ impl<'a> Stage<'a> {
         self.until(time, async |_| Ok(false)).await.map(drop)
     }
 
-    /// Waits until all publishable events have arrived and are no longer pending. False: some are not, or are lost.
-    pub(crate) async fn settle(&mut self, deadline: Duration) -> Result<bool> {
+    /// Waits until all publishable events have arrived and are no longer pending, for as long as there is progress. False:
+    /// none has arrived for `patience`, or some are lost.
+    pub(crate) async fn settle(&mut self, patience: Duration) -> Result<bool> {
         let all = self.publishable();
         let mut missing = all.clone();
-        let (mut looked, mut lost_since) = (Instant::now(), None);
-        self.until(deadline, async |stage| {
+        let (mut looked, mut progress, mut lost_since) = (Instant::now(), Instant::now(), None);
+        self.until(LONGEST_WAIT, async |stage| {
+            let before = missing.len();
             {
                 let record = stage.arrivals.record();
                 missing.retain(|id| !record.first.contains_key(id));
             }
+            if missing.len() < before {
+                progress = Instant::now();
+            }
             // Not more often: the query takes processor time from the entrant.
             if missing.is_empty() || looked.elapsed() < LOOK_INTERVAL {
-                return Ok(missing.is_empty());
+                return Ok(missing.is_empty() || progress.elapsed() > patience);
             }
             looked = Instant::now();
             let are_lost = stage.outbox.pending().await?.is_disjoint(&missing);
@@ -334,7 +341,7 @@ impl<'a> Stage<'a> {
             sleep(POLL_INTERVAL).await;
             Ok(stage.outbox.pending().await?.is_disjoint(&all))
         };
-        Ok(missing.is_empty() && self.until(deadline, all_are_marked).await?)
+        Ok(missing.is_empty() && self.until(patience, all_are_marked).await?)
     }
 
     fn publishable(&self) -> HashSet<Uuid> {

@@ -54,17 +54,19 @@ async function handle(message) {
 
 async function relay() {
   await connect();
-  // With the default of five attempts an outage of seconds uses them up, and events are abandoned.
-  const base = {
-    dbSchema: 'public', dbTable: 'outbox', maxAttempts: 30_000,
-    enableMaxAttemptsProtection: false, enablePoisonousMessageProtection: false,
-  };
+  // As in the README's example, with two exceptions. Polling: with the default of five attempts an outage of seconds uses
+  // them up, and events are abandoned (replication: one event would stop all others for as long as it is tried). Replication:
+  // a second instance asks for the slot each second, and not each ten.
+  const base = { dbSchema: 'public', dbTable: 'outbox', enableMaxAttemptsProtection: false, enablePoisonousMessageProtection: false };
   const dbListenerConfig = { connectionString: process.env.DATABASE_URL };
   const logger = outbox.getDefaultLogger('outbox');
   logger.level = 'warn';
   const settings = replication
     ? { ...base, dbPublication: names.publication, dbReplicationSlot: names.replicationSlot, restartDelaySlotInUseInMs: 1000 }
-    : { ...base, nextMessagesBatchSize: 10, nextMessagesPollingIntervalInMs: 50, nextMessagesFunctionName: names.nextMessagesName };
+    : {
+        ...base, maxAttempts: 30_000, nextMessagesBatchSize: 5, nextMessagesPollingIntervalInMs: 250,
+        nextMessagesFunctionName: names.nextMessagesName,
+      };
   const listen = replication ? outbox.initializeReplicationMessageListener : outbox.initializePollingMessageListener;
   const strategies = replication ? { concurrencyStrategy: outbox.createReplicationMutexConcurrencyController() } : {};
   const [shutdown] = listen({ outboxOrInbox: 'outbox', dbListenerConfig, settings }, { handle }, logger, strategies);
