@@ -5,7 +5,7 @@ use std::{env, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use hexeract::{
-    bus::{Exchange, ExchangeKind, RawBusPublish as _},
+    bus::{BusError, Exchange, ExchangeKind, RawBusPublish as _},
     bus_rabbitmq::RabbitMqTransport,
     core::HandlerContext,
     outbox::{Event, Handler, OutboxError},
@@ -14,7 +14,10 @@ use hexeract::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::PgPool;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::Mutex,
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -36,17 +39,32 @@ impl Event for Unwanted {
     const EVENT_TYPE: &'static str = "judge.unwanted";
 }
 
-struct Publish(Arc<RabbitMqTransport>);
+/// The transport does not reconnect: after a failure the next event opens another.
+#[derive(Clone)]
+struct Publish(Arc<Mutex<Option<RabbitMqTransport>>>);
 
 impl Publish {
     async fn publish(&self, event_type: &str, body: &Value) -> Result<(), OutboxError> {
         let failed = |error: &dyn std::fmt::Display| OutboxError::Internal(error.to_string());
         let id: Uuid = body["id"].as_str().unwrap_or_default().parse().map_err(|error| failed(&error))?;
+        let mut open = self.0.lock().await;
+        let transport = match open.take() {
+            Some(transport) => transport,
+            None => connect().await.map_err(|error| failed(&error))?,
+        };
         // `publish` would give each copy another id.
         let payload = body.to_string();
-        let published = self.0.publish_raw(event_type, id, event_type, payload.as_bytes());
-        published.await.map_err(|error| failed(&error))
+        let published = transport.publish_raw(event_type, id, event_type, payload.as_bytes()).await;
+        if matches!(published, Ok(()) | Err(BusError::Unroutable { .. })) {
+            *open = Some(transport);
+        }
+        published.map_err(|error| failed(&error))
     }
+}
+
+async fn connect() -> Result<RabbitMqTransport> {
+    let exchange = Exchange::new(env::var("EXCHANGE")?, ExchangeKind::Topic)?;
+    Ok(RabbitMqTransport::with_exchange(&env::var("AMQP_URL")?, exchange).await?)
 }
 
 impl Handler<Wanted> for Publish {
@@ -73,13 +91,12 @@ async fn main() -> Result<()> {
         postgres::ensure_schema(&pool, TABLE).await?;
         return Ok(postgres::ensure_dead_letter_schema(&pool, TABLE).await?);
     }
-    let exchange = Exchange::new(env::var("EXCHANGE")?, ExchangeKind::Topic)?;
-    let transport = Arc::new(RabbitMqTransport::with_exchange(&env::var("AMQP_URL")?, exchange).await?);
+    let publish = Publish(Arc::new(Mutex::new(Some(connect().await?))));
     let worker = PgOutboxWorkerBuilder::new(pool)
         .table_name(TABLE)
         .dead_letter_table(format!("{TABLE}_dead_letter"))
-        .register_handler::<Wanted, _>(Publish(transport.clone()))
-        .register_handler::<Unwanted, _>(Publish(transport))
+        .register_handler::<Wanted, _>(publish.clone())
+        .register_handler::<Unwanted, _>(publish)
         // A lease is the batch times this: ten seconds instead of five minutes, so that another instance takes over while
         // the judge waits.
         .dispatch_timeout(Duration::from_secs(1))

@@ -7,13 +7,18 @@ use database::{DatabaseUrl, Pool, PoolKind};
 use outbox::{MIGRATIONS, Relay, RelayOptions, Wake};
 use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use sqlx::ConnectOptions as _;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The services' default.
 const CONFIRM_DEADLINE: Duration = Duration::from_secs(10);
-/// A relay needs one connection, and a second one while the first is being given up.
-const CONNECTIONS: u32 = 2;
+/// The services' default: while one waits for the broker's confirms, the other reads and marks.
+const RELAYS: usize = 2;
+/// One for each relay, and one while another is being given up.
+const CONNECTIONS: u32 = 3;
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -24,17 +29,26 @@ async fn main() -> Result<()> {
     }
     let pool = Pool::new(&url, "outbox-relay", CONNECTIONS, PoolKind::AsyncCommit);
     let endpoint = Endpoint::new(&variable("AMQP_URL")?, "outbox-relay")?;
-    let publisher = ConfirmingPublisher::new(endpoint, ConnectionStatus::new("publisher"), CONFIRM_DEADLINE);
-    let relay = Relay::new(pool.clone(), publisher, RelayOptions::default());
     let (wake, stop) = (Wake::new(), CancellationToken::new());
+    let mut tasks = JoinSet::new();
+    let first = ConnectionStatus::new("publisher");
+    for status in std::iter::successors(Some(first), |status| Some(status.register_user())).take(RELAYS) {
+        let publisher = ConfirmingPublisher::new(endpoint.clone(), status, CONFIRM_DEADLINE);
+        let relay = Relay::new(pool.clone(), publisher, RelayOptions::default());
+        tasks.spawn(relay.run(wake.clone(), stop.clone()));
+    }
+    tasks.spawn(outbox::listen(pool, wake, stop.clone()));
     let mut terminate = signal(SignalKind::terminate())?;
-    let relaying = tokio::spawn(relay.run(wake.clone(), stop.clone()));
-    let listening = tokio::spawn(outbox::listen(pool, wake, stop.clone()));
     println!("RELAYING");
-    terminate.recv().await;
-    stop.cancel();
-    relaying.await?;
-    Ok(listening.await?)
+    tokio::select! {
+        _ = terminate.recv() => stop.cancel(),
+        // None of them ends by itself.
+        Some(ended) = tasks.join_next() => return ended.context("a task has ended"),
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("a task has ended")?;
+    }
+    Ok(())
 }
 
 fn variable(name: &str) -> Result<String> {
