@@ -126,9 +126,10 @@ async fn crash(stage: &mut Stage<'_>) -> Result<()> {
     let aggregates = aggregates(1);
     let commit = stage.commit.clone();
     for _ in 0..ROUNDS {
-        // Its confirm does not come, so a relay that waits for confirms has marked nothing.
+        // No confirm passes, on no connection, so a relay that waits for one has marked nothing.
         let event = stage.write(&aggregates, 1).await?;
-        stage.reset_on("broker-1", CONFIRM, false, TowardClient)?;
+        let no_confirm = Effect::ResetOnPattern { pattern: CONFIRM.to_vec(), forward: false };
+        stage.set("broker-1", no_confirm, TowardClient)?;
         stage.launch(1)?;
         let has_arrived = stage.until_arrived(event, PUBLISH_DEADLINE).await?;
         stage.kill(1).await?;
