@@ -145,7 +145,6 @@ impl Choice {
     }
 }
 
-/// Checks that containers can be started, and pulls missing images.
 /// Asks before anything is installed, if a person can answer. Without a terminal the installation goes on.
 async fn confirm(packages: &str, terminal: &Terminal) -> Result<()> {
     let agreed = terminal.ask(format!("Install {packages} with apt-get, as root? [Y/n] ")).await?;
@@ -153,6 +152,7 @@ async fn confirm(packages: &str, terminal: &Terminal) -> Result<()> {
     Ok(())
 }
 
+/// Checks that containers can be started, and pulls missing images.
 async fn check_docker(terminal: &Terminal, with_compose: bool) -> Result<()> {
     testbed::engine_version().await.context("no container engine answers")?;
     if with_compose {

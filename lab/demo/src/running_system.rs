@@ -112,10 +112,11 @@ impl RunningSystem {
     ) -> Result<Option<Self>> {
         tokio::select! {
             system = async {
-                // Only the servers can be containers: no image contains the variants and the lab programs.
-                // A cluster cannot be either: compose.cluster.yaml has one.
+                // Only the servers can be containers: no image contains the variants and the lab programs. A standby and a cluster
+                // are processes; compose.cluster.yaml has a cluster.
                 let nodes = own.nodes;
-                let choice = if nodes == 1 { choice } else { Choice { with: Some(With::Local), ..choice } };
+                let are_processes = nodes > 1 || own.standby.is_some();
+                let choice = if are_processes { Choice { with: Some(With::Local), ..choice } } else { choice };
                 let home = choice.for_servers(terminal).await?;
                 Self::local(LocalSystem::start(choice, home, nodes, Some((own, logs)), terminal).await?).map(Some)
             } => system,

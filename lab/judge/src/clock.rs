@@ -96,7 +96,7 @@ async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result
     }
     stage.outbox.execute("analyze").await?;
     let servers = stage.servers;
-    let (postgres, rabbitmq) = (servers.postgres.pid().await, servers.rabbitmq.pid().await);
+    let (postgres, rabbitmq) = (servers.postgres.pid().await, servers.rabbitmq.first().pid().await);
     let cpu = |relay: Option<u32>| [relay, postgres, rabbitmq].map(|pid| pid.map_or(0.0, cpu_milliseconds));
     let before = cpu(None);
     stage.start(1).await?;

@@ -252,12 +252,12 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     stage.write(&aggregates, 10).await?;
     stage.settle(PUBLISH_DEADLINE).await?;
 
-    servers.rabbitmq.kill().await?;
+    servers.rabbitmq.first().kill().await?;
     let event = stage.write(&aggregates, 20).await?;
     stage.pass(BROKER_AWAY).await?;
     let was_away = !stage.arrivals.has(event);
     stage.felt("the broker was away", was_away);
-    servers.rabbitmq.start().await?;
+    servers.rabbitmq.first().start().await?;
     if !stage.settle(PUBLISH_DEADLINE).await? {
         return checks::everything_is_published(stage, Duration::ZERO).await;
     }

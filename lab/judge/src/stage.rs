@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION, Proxy, Route};
 use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use testbed::{Postgres, Rabbitmq, RestartableProcess, eventually};
+use testbed::{Postgres, RabbitmqCluster, RestartableProcess, eventually};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -44,12 +44,12 @@ pub(crate) const BODY: &[u8] = b"padding";
 #[derive(Debug)]
 pub struct Servers {
     pub(crate) postgres: Postgres,
-    pub(crate) rabbitmq: Rabbitmq,
+    pub(crate) rabbitmq: RabbitmqCluster,
 }
 
 impl Servers {
     /// Sets up servers that were just started.
-    pub async fn set_up((postgres, rabbitmq): (Postgres, Rabbitmq)) -> Result<Self> {
+    pub async fn set_up((postgres, rabbitmq): (Postgres, RabbitmqCluster)) -> Result<Self> {
         let mut admin = PgConnection::connect(&postgres.admin_url("postgres")).await?;
         // For relays that read the write-ahead log. A frozen one is disconnected before the level ends.
         for setting in ["wal_level = logical", "wal_sender_timeout = '15s'"] {
@@ -107,7 +107,7 @@ pub(crate) struct Stage<'a> {
 impl<'a> Stage<'a> {
     pub(crate) async fn set_up(servers: &'a Servers, entrant: &Entrant, level: &str) -> Result<Self> {
         let name = format!("judge_{}", Uuid::now_v7().simple());
-        let api = servers.rabbitmq.api_url();
+        let api = servers.rabbitmq.first().api_url();
         let mut admin = PgConnection::connect(&servers.postgres.admin_url("postgres")).await?;
         sqlx::raw_sql(AssertSqlSafe(format!("create database {name}"))).execute(&mut admin).await?;
         put(&format!("{api}/api/vhosts/{name}"), "{}").await?;
@@ -116,7 +116,7 @@ impl<'a> Stage<'a> {
         put(&format!("{api}/api/permissions/{name}/{user}"), all).await?;
 
         let database_url = servers.postgres.admin_url(&name);
-        let amqp_url = format!("{}/{name}", servers.rabbitmq.base_url());
+        let amqp_url = format!("{}/{name}", servers.rabbitmq.first().base_url());
         let arrivals = Arrivals::start(&amqp_url, &entrant.outbox.exchange).await?;
         let mut outbox = Outbox::new(entrant.outbox.clone(), database_url.clone());
         if !entrant.set_up(&database_url, &amqp_url).await? {
@@ -168,7 +168,7 @@ impl<'a> Stage<'a> {
         for number in [1, 2] {
             self.kill(number).await?;
         }
-        let api = self.servers.rabbitmq.api_url();
+        let api = self.servers.rabbitmq.first().api_url();
         let vhost = format!("{api}/api/vhosts/{}", self.name);
         let deleted = reqwest::Client::new().delete(vhost).timeout(REQUEST_TIMEOUT).send().await?;
         deleted.error_for_status().context("failed to delete a virtual host")?;

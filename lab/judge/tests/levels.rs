@@ -4,7 +4,7 @@
 
 use anyhow::{Result, ensure};
 use judge::{Entrant, Servers, Verdict, judge};
-use testbed::{Home, Postgres, Rabbitmq};
+use testbed::{Home, Postgres, RabbitmqCluster};
 
 /// The mistakes of `entrants/python/mistakes.py`, and the levels that each turns red: its own level first.
 const MISTAKES: [(&str, &[u8]); 10] = [
@@ -22,7 +22,7 @@ const MISTAKES: [(&str, &[u8]); 10] = [
 
 async fn servers() -> Result<Servers> {
     let home = Home::choose().await?;
-    Servers::set_up(tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?).await
+    Servers::set_up(tokio::try_join!(Postgres::private_in(home), RabbitmqCluster::start(home, 1))?).await
 }
 
 async fn verdict(servers: &Servers, entrant: &Entrant, level: u8) -> Verdict {

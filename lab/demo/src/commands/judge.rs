@@ -47,7 +47,7 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
     };
     let entrants = names.iter().map(|name| Entrant::load(name)).collect::<Result<Vec<_>>>()?;
     let home = choice.for_servers(terminal).await?;
-    let servers = choice.start_servers(home, terminal).await?;
+    let servers = choice.start_servers(home, 1, terminal).await?;
     let servers = Servers::set_up(servers).await?;
     for entrant in &entrants {
         terminal.print(format!("Building {} …", entrant.name));
