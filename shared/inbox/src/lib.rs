@@ -70,11 +70,9 @@ impl Inbox {
         // The record "processed", the effect and its events are committed together. The acknowledgement comes after this
         // line: before it, a crash would lose the event; after it, a crash only causes a duplicate. A group of duplicates has
         // written nothing.
-        if new.is_empty() {
-            transaction.commit_read().await?
-        } else {
-            transaction.commit().await?
-        }
+        let committed =
+            if new.is_empty() { transaction.commit_read().await } else { transaction.commit().await };
+        committed?;
         crash_point("effect-committed");
         Ok((self.applied(group, &new), done))
     }
