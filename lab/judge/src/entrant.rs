@@ -10,10 +10,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::{sync::Mutex, time::timeout};
 
 /// A build may compile a library, or download packages.
 const BUILD_DEADLINE: Duration = Duration::from_secs(900);
+static BUILDING: Mutex<()> = Mutex::const_new(());
 const SETUP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A relay that is judged.
@@ -43,6 +44,8 @@ pub struct Entrant {
 pub(crate) struct OutboxTable {
     /// With `:id`, `:aggregate`, `:version`, `:routing_key` and `:payload`.
     pub(crate) insert: String,
+    /// What the judge executes after each commit, to wake the relay.
+    pub(crate) after_commit: Option<String>,
     /// The ids, as text, of all events that are not published, also of those that the relay has set aside.
     pub(crate) pending: String,
     /// What the relay sends to commit a mark.
@@ -56,6 +59,7 @@ impl Default for OutboxTable {
             insert: "insert into outbox (event_id, aggregate_id, aggregate_version, routing_key, payload)
                      values (:id, :aggregate, :version, :routing_key, :payload)"
                 .into(),
+            after_commit: None,
             pending: "select event_id::text from outbox where published_at is null".into(),
             commit: "COMMIT".into(),
             exchange: "judge.events".into(),
@@ -104,8 +108,9 @@ impl Entrant {
         self
     }
 
-    /// Runs the build command.
+    /// Runs the build command. One at a time: variations of an entrant share what is built.
     pub async fn build(&self) -> Result<()> {
+        let _building = BUILDING.lock().await;
         fs::create_dir_all(self.cache()?)?;
         let Some(script) = &self.build else { return Ok(()) };
         self.run_to_end(script, &[], BUILD_DEADLINE).await.context("failed to build the entrant")

@@ -86,7 +86,7 @@ impl Outbox {
         self.execute(&sql.join(";\n")).await.context("failed to write events")?;
         let now = Instant::now();
         self.committed.extend(events.into_iter().map(|event| (event, now)));
-        Ok(())
+        self.wake().await
     }
 
     /// Writes an event in a transaction that stays open, on another connection.
@@ -104,7 +104,14 @@ impl Outbox {
     pub(crate) async fn commit(&mut self, mut open: PgConnection, event: Event) -> Result<()> {
         sqlx::raw_sql("commit").execute(&mut open).await.context("failed to commit an event")?;
         self.committed.push((event, Instant::now()));
-        Ok(())
+        self.wake().await
+    }
+
+    async fn wake(&mut self) -> Result<()> {
+        match self.table.after_commit.clone() {
+            Some(sql) => self.execute(&sql).await.context("failed to wake the relay"),
+            None => Ok(()),
+        }
     }
 
     /// The events that the entrant's outbox holds as not published.

@@ -1,11 +1,10 @@
 """A message relay: publishes the committed events of an outbox, each at least once, and in order within an aggregate.
 
-A step is one transaction: lock, claim, publish with confirms, mark. Whatever fails in it ends the process. PostgreSQL
-rolls back then, so what was not marked is published again by the next process, which a supervisor starts."""
+A step is one transaction: lock, claim, publish with confirms, mark. A failure ends the process, and PostgreSQL rolls back:
+what was not marked is published again by the next process, which a supervisor starts."""
 import os
 import signal
 import time
-
 import pika
 import psycopg
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
@@ -20,8 +19,8 @@ class Relay:
                             and older.published_at is null and older.available_at > statement_timestamp())
         order by seq limit 100"""
     idle_limit = "10s"  # frozen inside a transaction, the relay holds its lock no longer than this
-    mandatory = True  # the broker returns what no queue wants
-    delivery_mode = 2  # persistent
+    mandatory, delivery_mode = True, 2  # the broker returns what no queue wants, and keeps the others on disk
+    is_stopped = False
 
     def __init__(self):
         self.database = psycopg.connect(os.environ["DATABASE_URL"], autocommit=True)
@@ -31,10 +30,9 @@ class Relay:
 
     def open_channel(self):
         self.channel = self.broker.channel()
-        self.channel.confirm_delivery()  # from now on basic_publish returns after the broker's confirm
+        self.channel.confirm_delivery()  # basic_publish returns after the broker's confirm
 
-    def step(self):
-        """Publishes a batch. Returns whether there was one."""
+    def step(self):  # returns whether there was a batch
         with self.database.transaction():
             events, refused = self.claim() if self.lock() else [], {}
             for seq, event_id, aggregate, routing_key, payload in events:
@@ -72,10 +70,9 @@ class Relay:
 
 
 def run(relay):
-    stopped = []
-    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+    signal.signal(signal.SIGTERM, lambda *_: setattr(relay, "is_stopped", True))
     print("RELAYING", flush=True)
-    while not stopped:
+    while not relay.is_stopped:
         time.sleep(0 if relay.step() else 0.1)
 
 
