@@ -90,6 +90,7 @@ fn confirmed(order_id: Uuid) -> anyhow::Result<Outgoing> {
     Ok(Outgoing {
         id: event.event_id,
         event_type: event.event_type.into(),
+        lane: event.lane,
         body: event.payload.into_bytes(),
         traceparent: None,
     })

@@ -96,10 +96,10 @@ impl Parts for FlawedParts {
     /// With `limit-by-time-alone`: always.
     fn caught_up(
         &self,
-        probe: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> impl Fn() -> bool + Send + Sync + 'static {
+        probe: impl Fn() -> Option<Vec<i16>> + Send + Sync + 'static,
+    ) -> impl Fn() -> Option<Vec<i16>> + Send + Sync + 'static {
         let always = self.0 == Some(Flaw::LimitByTimeAlone);
-        move || always || probe()
+        move || if always { Some((0..16).collect()) } else { probe() }
     }
 
     /// Some relays hear of events in another way, or by themselves.
@@ -137,7 +137,7 @@ impl Parts for FlawedParts {
             forget_soon(pool.clone(), name, process).await;
         }
         let handler = SharedHandler::new(FlawedHandler::new(handler, pool, name, self.0));
-        consumer.start(process, handler, |letters| FlawedDeadLetters::new(letters, self.0));
+        consumer.start(process, &handler, |letters| FlawedDeadLetters::new(letters, self.0));
     }
 }
 

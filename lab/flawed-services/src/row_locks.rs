@@ -93,13 +93,13 @@ impl OutboxTransaction for RowLockTransaction {
 fn claimed(row: &PgRow) -> Result<ClaimedEvent, sqlx::Error> {
     Ok(ClaimedEvent {
         seq: row.try_get(0)?,
-        lane: row.try_get(1)?,
         aggregate_id: row.try_get(2)?,
         created_at: row.try_get::<OffsetDateTime, _>(7)?.into(),
         refused_before: row.try_get(8)?,
         message: Outgoing {
             id: row.try_get(3)?,
             event_type: row.try_get(4)?,
+            lane: row.try_get(1)?,
             body: row.try_get::<String, _>(5)?.into_bytes(),
             traceparent: row.try_get(6)?,
         },

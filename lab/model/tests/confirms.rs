@@ -29,7 +29,7 @@ fn waves() -> Vec<Vec<Answer>> {
 
 #[test]
 fn model_concludes_what_the_publisher_decides() {
-    let message = |id| Outgoing { id, event_type: String::new(), body: vec![], traceparent: None };
+    let message = |id| Outgoing { id, event_type: String::new(), lane: 0, body: vec![], traceparent: None };
     let messages = [1, 2, 3].map(|number| message(Uuid::from_u128(number)));
     let batch = messages.each_ref();
     for wave in waves() {

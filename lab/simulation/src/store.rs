@@ -96,7 +96,7 @@ impl Store for MemoryStore {
             transaction.end();
             return Ok(Claim::Busy);
         }
-        let is_full = |lane| events.iter().filter(|event| event.lane == lane).count() >= per_lane;
+        let is_full = |lane| events.iter().filter(|event| event.message.lane == lane).count() >= per_lane;
         let more = lanes.len() < claimable || lanes.iter().any(|lane| is_full(*lane));
         Ok(Claim::Events { events, more, transaction })
     }
@@ -136,13 +136,13 @@ impl MemoryTransaction<'_> {
                     .filter(|(seq, row)| row.lane == *lane && *seq > after && !locked_rows.contains(seq));
                 claimed.extend(free.take(per_lane).map(|(seq, row)| ClaimedEvent {
                     seq,
-                    lane: row.lane,
                     aggregate_id: row.aggregate,
                     created_at: SystemTime::UNIX_EPOCH,
                     refused_before: row.attempts > 0,
                     message: Outgoing {
                         id: row.id,
                         event_type: "OrderCreated".into(),
+                        lane: row.lane,
                         body: row.body.clone(),
                         traceparent: Some(row.traceparent.clone()),
                     },

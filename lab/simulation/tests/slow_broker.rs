@@ -91,13 +91,13 @@ impl Publisher for RefusingPublisher {
 fn event(aggregate_id: u128, seq: u128) -> ClaimedEvent {
     ClaimedEvent {
         seq: i64::try_from(seq).unwrap(),
-        lane: 0,
         aggregate_id: Uuid::from_u128(aggregate_id),
         created_at: SystemTime::UNIX_EPOCH,
         refused_before: false,
         message: Outgoing {
             id: Uuid::from_u128(seq),
             event_type: String::new(),
+            lane: 0,
             body: vec![],
             traceparent: None,
         },

@@ -24,6 +24,8 @@ pub struct RestartableProcess {
 #[derive(Debug, Default)]
 struct State {
     process: Option<GuardedProcess>,
+    /// Variables that replace those of the command, from the next start on.
+    settings: Vec<(String, String)>,
     /// The paused processes. If this process ends, they must be resumed to notice it, and exit.
     paused: Option<(Vec<u32>, AtExit)>,
 }
@@ -46,26 +48,32 @@ impl RestartableProcess {
         log_tail(&self.log)
     }
 
+    /// Sets a variable for the next start.
+    pub(crate) fn set(&self, variable: &str, value: &str) {
+        self.state().settings.push((variable.to_owned(), value.to_owned()));
+    }
+
     pub fn start(&self) -> Result<()> {
-        self.start_command(&self.command)
+        self.start_program(Path::new(self.command.get_program()))
     }
 
     /// Starts another program with the command's arguments and environment. The next start is the command's again.
     pub(crate) fn start_other(&self, program: &Path) -> Result<()> {
-        let mut command = Command::new(program);
-        command.args(self.command.get_args());
-        copy_surroundings(&self.command, &mut command);
-        self.start_command(&command)
+        self.start_program(program)
     }
 
-    fn start_command(&self, command: &Command) -> Result<()> {
+    fn start_program(&self, program: &Path) -> Result<()> {
         let mut state = self.state();
         if let Some(process) = &mut state.process
             && process.exit_status()?.is_none()
         {
             bail!("it is already running, as process {}", process.pid());
         }
-        state.process = Some(GuardedProcess::spawn(command, &self.log)?);
+        let mut command = Command::new(program);
+        command.args(self.command.get_args());
+        copy_surroundings(&self.command, &mut command);
+        command.envs(state.settings.iter().map(|(variable, value)| (variable, value)));
+        state.process = Some(GuardedProcess::spawn(&command, &self.log)?);
         Ok(())
     }
 

@@ -168,6 +168,11 @@ impl System {
         signal_all(signal, &[reader.with_context(|| format!("the output of {name} goes into no pipe"))?])
     }
 
+    /// Sets a setting for the next start of each process. A service reads those with its own prefix.
+    pub fn set(&self, variable: &str, value: &str) {
+        self.members.values().for_each(|member| member.process.set(variable, value));
+    }
+
     /// Starts a process again that was killed or has ended.
     pub async fn start_again(&self, name: &str) -> Result<()> {
         self.member(name)?.process.start().with_context(|| format!("failed to start {name}"))

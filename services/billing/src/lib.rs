@@ -11,7 +11,7 @@ mod provider_answers;
 use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
-use database::{Pool, PoolKind};
+use database::PoolKind;
 use inbox::Inbox;
 use rabbitmq::topology;
 use reqwest::Url;
@@ -53,8 +53,7 @@ pub async fn run<P: PaymentProvider>(
     }
     let calls = ProviderCalls::new(provider_calls, provider_deadline * 2);
     let handler = PaymentHandler::new(service.consumer.pool(), calls.clone());
-    let url = &settings.common.database_url;
-    let pool = Pool::new(url, "payment worker", WORKER_CONNECTIONS, PoolKind::Statements);
+    let pool = service.process.pool("payment worker", WORKER_CONNECTIONS, PoolKind::Statements);
     let worker = PaymentWorker::new(pool, provider, service.relays.wake.clone(), calls);
     let stop = service.process.stop();
     service.process.spawn("pending payments", worker.clone().observe(stop.clone()));

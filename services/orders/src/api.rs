@@ -23,6 +23,7 @@ use events::{
 use outbox::Wake;
 use serde::Serialize;
 use service::{
+    Process,
     http::limited,
     problem::{Problem, complete},
 };
@@ -54,10 +55,9 @@ pub struct AppState {
 }
 
 impl AppState {
-    pub fn new(settings: &Settings, wake: Wake) -> Self {
+    pub fn new(process: &Process, settings: &Settings, wake: Wake) -> Self {
         let OrderSettings { database_connections, max_requests, .. } = settings.own;
-        let url = &settings.common.database_url;
-        let pool = Pool::new(url, "orders", database_connections, PoolKind::Statements);
+        let pool = process.pool("orders", database_connections, PoolKind::Statements);
         Self { pool, wake, prices: Arc::default(), max_requests }
     }
 

@@ -51,7 +51,7 @@ pub async fn run(
 ) -> anyhow::Result<ExitCode> {
     let (mut service, settings) = Assembly::start::<OrderSettings>(&SERVICE, INBOX, parts).await?;
     let wake = service.parts.wake(service.relays.wake.clone());
-    let state = AppState::new(&settings, wake.clone());
+    let state = AppState::new(&service.process, &settings, wake.clone());
     // Orders are accepted without a broker: only the database is needed.
     let health = service.health().with("broker", Needed::No, service.relays.probe()).with(
         "consumer",
@@ -67,7 +67,14 @@ pub async fn run(
     let (operations, stop) = (service.process.operations(), service.process.stop());
     let keys = idempotency_key::retention(operations.clone(), keep_idempotency_keys);
     let caught_up = service.parts.caught_up(service.consumer.caught_up());
-    let watch = open_orders::watch(state, operations.clone(), answer_within, caught_up, stop.clone());
+    let watch = open_orders::watch(
+        state,
+        operations.clone(),
+        answer_within,
+        caught_up,
+        settings.common.partitions,
+        stop.clone(),
+    );
     service.process.spawn("key retention", keys.run(stop));
     service.process.spawn("open orders", watch);
     service.admin_routes = open_orders::admin_routes(operations);

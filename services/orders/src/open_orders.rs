@@ -38,19 +38,22 @@ const CAUGHT_UP_CHECKS: u32 = 10;
 ///
 /// A time-out is an event like any other: inventory and billing undo what they did for the order, before or after it.
 ///
-/// No order is cancelled before the consumer has `caught_up` for ten checks: after an outage the answers that wait in the
-/// queue are applied first, however many. And none while the database's clock is suspect.
+/// No order is cancelled before the consumers of all instances have `caught_up` for ten checks: after an outage the answers that
+/// wait in the queues are applied first, however many. And none while the database's clock is suspect.
 pub async fn watch(
     state: AppState,
     operations: Pool,
     answer_within: Duration,
-    caught_up: impl Fn() -> bool + Send,
+    caught_up: impl Fn() -> Option<Vec<i16>> + Send,
+    partitions: u8,
     stop: CancellationToken,
 ) {
     let rounds = async {
         let (mut failing, mut caught_up_checks, mut clock) = (false, 0_u32, ClockWatch::default());
+        let instance = Uuid::now_v7();
         loop {
-            caught_up_checks = if caught_up() { caught_up_checks.saturating_add(1) } else { 0 };
+            let own_partitions = caught_up();
+            caught_up_checks = own_partitions.as_ref().map_or(0, |_| caught_up_checks.saturating_add(1));
             let counted = sqlx::query!(
         r#"select count(*)::float8 as "open!", extract(epoch from clock_timestamp())::float8 as "now!",
                   coalesce(extract(epoch from clock_timestamp() - min(placed_at)), 0)::float8 as "age!"
@@ -67,8 +70,15 @@ pub async fn watch(
             let steady = database_time.is_some_and(|now| clock.is_steady(now));
             // At rest there are none, and the search for them would be one more statement each second.
             let some_are_late = age > answer_within.as_secs_f64();
-            let cancelled = if some_are_late && caught_up_checks > CAUGHT_UP_CHECKS && steady {
-                cancel_late(&state, &operations, answer_within).await
+            let own = own_partitions.as_deref().filter(|_| caught_up_checks > CAUGHT_UP_CHECKS && steady);
+            let cancelled = if some_are_late {
+                let all = all_caught_up(&operations, instance, own, partitions);
+                match timeout(STATEMENT_DEADLINE, all).await {
+                    Ok(Ok(true)) => cancel_late(&state, &operations, answer_within).await,
+                    Ok(Ok(false)) => Ok(()),
+                    Ok(Err(error)) => Err(error.to_string()),
+                    Err(late) => Err(late.to_string()),
+                }
             } else {
                 Ok(())
             };
@@ -80,6 +90,41 @@ pub async fn watch(
         }
     };
     stop.run_until_cancelled(rounds).await;
+}
+
+/// Reports whether this instance has caught up, with the partitions that it knows to be its own. Tells whether all instances have,
+/// and whether each partition is one's own: else another client may hold answers. Only while orders are late, so that it costs
+/// nothing at rest. An instance that has reported within a minute and is silent now may hold answers for a while.
+async fn all_caught_up(
+    operations: &Pool,
+    instance: Uuid,
+    own_partitions: Option<&[i16]>,
+    partitions: u8,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"with stale as (
+               delete from caught_up_instances
+               where instance <> $1 and reported_at < clock_timestamp() - interval '1 hour'
+           ), reported as (
+               insert into caught_up_instances (instance, caught_up, partitions) values ($1, $2, $3)
+               on conflict (instance) do update
+               set caught_up = excluded.caught_up, partitions = excluded.partitions, reported_at = excluded.reported_at
+           ), other as (
+               select caught_up and reported_at > clock_timestamp() - interval '3 seconds' as caught_up, partitions
+               from caught_up_instances
+               where instance <> $1 and reported_at > clock_timestamp() - interval '1 minute'
+           )
+           select $2 and not exists (select from other where not caught_up)
+              and (select count(distinct own)
+                   from (select unnest($3::smallint[]) union all select unnest(partitions) from other) as of_all (own)
+                  ) >= $4::bigint as "all!""#,
+        instance,
+        own_partitions.is_some(),
+        own_partitions.unwrap_or_default(),
+        i64::from(partitions),
+    )
+    .fetch_one(operations)
+    .await
 }
 
 /// Cancels orders that have waited too long, oldest first, each in its own statement. Several instances may do so at

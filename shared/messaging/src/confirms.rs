@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     fn message() -> Outgoing {
-        Outgoing { id: Uuid::new_v4(), event_type: String::new(), body: vec![], traceparent: None }
+        Outgoing { id: Uuid::new_v4(), event_type: String::new(), lane: 0, body: vec![], traceparent: None }
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub struct Outgoing {
     /// The event's id, sent as `message_id`: the same at every attempt, so that consumers recognise a duplicate.
     pub id: Uuid,
     pub event_type: String,
+    /// The lane of the event's aggregate, which decides its partition.
+    pub lane: i16,
     /// The envelope as it was written into the outbox.
     pub body: Vec<u8>,
     /// W3C trace context, for the message's headers.

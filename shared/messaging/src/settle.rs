@@ -103,7 +103,8 @@ pub struct Settling<'a, C, H, L> {
     pub handler: &'a H,
     pub letters: &'a L,
     pub available: &'a Availability,
-    pub queue: &'static str,
+    /// The queue, or the partition, that the deliveries come from.
+    pub queue: &'a str,
     pub stop: &'a CancellationToken,
 }
 
@@ -304,7 +305,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
             outcome = attempts => outcome,
             reason = self.unavailable() => Err(Interruption::HandlerUnavailable(reason)),
         };
-        metrics::gauge!("inbox_applying_seconds", "queue" => self.queue).set(0.0);
+        metrics::gauge!("inbox_applying_seconds", "queue" => self.queue.to_owned()).set(0.0);
         outcome
     }
 
@@ -314,7 +315,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         let (began, mut since) = (Instant::now(), None);
         loop {
             sleep(AVAILABILITY_INTERVAL).await;
-            metrics::gauge!("inbox_applying_seconds", "queue" => self.queue)
+            metrics::gauge!("inbox_applying_seconds", "queue" => self.queue.to_owned())
                 .set(began.elapsed().as_secs_f64());
             match (self.available)() {
                 Ok(()) => since = None,

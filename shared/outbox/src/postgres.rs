@@ -22,7 +22,6 @@ use crate::{
 pub struct ClaimedEvent {
     /// The order of publishing within an aggregate.
     pub seq: i64,
-    pub lane: i16,
     /// The unit of ordering.
     pub aggregate_id: Uuid,
     /// When it was written, by the database's clock.
@@ -183,13 +182,13 @@ fn claimed(row: &PgRow) -> Result<Option<ClaimedEvent>, sqlx::Error> {
     let created_at = Duration::try_from_secs_f64(row.try_get("created_at")?).unwrap_or_default();
     Ok(Some(ClaimedEvent {
         seq,
-        lane: row.try_get("lane")?,
         aggregate_id: row.try_get("aggregate_id")?,
         created_at: SystemTime::UNIX_EPOCH + created_at,
         refused_before: row.try_get("refused_before")?,
         message: Outgoing {
             id: row.try_get("event_id")?,
             event_type: row.try_get("event_type")?,
+            lane: row.try_get("lane")?,
             body: row.try_get::<String, _>("payload")?.into_bytes(),
             traceparent: row.try_get("traceparent")?,
         },

@@ -129,7 +129,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                 Claim::Busy => return Ok(Step::Busy),
                 Claim::Idle => return Ok(Step::Idle),
             };
-        let _held = HeldLanes::new(claimed.iter().map(|event| event.lane));
+        let _held = HeldLanes::new(claimed.iter().map(|event| event.message.lane));
         let (began, claimed_at) = (Instant::now(), SystemTime::now());
         crash_point("relay-claimed");
         let all = claimed.len();
@@ -260,7 +260,7 @@ fn record_waits(published: &[ClaimedEvent], claimed_at: SystemTime) {
                 .until(claimed_at)
                 .with("messaging.message.id", id.to_string())
                 .with("shop.aggregate_id", event.aggregate_id.to_string())
-                .with("shop.outbox.lane", i64::from(event.lane))
+                .with("shop.outbox.lane", i64::from(event.message.lane))
         });
     }
 }

@@ -74,7 +74,8 @@ impl Scan<'_> {
     /// were read, otherwise all. A statement that failed counts as one that read all: repeated at once, it would fail
     /// for the same reason.
     pub(crate) fn ended(&mut self, events: &[ClaimedEvent], more: bool) {
-        let lane = |event: &ClaimedEvent| usize::try_from(event.lane).ok().filter(|lane| *lane < LANE_COUNT);
+        let lane =
+            |event: &ClaimedEvent| usize::try_from(event.message.lane).ok().filter(|lane| *lane < LANE_COUNT);
         self.claimed = events.iter().filter_map(|event| Some((lane(event)?, event.seq))).collect();
         let lanes: Vec<_> = self.claimed.iter().filter(|_| more).map(|(lane, _)| *lane).collect();
         self.lanes_read(&lanes);

@@ -3,12 +3,12 @@ use std::{fmt::Display, time::Duration};
 use lapin::{
     Channel, Connection, ConnectionProperties, Consumer,
     options::{BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions},
-    types::FieldTable,
+    types::{AMQPValue, FieldTable},
 };
 use tokio::time::timeout;
 
 use crate::{
-    error::{Error, Fault, request},
+    error::{Error, request},
     nodes::Nodes,
     topology::{self, KnownQueues, Queue},
 };
@@ -31,7 +31,7 @@ impl Role {
     pub(crate) const CONSUMER: Self = Self("consumer", 128 * 1024);
     pub(crate) const COLLECTOR: Self = Self("collector", 128 * 1024);
     /// Asks once whether the broker accepts this client.
-    const CHECK: Self = Self("check", 16 * 1024);
+    pub(crate) const CHECK: Self = Self("check", 16 * 1024);
 }
 
 /// After this much silence a consumer checks its queue, and a publisher its connection before anything is claimed: an empty
@@ -48,7 +48,8 @@ pub struct Endpoint {
     nodes: Nodes,
     pub(crate) name: String,
     pub(crate) own_queue: Option<Queue>,
-    known_queues: KnownQueues,
+    pub(crate) partitions: u8,
+    pub(crate) known_queues: KnownQueues,
 }
 
 impl Endpoint {
@@ -58,13 +59,19 @@ impl Endpoint {
     /// # Errors
     /// When the URL is invalid, or names no virtual host: a trailing slash would mean the one with the empty name.
     pub fn new(url: &str, name: &str) -> Result<Self, Error> {
-        let nodes = Nodes::parse(url)?;
-        Ok(Self { nodes, name: name.to_owned(), own_queue: None, known_queues: KnownQueues::default() })
+        let (nodes, known_queues) = (Nodes::parse(url)?, KnownQueues::default());
+        Ok(Self { nodes, name: name.to_owned(), own_queue: None, partitions: 1, known_queues })
     }
 
     /// Adds the queue of an external consumer, which no other client declares: it exists from the first connection on.
     pub fn with_queue(self, own: Queue) -> Self {
         Self { own_queue: Some(own), ..self }
+    }
+
+    /// With another number of partitions than one: 1, 2, 4, 8 or 16. The same for all services.
+    #[must_use]
+    pub fn with_partitions(self, partitions: u8) -> Self {
+        Self { partitions, ..self }
     }
 
     /// Connects to the next node.
@@ -102,56 +109,54 @@ impl Endpoint {
     }
 
     pub(crate) async fn declare(&self, channel: &Channel) -> Result<(), Error> {
-        topology::declare(channel, self.own_queue, &self.known_queues).await
+        topology::declare(channel, self.own_queue, self.partitions, &self.known_queues).await
     }
 
-    /// Whether another node may do what this one cannot.
-    pub(crate) fn has_other_nodes(&self) -> bool {
-        self.nodes.count() > 1
+    /// How many nodes the broker has.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.count()
     }
 
     /// A failure with the node at which it happened, the one that was tried last.
     pub(crate) fn at_node(&self, failure: impl Display) -> String {
         format!("{failure} ({})", self.nodes.address())
     }
-
-    /// Connects at start, to one node after the other until one accepts this client. An unavailable broker is no error: the
-    /// tasks wait for it.
-    ///
-    /// # Errors
-    /// [`Fault::Setting`]: waiting will not help.
-    pub async fn check(&self) -> Result<(), Error> {
-        for _ in 0..self.nodes.count() {
-            match self.with_connection(Role::CHECK, async |_, _| Ok(())).await {
-                Ok(()) => break,
-                Err(Error::Refused(Fault::Setting, text)) => {
-                    return Err(Error::Refused(Fault::Setting, self.at_node(text)));
-                }
-                Err(_) => {}
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Starts consuming a queue, with at most `prefetch` unacknowledged deliveries.
-pub(crate) async fn subscribe(channel: &Channel, queue: &str, prefetch: u16) -> Result<Consumer, Error> {
+/// Starts consuming a queue, with at most `prefetch` unacknowledged deliveries. Of the consumers of a queue, the one with the
+/// highest priority is active: from RabbitMQ 4.0 on, and before it the first one.
+pub(crate) async fn subscribe(
+    channel: &Channel,
+    queue: &str,
+    prefetch: u16,
+    priority: Option<i32>,
+) -> Result<Consumer, Error> {
     // Before consuming: otherwise the first deliveries are not limited.
     request("basic.qos", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    let (options, mut arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    if let Some(priority) = priority {
+        arguments.insert("x-priority".into(), AMQPValue::LongInt(priority));
+    }
     let consume = channel.basic_consume(queue.into(), "".into(), options, arguments);
     request("basic.consume", consume).await
 }
 
-/// Asks how many messages wait in a queue that this process consumes. An error means that the broker or the queue is gone.
+/// Asks how many messages wait in a queue, without those that a consumer holds, and whether it has an active consumer. An error
+/// means that the broker or the queue is gone.
 ///
-/// `None`: unknown. If the leader of a quorum queue does not answer within 250 ms, RabbitMQ reports no messages *and no
-/// consumers*. A consumer is there, active or as a standby of one, so without any the number of messages means nothing.
-pub(crate) async fn message_count(channel: &Channel, queue: &str) -> Result<Option<u32>, Error> {
+/// If the leader of a quorum queue does not answer within 250 ms, RabbitMQ reports no messages *and no consumer*.
+pub(crate) async fn queue_state(channel: &Channel, queue: &str) -> Result<(u32, bool), Error> {
     let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
     let asked = channel.queue_declare(queue.into(), passive, FieldTable::default());
     let state = request("queue.declare", asked).await?;
-    Ok((state.consumer_count() > 0).then(|| state.message_count()))
+    Ok((state.message_count(), state.consumer_count() > 0))
+}
+
+/// How many messages wait in a queue that this process consumes. `None`: unknown. A consumer is there, active or as a standby
+/// of one, so without any the number of messages means nothing.
+pub(crate) async fn message_count(channel: &Channel, queue: &str) -> Result<Option<u32>, Error> {
+    let (messages, is_consumed) = queue_state(channel, queue).await?;
+    Ok(is_consumed.then_some(messages))
 }
 
 /// How many checks in a row found no leader of a queue. An election takes a second; a node that is cut off from a majority finds
@@ -166,7 +171,7 @@ impl LeaderlessChecks {
     /// When there were three in a row, and another node may know a leader.
     pub(crate) fn count(&mut self, messages: Option<u32>, endpoint: &Endpoint) -> Result<(), Error> {
         self.0 = if messages.is_some() { 0 } else { self.0 + 1 };
-        if self.0 < 3 || !endpoint.has_other_nodes() { Ok(()) } else { Err(Error::NoLeader) }
+        if self.0 < 3 || endpoint.nodes() == 1 { Ok(()) } else { Err(Error::NoLeader) }
     }
 }
 

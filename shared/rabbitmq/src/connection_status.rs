@@ -36,8 +36,8 @@ enum State {
     Impeded(String),
     /// The rest is the progress of a consumer on its connection.
     Working {
-        /// When it last checked its queue, if it was empty then.
-        found_empty: Option<Instant>,
+        /// When it last checked its queue, if it was empty then, and whether it was known to be the active consumer.
+        found_empty: Option<(Instant, bool)>,
         /// When it began with the group that it works on.
         since: Option<Instant>,
     },
@@ -69,18 +69,22 @@ impl ConnectionStatus {
         }
     }
 
-    /// Whether a consumer had received everything that waited in its queue, at the last check on this connection, and that
-    /// check is at most ten seconds ago. What it held at that moment may not be applied yet. Never of a consumer that has
-    /// received nothing on this connection: another client may be the active one.
-    pub fn caught_up(&self) -> bool {
-        let State::Working { found_empty: Some(at), .. } = self.users()[self.user] else { return false };
-        at.elapsed() < EMPTY_VALID_FOR
+    /// Whether a consumer was known to be the active one of its queue, at the last check on this connection: if that check found
+    /// that nothing waited, and is at most ten seconds ago. What it held at that moment may not be applied yet. Of one that is
+    /// not known to be active, another client may hold messages.
+    pub fn caught_up(&self) -> Option<bool> {
+        match self.users()[self.user] {
+            State::Working { found_empty: Some((at, is_active)), .. } if at.elapsed() < EMPTY_VALID_FOR => {
+                Some(is_active)
+            }
+            _ => None,
+        }
     }
 
     /// Records how many messages waited in the consumer's queue at a check; `None` if that is unknown.
-    pub(crate) fn set_waiting(&self, messages: Option<u32>) {
+    pub(crate) fn set_waiting(&self, messages: Option<u32>, is_active: bool) {
         if let State::Working { found_empty, .. } = &mut self.users()[self.user] {
-            *found_empty = (messages == Some(0)).then(Instant::now);
+            *found_empty = (messages == Some(0)).then(|| (Instant::now(), is_active));
         }
     }
 

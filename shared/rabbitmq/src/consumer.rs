@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{LeaderlessChecks, MAX_SILENCE, Role, message_count, subscribe},
+    connect::{LeaderlessChecks, MAX_SILENCE, Role, message_count, queue_state, subscribe},
     dead_letters,
     error::request,
     topology,
@@ -48,9 +48,14 @@ const LASTING: Duration = Duration::from_secs(10);
 /// returns if it is lost as well: a standby that took one message of ten and died leaves 2, 3, …, 10, 1. A crash of the
 /// broker loses all of them at once. With equal prefetches the next one always takes all that was returned. (Found by the
 /// soak with kills of the broker: four orders in 24,000.)
+///
+/// The instances of a service share partitions by priorities: each draws one for each partition, and the highest is active.
 pub struct Consumer {
     endpoint: Endpoint,
     queue: &'static str,
+    /// The queue that it subscribes to: `queue` itself, or one of its partitions.
+    partition: String,
+    priority: Option<i32>,
     prefetch: u16,
     status: ConnectionStatus,
     available: Availability,
@@ -59,7 +64,16 @@ pub struct Consumer {
 impl Consumer {
     /// A consumer of `queue`, not connected yet.
     pub fn new(endpoint: Endpoint, queue: &'static str, status: ConnectionStatus) -> Self {
-        Self { endpoint, queue, prefetch: PREFETCH, status, available: Arc::new(|| Ok(())) }
+        let (partition, available) = (queue.to_owned(), Arc::new(|| Ok(())));
+        Self { endpoint, queue, partition, priority: None, prefetch: PREFETCH, status, available }
+    }
+
+    /// Consumes only one partition of the queue.
+    #[must_use]
+    pub fn partition(self, partition: String) -> Self {
+        // Without partitions a priority would only move the queue from one instance to another.
+        let priority = (partition != self.queue).then(|| fastrand::i32(0..i32::MAX));
+        Self { partition, priority, ..self }
     }
 
     /// With another prefetch, 1 to 10,000: the same for every instance.
@@ -86,7 +100,8 @@ impl Consumer {
                 continue;
             }
             let session = self.endpoint.with_connection(Role::CONSUMER, async |connection, channel| {
-                let deliveries = subscribe(&channel, self.queue, self.prefetch).await?;
+                let (_, has_owner) = queue_state(&channel, &self.partition).await?;
+                let deliveries = subscribe(&channel, &self.partition, self.prefetch, self.priority).await?;
                 self.status.working();
                 let (consumer, opened) = (&self, Instant::now());
                 let mut session = Session {
@@ -96,7 +111,7 @@ impl Consumer {
                     deliveries,
                     checked: opened,
                     leaderless: LeaderlessChecks::default(),
-                    is_active: false,
+                    is_active: !has_owner,
                     is_cancelled: false,
                 };
                 let ended = session.consume(&handler, &letters, &stop).await;
@@ -107,8 +122,8 @@ impl Consumer {
             });
             if let Err(error) = session.await {
                 self.status.disconnected(&self.endpoint.at_node(&error));
-                show(self.queue, None);
-                metrics::gauge!("broker_consumer_active", "queue" => self.queue).set(0.0);
+                show(&self.partition, None);
+                show_active(&self.partition, false);
                 stop.run_until_cancelled(sleep(backoff.next_wait())).await;
             }
         }
@@ -117,15 +132,21 @@ impl Consumer {
 
 /// Shows how much waits in the queue while a group is applied, which may take minutes. Whether the consumer has caught
 /// up is not decided here: it holds messages in the meantime.
-async fn show_waiting(channel: Channel, queue: &'static str) -> Infallible {
+async fn show_waiting(channel: Channel, queue: &str) -> Infallible {
     loop {
         sleep(CHECK_INTERVAL).await;
         show(queue, message_count(&channel, queue).await.ok().flatten());
     }
 }
 
-fn show(queue: &'static str, messages: Option<u32>) {
-    metrics::gauge!("broker_queue_ready", "queue" => queue).set(messages.map_or(f64::NAN, f64::from));
+fn show(queue: &str, messages: Option<u32>) {
+    let messages = messages.map_or(f64::NAN, f64::from);
+    metrics::gauge!("broker_queue_ready", "queue" => queue.to_owned()).set(messages);
+}
+
+fn show_active(queue: &str, is_active: bool) {
+    metrics::gauge!("broker_consumer_active", "queue" => queue.to_owned())
+        .set(f64::from(u8::from(is_active)));
 }
 
 /// One connection of a consumer.
@@ -137,7 +158,7 @@ struct Session<'run> {
     /// When the queue was last checked.
     checked: Instant,
     leaderless: LeaderlessChecks,
-    /// Whether anything was delivered on this connection. The active consumer of a queue stays it until it is lost.
+    /// Whether this consumer is known to be the active one: the queue had none when it subscribed, or something was delivered.
     is_active: bool,
     /// Whether the broker has ended the subscription. What was received before can still be acknowledged.
     is_cancelled: bool,
@@ -150,7 +171,7 @@ impl Session<'_> {
         letters: &impl DeadLetterStore,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
-        let Consumer { queue, status, available, .. } = self.consumer;
+        let Consumer { partition: queue, status, available, .. } = self.consumer;
         let mut limit = LARGEST_GROUP;
         let mut limiter = RoundLimiter::new();
         while let Some(group) = self.receive(limit, stop).await? {
@@ -216,14 +237,13 @@ impl Session<'_> {
 
     /// Checks that the queue exists and how much waits in it, and restores an external consumer's bindings.
     async fn check_queue(&mut self) -> Result<(), Error> {
-        let Consumer { endpoint, queue, status, .. } = self.consumer;
-        let messages = message_count(&self.channel, queue).await?;
-        show(queue, messages);
+        let Consumer { endpoint, queue, partition, status, .. } = self.consumer;
+        let messages = message_count(&self.channel, partition).await?;
+        show(partition, messages);
         self.leaderless.count(messages, endpoint)?;
         // What another client holds does not wait, and does not reach this one.
-        status.set_waiting(messages.filter(|_| self.is_active));
-        let active = if self.is_active { 1.0 } else { 0.0 };
-        metrics::gauge!("broker_consumer_active", "queue" => *queue).set(active);
+        status.set_waiting(messages, self.is_active);
+        show_active(partition, self.is_active);
         if let Some(own) = endpoint.own_queue.filter(|own| own.name == *queue) {
             topology::bind_queue(&self.channel, own).await?;
         }

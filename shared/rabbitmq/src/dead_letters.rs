@@ -88,7 +88,7 @@ impl DeadLetterCollector {
         loop {
             let held = deliveries.len() * usize::from(PREFETCH);
             if unsaved.len() >= held && deliveries.len() < MAX_SUBSCRIPTIONS {
-                deliveries.push(subscribe(channel, &dead, PREFETCH).await?);
+                deliveries.push(subscribe(channel, &dead, PREFETCH, None).await?);
             }
             let mut letters = vec![];
             match stop.run_until_cancelled(timeout(MAX_SILENCE, deliveries.next())).await {

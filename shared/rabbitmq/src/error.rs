@@ -19,6 +19,14 @@ pub enum Error {
     /// The broker refuses, and waiting alone does not help.
     #[error("the broker refuses: {1}")]
     Refused(Fault, String),
+    /// The queues of this virtual host have another number of partitions. A service with the wrong one does nothing.
+    #[error(
+        "the queues have {current} partitions, and this service is set to {wanted} (docs/operations.md#partitions)"
+    )]
+    OtherPartitions { current: u8, wanted: u8 },
+    /// A queue of the current number of partitions must be drained before the number changes.
+    #[error("the queue {0} has messages or consumers")]
+    InUse(String),
     /// The broker did not answer in time.
     #[error("no answer within {REQUEST_DEADLINE:?} to {0}")]
     Silent(&'static str),

@@ -1,11 +1,12 @@
 //! RabbitMQ: the only crate of the services that names `lapin`. In reading order:
 //!
-//! - [`topology`]: the exchanges and queues, which every client declares.
+//! - [`topology`]: the exchanges and queues, which every service declares.
 //! - [`ConfirmingPublisher`]: pipelined publishing with confirms.
 //! - [`Consumer`]: receives groups of deliveries, and acknowledges them after the handler's commit.
 //! - [`DeadLetterCollector`]: saves what the broker itself has put into a dead-letter queue.
 //! - [`ConnectionStatus`]: whether each of them can work, for health and metrics.
-//! - [`Endpoint`]: opens connections. [`Error`]: failed requests, each with a deadline, and whose fault they are.
+//! - [`Endpoint`]: opens connections; `number.rs` checks them at the start, and changes the number of partitions. [`Error`]:
+//!   failed requests, each with a deadline, and whose fault they are.
 //!
 //! What confirms and deliveries mean is in `messaging`, apart from AMQP.
 //!
@@ -19,6 +20,7 @@ mod consumer;
 mod dead_letters;
 mod error;
 mod nodes;
+mod number;
 mod publisher;
 pub mod topology;
 

@@ -11,7 +11,7 @@ use lapin::{
     BasicProperties, Channel, Confirmation, Connection, PublisherConfirm,
     message::BasicReturnMessage,
     options::{BasicPublishOptions, ConfirmSelectOptions},
-    types::{AMQPValue, FieldTable},
+    types::{AMQPValue, FieldArray, FieldTable},
 };
 use messaging::{
     BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal,
@@ -25,7 +25,7 @@ use crate::{
     ConnectionStatus, Endpoint, Error,
     connect::{MAX_SILENCE, Role, close},
     error::{Fault, request},
-    topology::{EVENTS, FOR_EXTERNAL_CONSUMERS},
+    topology::{EVENTS, FOR_EXTERNAL_CONSUMERS, partition_key},
 };
 
 /// The largest body that is sent. RabbitMQ closes the channel over one that is too large for it (16 MiB by default
@@ -145,7 +145,7 @@ impl ConfirmingPublisher {
         else {
             return (vec![PublishOutcome::Unknown; batch.len()], false);
         };
-        let sent = send_all(&channel, batch, &self.endpoint.name, deadline).await;
+        let sent = send_all(&channel, batch, &self.endpoint, deadline).await;
         crash_point("batch-sent");
         let (mut outcomes, refusal) = await_confirms(&open.connection, batch, sent, deadline).await;
         let now = Instant::now();
@@ -179,7 +179,7 @@ impl ConfirmingPublisher {
             outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown).for_each(|it| *it = unconfirmed);
             open.channel = Some(channel);
             self.refused = Some(now);
-            if self.endpoint.has_other_nodes() {
+            if self.endpoint.nodes() > 1 {
                 // Or this node is cut off from a majority, and goes on serving clients.
                 self.disconnect(&self.endpoint.at_node(REFUSED)).await;
             } else {
@@ -257,7 +257,7 @@ async fn confirm_channel(connection: &Connection) -> Result<Channel, Error> {
 async fn send_all(
     channel: &Channel,
     batch: &[&Outgoing],
-    app: &str,
+    endpoint: &Endpoint,
     deadline: Instant,
 ) -> Vec<Option<PublisherConfirm>> {
     let mut sent = Vec::with_capacity(batch.len());
@@ -272,12 +272,13 @@ async fn send_all(
         }
         // A message that no queue is bound for is returned, instead of being confirmed and dropped.
         let mandatory = !FOR_EXTERNAL_CONSUMERS.contains(&key.as_str());
+        let properties = properties(message, &key, endpoint);
         let publish = channel.basic_publish(
             EVENTS.into(),
             key.into(),
             BasicPublishOptions { mandatory, ..Default::default() },
             &message.body,
-            properties(message, app),
+            properties,
         );
         match timeout_at(deadline, publish).await {
             Ok(Ok(confirm)) => sent.push(Some(confirm)),
@@ -339,10 +340,15 @@ fn returned_id(message: Option<BasicReturnMessage>) -> Option<Uuid> {
     message?.delivery.properties.message_id().as_ref()?.as_str().parse().ok()
 }
 
-fn properties(message: &Outgoing, app: &str) -> BasicProperties {
+fn properties(message: &Outgoing, key: &str, endpoint: &Endpoint) -> BasicProperties {
     let mut headers = FieldTable::default();
     if let Some(traceparent) = &message.traceparent {
         headers.insert("traceparent".into(), AMQPValue::LongString(traceparent.as_str().into()));
+    }
+    // A message is routed by the keys in this header too: https://www.rabbitmq.com/docs/sender-selected
+    if let Some(key) = partition_key(key, message.lane, endpoint.partitions) {
+        let keys = FieldArray::from(vec![AMQPValue::LongString(key.into())]);
+        headers.insert("CC".into(), AMQPValue::FieldArray(keys));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     BasicProperties::default()
@@ -352,7 +358,7 @@ fn properties(message: &Outgoing, app: &str) -> BasicProperties {
         // 2: persistent.
         .with_delivery_mode(2)
         .with_timestamp(now)
-        .with_app_id(app.into())
+        .with_app_id(endpoint.name.as_str().into())
         .with_headers(headers)
 }
 

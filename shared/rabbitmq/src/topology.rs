@@ -1,11 +1,16 @@
 //! The exchanges and queues of the system.
 //!
-//! Every client declares all of them. Declaring is idempotent, and it solves the problem of the first start: an exchange
+//! Every service declares all of them. Declaring is idempotent, and it solves the problem of the first start: an exchange
 //! drops messages that no queue is bound for, so an event published before its consumer's first start would be lost.
 //!
-//! An external consumer, for example the mailer in `examples`, brings its own queue (`Endpoint::with_queue`). No other
-//! client declares that one: a queue that all clients declare and none reads would grow forever. The price: events that
-//! were published before an external consumer's first start are not in its queue.
+//! An external consumer, for example the mailer in `examples`, brings its own queue (`Endpoint::with_queue`), and declares
+//! only that one. No other client declares it: a queue that all clients declare and none reads would grow forever. The price:
+//! events that were published before an external consumer's first start are not in its queue.
+//!
+//! With *partitions*, instances of a service share its work: it has several queues instead of one, each with a single active
+//! consumer, and an aggregate's events always go to the same one, by its lane. Such an event has a second routing key for that
+//! (`order.created.1of4`, in the header `CC`). The first one stays `order.created`, so external consumers notice nothing.
+//! All services must have the same number of partitions: the exchange `shop.partitions` records it.
 //!
 //! There is deliberately no alternate exchange. It would turn "no queue is bound for this" into an ordinary confirm,
 //! and the relay would mark an event as published that no service received. Without it a `mandatory` message is returned,
@@ -22,13 +27,17 @@ use lapin::{
     types::{AMQPValue, FieldTable, ShortString},
 };
 
-use crate::error::{Error, request};
+use crate::error::{Error, Fault, request};
 
 /// Where events are published: a topic exchange, with routing keys like `order.created`.
 pub const EVENTS: &str = "shop.events";
 
 /// Where the broker puts messages that no consumer could settle; the routing key is the queue that they came from.
 pub const DEAD: &str = "shop.dead";
+
+/// Records the number of partitions. It carries nothing: the broker refuses to declare it with another argument, so a service
+/// with another number can neither publish nor consume.
+pub(crate) const PARTITIONS: &str = "shop.partitions";
 
 /// The order service's queue: the answers of inventory and billing.
 pub const ORDERS: &str = "orders.events";
@@ -47,7 +56,24 @@ pub struct Queue {
     pub keys: &'static [&'static str],
 }
 
-/// The queues of the three services, which every client declares.
+/// The queues among which the events of a service's queue are divided: `inventory.events.0of4` and so on, or `inventory.events`
+/// alone. The number is in the names: while an aggregate's earlier events wait in a queue, no later one may go to a queue of the
+/// same name.
+pub fn partitions(queue: &str, number: u8) -> impl Iterator<Item = String> {
+    (0..number).map(move |partition| of_partition(queue, partition, number))
+}
+
+/// The second routing key of an event with this key whose aggregate has this lane. `None`: without partitions there is none.
+pub(crate) fn partition_key(key: &str, lane: i16, partitions: u8) -> Option<String> {
+    let partition = lane.unsigned_abs() % u16::from(partitions.max(1));
+    (partitions > 1).then(|| of_partition(key, partition.try_into().unwrap_or(0), partitions))
+}
+
+fn of_partition(name: &str, partition: u8, number: u8) -> String {
+    if number == 1 { name.to_owned() } else { format!("{name}.{partition}of{number}") }
+}
+
+/// The queues of the three services, which each of them declares.
 pub const SHOP_QUEUES: [Queue; 3] = [
     Queue {
         name: ORDERS,
@@ -85,33 +111,74 @@ pub fn dead_letter_queue(queue: &str) -> String {
 /// after a policy of an operator has deleted it.
 pub(crate) type KnownQueues = Arc<Mutex<HashSet<String>>>;
 
-/// Declares the exchanges, the services' queues and the client's own queue, if it has one.
+/// Declares the exchanges, and the services' queues or an external consumer's own one.
 pub(crate) async fn declare(
     channel: &Channel,
     own_queue: Option<Queue>,
+    number: u8,
     known: &KnownQueues,
 ) -> Result<(), Error> {
-    let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
     for (exchange, kind) in [(EVENTS, ExchangeKind::Topic), (DEAD, ExchangeKind::Direct)] {
-        let declared = channel.exchange_declare(exchange.into(), kind, durable, FieldTable::default());
-        request("exchange.declare", declared).await?;
+        declare_exchange(channel, exchange, kind, FieldTable::default()).await?;
     }
-    let queues: Vec<_> = SHOP_QUEUES.into_iter().chain(own_queue).collect();
-    for Queue { name, .. } in &queues {
-        let dead = dead_letter_queue(name);
+    let Some(own) = own_queue else {
+        declare_number(channel, number).await?;
+        return declare_queues(channel, &SHOP_QUEUES, number, known).await;
+    };
+    declare_queues(channel, &[own], 1, known).await
+}
+
+pub(crate) async fn declare_queues(
+    channel: &Channel,
+    queues: &[Queue],
+    number: u8,
+    known: &KnownQueues,
+) -> Result<(), Error> {
+    for queue in queues {
+        let dead = dead_letter_queue(queue.name);
         declare_queue(channel, &dead, dead_letter_arguments(), known).await?;
-        bind(channel, &dead, DEAD, name).await?;
-        declare_queue(channel, name, arguments(name), known).await?;
+        bind(channel, &dead, DEAD, queue.name).await?;
+        for partition in partitions(queue.name, number) {
+            declare_queue(channel, &partition, arguments(queue.name), known).await?;
+        }
     }
     // Key by key and not queue by queue. If all bindings were lost, an event that is published while they are restored
     // reaches only the queues that are bound already: the shorter that moment, the better.
     let keys: BTreeSet<_> = queues.iter().flat_map(|queue| queue.keys).collect();
-    for key in keys {
+    for (key, partition) in keys.into_iter().flat_map(|key| (0..number).map(move |one| (key, one))) {
         for queue in queues.iter().filter(|queue| queue.keys.contains(key)) {
-            bind(channel, queue.name, EVENTS, key).await?;
+            let name = of_partition(queue.name, partition, number);
+            bind(channel, &name, EVENTS, &of_partition(key, partition, number)).await?;
         }
     }
     Ok(())
+}
+
+/// Records the number of partitions, unless another one is recorded. The argument has no effect: this exchange carries nothing.
+/// It is the only one that the broker compares.
+pub(crate) async fn declare_number(channel: &Channel, number: u8) -> Result<(), Error> {
+    let argument = AMQPValue::LongString(recorded(number).into());
+    let arguments = BTreeMap::from([("alternate-exchange".into(), argument)]).into();
+    let declared = declare_exchange(channel, PARTITIONS, ExchangeKind::Fanout, arguments).await;
+    match &declared {
+        Err(Error::Refused(Fault::Deployment, text)) => {
+            // "… received 'shop.partitions.4' but current is 'shop.partitions.1'"
+            let current = text.rsplit_once("current").map_or("", |(_, current)| current);
+            let is_current = |other: &u8| current.contains(&format!("'{}'", recorded(*other)));
+            match (1..=MAX_PARTITIONS).find(is_current) {
+                Some(current) => Err(Error::OtherPartitions { current, wanted: number }),
+                None => declared,
+            }
+        }
+        _ => declared,
+    }
+}
+
+/// The most partitions: each has at least one lane.
+const MAX_PARTITIONS: u8 = 16;
+
+fn recorded(number: u8) -> String {
+    format!("{PARTITIONS}.{number}")
 }
 
 /// Binds an external consumer's queue again. Every relay restores the bindings of the services' queues every few seconds,
@@ -123,13 +190,24 @@ pub(crate) async fn bind_queue(channel: &Channel, own: Queue) -> Result<(), Erro
     Ok(())
 }
 
+async fn declare_exchange(
+    channel: &Channel,
+    exchange: &str,
+    kind: ExchangeKind,
+    arguments: FieldTable,
+) -> Result<(), Error> {
+    let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+    let declared = channel.exchange_declare(exchange.into(), kind, durable, arguments);
+    request("exchange.declare", declared).await
+}
+
 /// A dead letter is never dropped, however often its collector crashes. RabbitMQ 4 would drop it after 20 deliveries,
 /// because this queue has no dead-letter queue itself. The largest number rather than -1, which RabbitMQ 3 refuses.
 fn dead_letter_arguments() -> FieldTable {
     BTreeMap::from([("x-delivery-limit".into(), AMQPValue::LongInt(i32::MAX))]).into()
 }
 
-fn arguments(queue: &str) -> FieldTable {
+pub(crate) fn arguments(queue: &str) -> FieldTable {
     let mut arguments = FieldTable::default();
     let mut set = |key: &str, value: AMQPValue| _ = arguments.insert(ShortString::from(key), value);
     set("x-delivery-limit", AMQPValue::LongInt(DELIVERY_LIMIT));
@@ -144,7 +222,7 @@ fn arguments(queue: &str) -> FieldTable {
     arguments
 }
 
-async fn declare_queue(
+pub(crate) async fn declare_queue(
     channel: &Channel,
     queue: &str,
     mut arguments: FieldTable,

@@ -29,11 +29,11 @@ pub trait Parts {
         probe
     }
 
-    /// Whether the consumer has applied what waited in its queue.
+    /// Whether the consumers of this instance have applied what waited in their queues: see [`ConsumerTasks::caught_up`].
     fn caught_up(
         &self,
-        probe: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> impl Fn() -> bool + Send + Sync + 'static {
+        probe: impl Fn() -> Option<Vec<i16>> + Send + Sync + 'static,
+    ) -> impl Fn() -> Option<Vec<i16>> + Send + Sync + 'static {
         probe
     }
 
@@ -57,7 +57,7 @@ pub trait Parts {
         handler: SharedHandler,
         process: &mut Process,
     ) -> impl Future<Output = ()> {
-        consumer.start(process, handler, |letters| letters);
+        consumer.start(process, &handler, |letters| letters);
         async {}
     }
 }
@@ -125,6 +125,17 @@ impl<P: Parts> Assembly<P> {
     }
 }
 
+/// The statuses of so many users of a role.
+fn statuses(role: &'static str, users: usize) -> Vec<ConnectionStatus> {
+    let mut statuses: Vec<ConnectionStatus> = vec![];
+    for _ in 0..users {
+        let next =
+            statuses.first().map_or_else(|| ConnectionStatus::new(role), ConnectionStatus::register_user);
+        statuses.push(next);
+    }
+    statuses
+}
+
 /// A relay uses one connection, and another while it waits for a standby, or after a step that was given up.
 const CONNECTIONS_OF_A_RELAY: u32 = 2;
 
@@ -142,14 +153,12 @@ pub struct RelayTasks {
 
 impl RelayTasks {
     pub fn new(process: &Process, settings: PublisherSettings) -> Self {
-        let CommonSettings { database_url, replay_within, .. } = process.settings();
-        let first = ConnectionStatus::new("publisher");
-        let others: Vec<_> = (1..settings.relay_workers).map(|_| first.register_user()).collect();
+        let CommonSettings { replay_within, .. } = process.settings();
         let connections = u32::from(settings.relay_workers) * CONNECTIONS_OF_A_RELAY;
         Self {
             endpoint: process.endpoint(),
-            statuses: std::iter::once(first).chain(others).collect(),
-            pool: Pool::new(database_url, "relay", connections, PoolKind::AsyncCommit),
+            statuses: statuses("publisher", settings.relay_workers.into()),
+            pool: process.pool("relay", connections, PoolKind::AsyncCommit),
             operations: process.operations(),
             wake: Wake::new(),
             policy: ReplayPolicy { max_age: *replay_within, force: false },
@@ -186,7 +195,9 @@ impl RelayTasks {
             };
             process.spawn("relay", relay(pool.clone(), publisher, options).run(wake.clone(), stop.clone()));
         }
-        process.spawn("listener", outbox::listen(pool, wake, stop.clone()));
+        if settings.relay_workers > 0 {
+            process.spawn("listener", outbox::listen(pool, wake, stop.clone()));
+        }
         process.spawn("backlog", outbox::observe_backlog(operations.clone(), stop.clone()));
         process.spawn("outbox retention", outbox::retention(operations, settings.keep_published).run(stop));
     }
@@ -196,7 +207,8 @@ impl RelayTasks {
 pub struct ConsumerTasks {
     pub inbox: Inbox,
     endpoint: Endpoint,
-    status: ConnectionStatus,
+    /// The queue of each partition.
+    partitions: Vec<(String, ConnectionStatus)>,
     collector_status: ConnectionStatus,
     pool: Pool,
     operations: Pool,
@@ -206,14 +218,16 @@ pub struct ConsumerTasks {
 
 impl ConsumerTasks {
     pub fn new(process: &Process, inbox: Inbox, settings: ConsumerSettings) -> Self {
-        let CommonSettings { database_url, replay_within, .. } = process.settings();
-        let connections = settings.consumer_connections;
+        let CommonSettings { replay_within, .. } = process.settings();
+        let partitions = process.partitions(inbox.queue);
+        let statuses = statuses("consumer", partitions.len());
+        let connections = settings.consumer_connections - 1 + u32::try_from(partitions.len()).unwrap_or(1);
         Self {
             inbox,
             endpoint: process.endpoint(),
-            status: ConnectionStatus::new("consumer"),
+            partitions: partitions.into_iter().zip(statuses).collect(),
             collector_status: ConnectionStatus::new("collector"),
-            pool: Pool::new(database_url, "consumer", connections, PoolKind::Transactions),
+            pool: process.pool("consumer", connections, PoolKind::Transactions),
             operations: process.operations(),
             policy: ReplayPolicy { max_age: *replay_within, force: false },
             settings,
@@ -225,10 +239,14 @@ impl ConsumerTasks {
         self.pool.clone()
     }
 
-    /// A probe for `Health`: whether the consumer is connected to the broker.
+    /// A probe for `Health`: whether the consumers of all partitions are connected to the broker.
     pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
-        let status = self.status.clone();
-        move || status.state()
+        let statuses = self.statuses();
+        move || statuses.iter().try_for_each(ConnectionStatus::state)
+    }
+
+    fn statuses(&self) -> Vec<ConnectionStatus> {
+        self.partitions.iter().map(|(_, status)| status.clone()).collect()
     }
 
     /// A probe for `Health`: whether dead letters are collected, and all of them can be saved.
@@ -237,10 +255,19 @@ impl ConsumerTasks {
         move || status.state()
     }
 
-    /// Whether the queue was found empty within the last ten seconds.
-    pub fn caught_up(&self) -> impl Fn() -> bool + Send + Sync + 'static {
-        let status = self.status.clone();
-        move || status.caught_up()
+    /// Tells of which partitions this instance is known to be the active consumer, if each partition was found empty within the
+    /// last ten seconds.
+    pub fn caught_up(&self) -> impl Fn() -> Option<Vec<i16>> + Send + Sync + 'static {
+        let statuses = self.statuses();
+        move || {
+            let found: Option<Vec<_>> = statuses.iter().map(ConnectionStatus::caught_up).collect();
+            Some(
+                (0..)
+                    .zip(found?)
+                    .filter_map(|(partition, is_active)| is_active.then_some(partition))
+                    .collect(),
+            )
+        }
     }
 
     /// The admin routes of the dead letters. `handler` applies those that are replayed.
@@ -248,22 +275,26 @@ impl ConsumerTasks {
         crate::admin::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
     }
 
-    /// Starts the consumer. `around` makes its dead-letter store of the table: in the product it is the table.
+    /// Starts a consumer for each partition. `around` makes its dead-letter store of the table: in the product it is the table.
     pub fn start<L: DeadLetterStore>(
         self,
         process: &mut Process,
-        handler: SharedHandler,
-        around: impl FnOnce(DeadLetterTable) -> L,
+        handler: &SharedHandler,
+        around: impl Fn(DeadLetterTable) -> L,
     ) {
         let Self { inbox, endpoint, pool, operations, .. } = self;
         let Inbox { consumer: name, queue, .. } = inbox;
         let stop = process.stop();
-        let consumer = Consumer::new(endpoint.clone(), queue, self.status)
-            .prefetch(self.settings.prefetch)
-            .when(process.database());
         // An operator can list and replay what is in this table. The collector moves there what the broker set aside.
         let letters = DeadLetterTable::new(pool, inbox);
-        process.spawn("consumer", consumer.run(handler, around(letters.clone()), stop.clone()));
+        for (partition, status) in self.partitions {
+            let consumer = Consumer::new(endpoint.clone(), queue, status)
+                .partition(partition)
+                .prefetch(self.settings.prefetch)
+                .when(process.database());
+            let letters = around(letters.clone());
+            process.spawn("consumer", consumer.run(handler.clone(), letters, stop.clone()));
+        }
         let collector = DeadLetterCollector::new(endpoint, queue, self.collector_status);
         process.spawn("dead-letter collector", collector.run(letters, stop.clone()));
         let letters = DeadLetterTable::new(operations.clone(), inbox);

@@ -4,13 +4,17 @@ use std::{
     os::unix::process::CommandExt,
     pin::Pin,
     process::{Command, ExitCode},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use axum::Router;
-use database::{DatabaseHealth, Pool, PoolKind};
+use database::{DatabaseHealth, DatabaseUrl, Pool, PoolKind};
 use metrics_exporter_prometheus::PrometheusHandle;
-use rabbitmq::{Endpoint, topology::Queue};
+use rabbitmq::{
+    Endpoint,
+    topology::{self, Queue},
+};
 use sqlx::migrate::Migrator;
 use tokio_util::sync::CancellationToken;
 
@@ -123,6 +127,50 @@ fn start_with_large_stacks() {
     }
 }
 
+/// The pools of a process, with their sizes. Cheap to clone.
+#[derive(Clone, Default)]
+struct Connections(Arc<Mutex<Vec<(&'static str, u32)>>>);
+
+impl Connections {
+    fn pool(&self, url: &DatabaseUrl, name: &'static str, connections: u32, kind: PoolKind) -> Pool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, connections));
+        Pool::new(url, name, connections, kind)
+    }
+
+    /// Logs the connection budget: the most connections of this process, and how many the server has for all.
+    async fn log(self, operations: Pool) {
+        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        pools.push(("listener and health", 2));
+        let connections: u32 = pools.iter().map(|(_, connections)| connections).sum();
+        let pools: Vec<_> = pools.iter().map(|(name, connections)| format!("{name} {connections}")).collect();
+        let pools = pools.join(", ");
+        let available: Result<i32, _> = sqlx::query_scalar(
+            "select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int",
+        )
+        .fetch_one(&operations)
+        .await;
+        let Ok(available) = available else {
+            tracing::info!(connections, pools, "connection budget; the server's limit is unknown");
+            return;
+        };
+        let instances = i64::from(available) / i64::from(connections);
+        tracing::info!(
+            connections,
+            pools,
+            available,
+            instances,
+            "connection budget: the server has room for so many of these"
+        );
+        if instances < 1 {
+            tracing::warn!(
+                connections,
+                available,
+                "the server has fewer connections than this process may open"
+            );
+        }
+    }
+}
+
 /// A service process: how it starts, and how it stops.
 ///
 /// 1. [`start`](Self::start) starts logs, metrics and spans and takes the ports. An invalid setting ends the process here.
@@ -134,6 +182,7 @@ fn start_with_large_stacks() {
 pub struct Process {
     service: Service,
     settings: CommonSettings,
+    connections: Connections,
     operations: Pool,
     endpoint: Endpoint,
     tasks: Supervisor,
@@ -149,6 +198,7 @@ impl Process {
         let Service { name, prefix, own_queue, .. } = *service;
         let endpoint = Endpoint::new(&common.amqp_url, name)
             .unwrap_or_else(|error| environment::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")));
+        let endpoint = endpoint.with_partitions(common.partitions);
         let metrics = telemetry::start(&common.log, common.log_format)?;
         let listener = http::bind(&format!("{prefix}HTTP_ADDRESS"), address);
         let admin = AdminServer::bind(prefix, common.admin_address, common.admin_token.as_ref());
@@ -159,14 +209,16 @@ impl Process {
             let sending = otlp::start(name, endpoint, common.trace_ratio, stop.clone())?;
             tasks.spawn_infallible("spans", sending);
         }
+        let connections = Connections::default();
         Ok(Self {
             service: *service,
-            operations: Pool::new(
+            operations: connections.pool(
                 &common.database_url,
                 "operations",
                 OPERATIONS_CONNECTIONS,
                 PoolKind::Transactions,
             ),
+            connections,
             endpoint: own_queue.map_or(endpoint.clone(), |queue| endpoint.with_queue(queue)),
             tasks,
             stop,
@@ -187,6 +239,11 @@ impl Process {
         &self.settings
     }
 
+    /// A pool of connections to the service's database, which counts in the connection budget.
+    pub fn pool(&self, name: &'static str, connections: u32, kind: PoolKind) -> Pool {
+        self.connections.pool(&self.settings.database_url, name, connections, kind)
+    }
+
     /// Connections for operators, retention and counts: however long these take, they delay no relay and no consumer.
     pub fn operations(&self) -> Pool {
         self.operations.clone()
@@ -194,6 +251,12 @@ impl Process {
 
     pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
+    }
+
+    /// The partitions of a queue. That of an external consumer has one.
+    pub(crate) fn partitions(&self, queue: &str) -> Vec<String> {
+        let number = if self.service.own_queue.is_some() { 1 } else { self.settings.partitions };
+        topology::partitions(queue, number).collect()
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
@@ -243,7 +306,11 @@ impl Process {
             }
             match self.tasks.run_until_stop(self.endpoint.check()).await {
                 Some(Ok(())) => true,
-                Some(Err(error)) => environment::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")),
+                Some(Err(error)) => {
+                    let is_number = matches!(error, rabbitmq::Error::OtherPartitions { .. });
+                    let variable = if is_number { "PARTITIONS" } else { "AMQP_URL" };
+                    environment::exit_invalid_config(&format!("{prefix}{variable}: {error}"));
+                }
                 None => false,
             }
         })
@@ -254,6 +321,10 @@ impl Process {
         self.database.set_prepared();
         let watch = self.database.clone().watch(self.settings.database_url.clone(), self.stop.clone());
         self.tasks.spawn_infallible("database watch", watch);
+        let (budget, operations, stop) =
+            (self.connections.clone(), self.operations.clone(), self.stop.clone());
+        // It may end early: a task of the supervisor may not.
+        tokio::spawn(async move { stop.run_until_cancelled(budget.log(operations)).await });
     }
 
     /// Runs until the stop. Exit code 0 means that the stop was requested and every task ended in order.

@@ -73,6 +73,11 @@ pub struct CommonSettings {
     #[arg(long, hide_env_values = true)]
     pub amqp_url: String,
 
+    /// The queues among which each service's events are divided, by aggregate: 1, 2, 4, 8 or 16. Instances of a service share
+    /// them. The same for all services; docs/operations.md#partitions says how to change it.
+    #[arg(long, default_value_t = 1, value_parser = partitions)]
+    pub partitions: u8,
+
     /// The address of the admin API (routes under /admin). Without it there is none.
     #[arg(long)]
     pub admin_address: Option<SocketAddr>,
@@ -129,6 +134,12 @@ fn endpoint(text: &str) -> Result<OtlpEndpoint, String> {
     url.map(Some).ok_or_else(|| format!("{text:?} is not an address such as http://127.0.0.1:4318"))
 }
 
+/// For `value_parser`: each partition has as many of the sixteen lanes as the others.
+fn partitions(text: &str) -> Result<u8, String> {
+    let number = text.parse().ok().filter(|number| [1, 2, 4, 8, 16].contains(number));
+    number.ok_or_else(|| format!("{text:?} is not 1, 2, 4, 8 or 16"))
+}
+
 /// For `value_parser`: a part of a whole.
 fn ratio(text: &str) -> Result<f64, String> {
     let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
@@ -139,8 +150,8 @@ fn ratio(text: &str) -> Result<f64, String> {
 #[derive(Debug, Clone, Args)]
 pub struct PublisherSettings {
     /// Relays in this process. They share the work by lanes; while one waits for the broker's confirms, another reads and
-    /// marks.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    /// marks. With 0, what this process writes waits for the poll of another instance.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=16))]
     pub relay_workers: u8,
 
     /// The most events that a relay publishes in one step.
@@ -170,8 +181,8 @@ pub struct PublisherSettings {
 /// How a service consumes.
 #[derive(Debug, Clone, Args)]
 pub struct ConsumerSettings {
-    /// Connections to the database. The consumer and the dead-letter collector use one each; retention, counts, health and
-    /// operators need one now and then.
+    /// Connections to the database, and one more for each further partition. The consumer and the dead-letter collector use one
+    /// each; retention, counts, health and operators need one now and then.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=100))]
     pub consumer_connections: u32,
 

@@ -85,6 +85,7 @@ pub(crate) async fn publish(publisher: &mut ConfirmingPublisher, events: &[NewEv
     let outgoing = |event: &NewEvent| Outgoing {
         id: event.event_id,
         event_type: event.event_type.into(),
+        lane: event.lane,
         body: event.payload.clone().into_bytes(),
         traceparent: None,
     };

@@ -24,7 +24,7 @@ use crate::own_system::OwnSystem;
 use crate::part::BROKER;
 use crate::paths;
 
-pub(super) static DRILLS: [Drill; 16] = [
+pub(super) static DRILLS: [Drill; 18] = [
     Drill {
         name: "saga",
         teaches: "Each step of the saga is one local transaction, and its event is the only thing that starts the next \
@@ -148,6 +148,38 @@ pub(super) static DRILLS: [Drill; 16] = [
             ),
         ],
         at_end: &[no_time_outs],
+        ..ROW
+    },
+    Drill {
+        name: "partition-owner-killed",
+        teaches: "Instances share the work by partitions, and the broker decides who has one. The next instance takes over what \
+                  the last one held, before anything newer.",
+        question: "The instance of inventory that has a partition is killed. Who applies its events, how soon, and in which \
+                   order?",
+        claim: "Another instance takes over each partition of a killed one. No event is lost or applied twice, and the events \
+                of an order are applied in order.",
+        outage: Duration::from_secs(2),
+        system: Subject::Own(|| {
+            let mut own = OwnSystem::default();
+            own.setup.instances.inventory = 2;
+            own.setup = own.setup.with_partitions(PARTITIONS);
+            own
+        }),
+        steps: Some(|run| Box::pin(kill_owners(run))),
+        ..ROW
+    },
+    Drill {
+        name: "partitions-changed",
+        teaches: "Dividing a queue moves aggregates. Their order holds only if the old queue is empty first, and the system \
+                  refuses otherwise.",
+        question: "One queue becomes four under load. What happens to an order whose creation waits in the old queue while its \
+                   cancellation goes into a new one?",
+        claim: "A service with another number of partitions refuses to start while the queues are in use. Once they are \
+                drained, all services start with it; the events of an order stay in order, and none is lost.",
+        outage: Duration::from_secs(2),
+        system: Subject::Own(OwnSystem::default),
+        steps: Some(|run| Box::pin(change_partitions(run))),
+        refusals: Refusals::AreExpected,
         ..ROW
     },
     Drill {
@@ -283,6 +315,8 @@ const BETWEEN_KILLS: Duration = Duration::from_secs(4);
 /// How long a killed service stays down.
 const SERVICE_OUTAGE: Duration = Duration::from_secs(2);
 
+const PARTITIONS: u8 = 4;
+
 const OTHERS: [&str; 3] = ["orders-2", "orders-3", "orders-4"];
 /// The relay polls each second. Much later it would find the events all the same: it listens again after half a minute.
 const FOUND_WITHIN: Duration = Duration::from_secs(15);
@@ -328,6 +362,103 @@ async fn terminate(run: &DrillRun<'_>) -> Result<()> {
         processes.wait_ready(CONDITION_DEADLINE).await?;
         sleep(run.outage).await;
     }
+    Ok(())
+}
+
+/// Kills the owner of each partition in turn, and measures by the database's clock when the next event of that partition was
+/// applied.
+async fn kill_owners(run: &DrillRun<'_>) -> Result<()> {
+    let processes = &run.system.own()?.processes;
+    for partition in 0..PARTITIONS {
+        let queue = format!("inventory.events.{partition}of{PARTITIONS}");
+        let active = format!("broker_consumer_active{{queue=\"{queue}\"}}");
+        let owner = eventually("a partition to have an owner", CONDITION_DEADLINE, async || {
+            for name in ["inventory", "inventory-2"] {
+                let page = http::get(&format!("{}/metrics", processes.url(name)?)).await?;
+                if metrics::sum::<f64>(&page, &active)? == 1.0 {
+                    return Ok(Some(name));
+                }
+            }
+            Ok(None)
+        })
+        .await?;
+        processes.kill(owner).await?;
+        // After its end: what is applied from here on, another instance applies.
+        let killed_at = run.system.read("select clock_timestamp()::text").await?;
+        run.phase("outage", format!("{owner}, which had {queue}, was killed"));
+        let applied = format!(
+            "select coalesce(extract(epoch from min(processed_at) - '{killed_at}')::text, '')
+             from inventory.processed_events join orders.outbox using (event_id)
+             where lane % {PARTITIONS} = {partition} and processed_at > '{killed_at}'"
+        );
+        run.felt("another instance applies an event of the partition", async || {
+            let seconds = run.system.read(&applied).await?.trim().parse::<f64>().ok();
+            Ok(seconds.map(|seconds| format!("{queue} was taken over {seconds:.2} s after the kill")))
+        })
+        .await;
+        sleep(run.outage).await;
+        processes.start_again(owner).await?;
+        processes.wait_ready(CONDITION_DEADLINE).await?;
+    }
+    Ok(())
+}
+
+/// The steps of `docs/operations.md#partitions`, after an attempt without them.
+async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
+    const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+    let processes = &run.system.own()?.processes;
+    let set = |setting: &str, value: &str| {
+        for service in SERVICES {
+            processes.set(&format!("{}_{setting}", service.to_uppercase()), value);
+        }
+    };
+    set("PARTITIONS", "4");
+    processes.terminate("inventory").await?;
+    processes.start_again("inventory").await?;
+    let refused = eventually("a service with another number to end", CONDITION_DEADLINE, async || {
+        Ok(processes.pid("inventory").is_none().then_some(()))
+    });
+    run.claim(
+        "inventory with 4 partitions has refused to start beside the others with 1",
+        refused.await.is_ok(),
+    );
+
+    set("PARTITIONS", "1");
+    set("RELAY_WORKERS", "0");
+    for service in SERVICES {
+        // Inventory has ended.
+        if processes.pid(service).is_some() {
+            processes.terminate(service).await?;
+        }
+        processes.start_again(service).await?;
+    }
+    processes.wait_ready(CONDITION_DEADLINE).await?;
+    run.phase("drain", "no relay publishes; orders are accepted");
+    for service in SERVICES {
+        let ready = format!("broker_queue_ready{{queue=\"{service}.events\"}}");
+        run.felt("the queue is empty", async || {
+            let empty = run.system.metric(service, &ready).await? == 0.0;
+            Ok(empty.then(|| format!("{service}.events is empty")))
+        })
+        .await;
+    }
+    run.accepted_meanwhile().await;
+
+    set("PARTITIONS", "4");
+    set("RELAY_WORKERS", "2");
+    for service in SERVICES {
+        processes.terminate(service).await?;
+    }
+    for service in SERVICES {
+        processes.start_again(service).await?;
+    }
+    processes.wait_ready(CONDITION_DEADLINE).await?;
+    run.phase("four", "all services run with 4 partitions");
+    run.felt("a partition is consumed", async || {
+        let active = run.system.metric("billing", "broker_consumer_active").await?;
+        Ok((active > 1.0).then(|| format!("billing consumes {active} partitions")))
+    })
+    .await;
     Ok(())
 }
 

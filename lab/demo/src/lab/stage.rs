@@ -50,6 +50,13 @@ impl Setup {
         self
     }
 
+    /// With so many partitions of each service's queue.
+    #[must_use]
+    pub fn with_partitions(self, number: u8) -> Self {
+        let names = ["ORDERS_PARTITIONS", "INVENTORY_PARTITIONS", "BILLING_PARTITIONS"];
+        names.into_iter().fold(self, |setup, name| setup.with(name, number.to_string()))
+    }
+
     /// With one protection left out. A flaw that exists only in memory changes nothing.
     #[must_use]
     pub fn with_flaw(mut self, flaw: Flaw) -> Self {

@@ -66,6 +66,37 @@ async fn events_of_each_order_stay_in_order_while_order_services_start_and_stop(
     Ok(())
 }
 
+/// The reconciliation finds cancellations that inventory or billing applied before their orders.
+#[tokio::test]
+async fn events_of_each_order_are_applied_in_order_while_owners_of_partitions_are_killed()
+-> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let instances = Instances { orders: 2, inventory: 2, billing: 2 };
+    let setup = Setup { instances, ..Setup::default() }.with_partitions(4);
+    let stage = Stage::ready(&vhost.url(), setup).await?;
+    let load = stage.load_until_stopped(60);
+    let killing = async {
+        for name in ["inventory", "billing", "orders-2", "inventory-2", "billing-2"] {
+            let before = stage.accepted();
+            eventually("more orders to be accepted", CONDITION_DEADLINE, async || {
+                Ok((stage.accepted() > before + 60).then_some(()))
+            })
+            .await?;
+            stage.system.kill(name).await?;
+            stage.system.start_again(name).await?;
+            stage.system.wait_ready(CONDITION_DEADLINE).await?;
+        }
+        anyhow::Ok(())
+    };
+    let (killed, cancelled) = tokio::join!(killing, cancel_at_once(&stage, 150));
+    killed?;
+    cancelled?;
+    load.stop().await?;
+    let result = stage.held().await?;
+    assert!(result.cancelled >= 150, "only {} were cancelled", result.cancelled);
+    Ok(())
+}
+
 #[tokio::test]
 async fn relay_that_freezes_with_claimed_lanes_loses_them_and_does_no_harm_later() -> anyhow::Result<()> {
     let vhost = testbed::vhost().await?;

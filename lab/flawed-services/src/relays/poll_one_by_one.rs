@@ -30,7 +30,7 @@ pub(crate) async fn run(pool: Pool, mut publisher: ConfirmingPublisher, stop: Ca
 
 async fn publish_pending(pool: &Pool, publisher: &mut ConfirmingPublisher) -> anyhow::Result<()> {
     let pending = sqlx::query(
-        "select seq, event_id, event_type, payload::text, headers ->> 'traceparent'
+        "select seq, event_id, event_type, payload::text, headers ->> 'traceparent', lane
          from outbox where published_at is null order by seq limit 1000",
     )
     .fetch_all(pool)
@@ -42,6 +42,7 @@ async fn publish_pending(pool: &Pool, publisher: &mut ConfirmingPublisher) -> an
             event_type: row.try_get(2)?,
             body: row.try_get::<String, _>(3)?.into_bytes(),
             traceparent: row.try_get(4)?,
+            lane: row.try_get(5)?,
         };
         publisher.ready().await?;
         let outcomes = publisher.publish(&[&message]).await;

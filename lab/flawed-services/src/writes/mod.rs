@@ -157,6 +157,7 @@ impl WriteState {
         let message = Outgoing {
             id: event.event_id,
             event_type: event.event_type.into(),
+            lane: event.lane,
             body: event.payload.into_bytes(),
             traceparent: Some(trace.to_string()),
         };

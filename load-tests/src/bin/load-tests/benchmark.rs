@@ -71,7 +71,14 @@ impl Benchmark {
 
     fn smoke(&self) -> Result<Self, clap::Error> {
         let options = SMOKE.iter().find(|(name, _)| *name == self.name()).map_or("", |(_, options)| options);
-        Self::parse(&format!("{} {options}", self.name()))
+        let mut smoke = Self::parse(&format!("{} {options}", self.name()))?;
+        // What decides which code runs stays.
+        match (self, &mut smoke) {
+            (Self::Count(options), Self::Count(smoke)) => smoke.instances = options.instances,
+            (Self::Consumer(options), Self::Consumer(smoke)) => smoke.partitions = options.partitions,
+            _ => {}
+        }
+        Ok(smoke)
     }
 
     async fn measure(&self, setup: &Setup) -> Result<Report> {

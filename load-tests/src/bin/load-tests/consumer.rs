@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use sqlx::{AssertSqlSafe, PgConnection};
+use testbed::Instances;
 
 use crate::{
     backlog,
@@ -20,11 +21,17 @@ pub(crate) struct Options {
     /// How often each is measured, alternately.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Compares numbers of partitions, in one process and in two, instead. Only RabbitMQ 4 divides them between processes.
+    #[arg(long)]
+    pub(crate) partitions: bool,
 }
 
 const CONSUMERS: [&str; 2] = ["inventory", "billing"];
 
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+    if options.partitions {
+        return compare_partitions(options, setup).await;
+    }
     let rig = Rig::start(setup).await?;
     let template = rig.place().await?;
     rig.everything_applied().await?;
@@ -41,11 +48,10 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         publisher.empty_queues().await?;
         publisher.publish(&messages).await?;
         for (index, name) in CONSUMERS.into_iter().enumerate() {
-            let turn = apply(&rig, &mut auditor, name, options.events).await;
-            let (per_second, per_group) = turn.with_context(|| format!("failed to measure {name}"))?;
-            rates[index].push(per_second);
-            sizes[index].push(per_group);
-            rig.stop_services(&[name]).await?;
+            let turn = apply(&rig, &mut auditor, name, &[name], options.events).await;
+            let turn = turn.with_context(|| format!("failed to measure {name}"))?;
+            rates[index].push(turn.per_second);
+            sizes[index].push(turn.per_group);
         }
     }
     publisher.close().await?;
@@ -65,12 +71,99 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     rig.finish("consumer", figures, notes).await
 }
 
-/// Starts one consumer and waits until it has applied all messages. Returns the events per second and per transaction.
-async fn apply(rig: &Rig, auditor: &mut PgConnection, name: &str, events: u32) -> anyhow::Result<(f64, f64)> {
+struct Turn {
+    per_second: f64,
+    per_group: f64,
+}
+
+/// Partitions, and processes that share them. The first is what the others are compared with.
+const DIVISIONS: [(u8, usize); 5] = [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2)];
+
+/// How many orders are placed a second, about.
+const ORDERS_PER_SECOND: f64 = 2_000.0;
+
+/// The number of partitions is the same for as long as a broker has queues, so each turn has its own servers.
+async fn compare_partitions(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+    let mut rates = [const { [const { vec![] }; CONSUMERS.len()] }; DIVISIONS.len()];
+    let mut last = None;
+    for round in 1..=options.rounds {
+        for ((partitions, processes), rates) in DIVISIONS.into_iter().zip(&mut rates) {
+            eprintln!("round {round} of {}: {partitions} partitions, {processes} processes", options.rounds);
+            let mut setup = setup.clone();
+            let partition = |service: &str| format!("{}_PARTITIONS", service.to_uppercase());
+            setup.settings.extend(SERVICES.map(|service| (partition(service), partitions.to_string())));
+            let instances = Instances { inventory: processes, billing: processes, ..Instances::default() };
+            let rig = Rig::start_with(&setup, async |system| {
+                system.instances = instances;
+                Ok(())
+            })
+            .await?;
+            // Without stock a long backlog is cancelled.
+            rig.administer("update inventory.stock set on_hand = 1000000000").await?;
+            let names = CONSUMERS.map(|name| match processes {
+                1 => vec![name.to_owned()],
+                _ => vec![name.to_owned(), format!("{name}-2")],
+            });
+            let all: Vec<_> = names.iter().flatten().map(String::as_str).collect();
+            rig.stop_services(&all).await?;
+            // Real orders: the transactions of two partitions wait for each other if their events have a lane in common.
+            let seconds = f64::from(options.events) / ORDERS_PER_SECOND;
+            let accepted = rig.saturate(16, Duration::from_secs_f64(seconds.max(1.0))).await?.accepted;
+            let events = u32::try_from(accepted)?;
+            let mut auditor = rig.connect(Login::Auditor).await?;
+            testbed::eventually("all events to be published", Duration::from_secs(120), async || {
+                let pending = "select count(*) from orders.outbox where published_at is null";
+                let pending: i64 = sqlx::query_scalar(pending).fetch_one(&mut auditor).await?;
+                Ok((pending == 0).then_some(()))
+            })
+            .await?;
+            for ((name, names), rates) in CONSUMERS.into_iter().zip(&names).zip(rates) {
+                let names: Vec<_> = names.iter().map(String::as_str).collect();
+                let turn = apply(&rig, &mut auditor, name, &names, events).await?;
+                rates.push(turn.per_second);
+            }
+            last = Some(rig);
+        }
+    }
+    let mut figures = vec![];
+    for (index, name) in CONSUMERS.into_iter().enumerate() {
+        let mut one = None;
+        for ((partitions, processes), rates) in DIVISIONS.into_iter().zip(&rates) {
+            let what = format!("{name}, partitions: {partitions}, processes: {processes}");
+            let figure = Figure::new(&what, "events/s", rates[index].clone())?;
+            let Some(one) = &one else {
+                one = Some(figure);
+                continue;
+            };
+            figures.push(Figure::ratio(&format!("{what} : one partition"), &figure, one)?);
+            figures.push(figure);
+        }
+        figures.extend(one);
+    }
+    let events = options.events;
+    let notes = vec![
+        format!(
+            "about {events} events wait in the queues of each service; one of the two consumes at a time"
+        ),
+        "inventory's transactions wait for each other's commits where orders want the same product".into(),
+    ];
+    last.context("no round was run")?.finish("consumer", figures, notes).await
+}
+
+/// Starts the processes of one consumer, waits until they have applied all messages, and stops them.
+async fn apply(
+    rig: &Rig,
+    auditor: &mut PgConnection,
+    name: &str,
+    processes: &[&str],
+    events: u32,
+) -> anyhow::Result<Turn> {
     let before: String =
         sqlx::query_scalar("select clock_timestamp()::text").fetch_one(&mut *auditor).await?;
     let count = format!("select count(*) from {name}.processed_events where processed_at > $1::timestamptz");
-    rig.system.start_again(name).await?;
+    for process in processes {
+        rig.system.start_again(process).await?;
+    }
     // A rate below a hundred a second is a failure of another kind.
     let deadline = Duration::from_secs(30) + Duration::from_millis(10) * events;
     testbed::eventually("all events to be applied", deadline, async || {
@@ -81,6 +174,7 @@ async fn apply(rig: &Rig, auditor: &mut PgConnection, name: &str, events: u32) -
         Ok((applied >= i64::from(events)).then_some(()))
     })
     .await?;
+    rig.stop_services(processes).await?;
 
     // `xmin` is the transaction that recorded an event: one for each group. A consumer begins with single messages, until
     // one was not delivered several times before. So counting begins where its first group of several ends.
@@ -100,5 +194,5 @@ async fn apply(rig: &Rig, auditor: &mut PgConnection, name: &str, events: u32) -
     .await
     .context("there are too few events: all were applied in one group")?;
     ensure!(applied == i64::from(events), "{applied} of {events} events were applied");
-    Ok((per_second, per_group))
+    Ok(Turn { per_second, per_group })
 }

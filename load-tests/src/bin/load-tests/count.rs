@@ -7,6 +7,7 @@ use std::{
 };
 
 use sqlx::PgConnection;
+use testbed::Instances;
 
 use crate::{
     counting_forwarder::{AMQP, Counter, Counts, Kind},
@@ -22,6 +23,9 @@ pub(crate) struct Options {
     /// For how many seconds the system is watched at rest.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     rest: u64,
+    /// How many instances of each service run.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) instances: u16,
 }
 
 const CONFIRMED_DEADLINE: Duration = Duration::from_secs(30);
@@ -51,6 +55,8 @@ type Rates = BTreeMap<Kind, [f64; 2]>;
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
     let counter = Counter::default();
     let mut rig = Rig::start_with(setup, async |system| {
+        let count = usize::from(options.instances);
+        system.instances = Instances { orders: count, inventory: count, billing: count };
         let database = &mut system.database;
         let urls =
             [&mut database.orders, &mut database.inventory, &mut database.billing, &mut database.provider];

@@ -5,6 +5,7 @@
 mod cluster;
 mod collecting;
 mod consuming;
+mod partitions;
 mod protections;
 mod proxy;
 mod publishing;

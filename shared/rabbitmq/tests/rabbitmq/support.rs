@@ -83,6 +83,15 @@ impl Vhost {
         self.vhost.as_ref().unwrap()
     }
 
+    /// Creates a virtual host with partitions.
+    pub(crate) async fn partitioned(partitions: u8) -> anyhow::Result<Self> {
+        let vhost = testbed::vhost().await?;
+        Endpoint::new(&vhost.url(), "test")?.with_partitions(partitions).check().await?;
+        let connection = Connection::connect(&vhost.url(), ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        Ok(Self { channel, url: vhost.url(), connection, vhost: Some(vhost) })
+    }
+
     pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint::new(&self.url, "test").unwrap()
     }
@@ -301,6 +310,7 @@ pub(crate) fn outgoing(event_type: &str) -> Outgoing {
     Outgoing {
         id: event.event_id,
         event_type: event_type.into(),
+        lane: event.lane,
         body: event.payload.into_bytes(),
         traceparent: event.headers["traceparent"].as_str().map(String::from),
     }
