@@ -1,5 +1,4 @@
 """A message relay: publishes the committed events of an outbox, each at least once, and in order within an aggregate.
-
 A step is one transaction: lock, claim, publish with confirms, mark. A failure ends the process, and PostgreSQL rolls back:
 what was not marked is published again by the next process, which a supervisor starts."""
 import os
@@ -73,6 +72,7 @@ def run(relay):
     signal.signal(signal.SIGTERM, lambda *_: setattr(relay, "is_stopped", True))
     print("RELAYING", flush=True)
     while not relay.is_stopped:
+        signal.alarm(15)  # ends the process if a step takes longer: a broker may never confirm
         time.sleep(0 if relay.step() else 0.1)
 
 
