@@ -18,7 +18,10 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use serde_json::Value;
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 use uuid::Uuid;
 
 use crate::outbox::WANTED;
@@ -27,6 +30,7 @@ use crate::outbox::WANTED;
 const QUEUE: &str = "judge";
 /// The pause before the judge connects again to a broker that was killed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 const PREFETCH: u16 = 500;
 
 /// A message that has arrived.
@@ -45,6 +49,8 @@ pub(crate) struct Record {
     pub(crate) all: Vec<Arrival>,
     /// The first arrival of each event.
     pub(crate) first: HashMap<Uuid, usize>,
+    /// How often the judge has begun to consume: again after the broker was killed.
+    pub(crate) begun: usize,
 }
 
 /// The consumer of the judge's queue. It reconnects until it is dropped.
@@ -69,7 +75,8 @@ impl Arrivals {
                     let _ = consume(&channel, &kept).await;
                 }
                 sleep(RETRY_INTERVAL).await;
-                open = connect(&url, &exchange).await.ok();
+                // Without a deadline, a broker that is starting lets it wait forever.
+                open = timeout(CONNECT_DEADLINE, connect(&url, &exchange)).await.ok().and_then(Result::ok);
             }
         });
         Ok(Self { record, consumer })
@@ -109,6 +116,7 @@ async fn connect(amqp_url: &str, exchange: &str) -> Result<(Connection, Channel)
 async fn consume(channel: &Channel, record: &Mutex<Record>) -> Result<()> {
     let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
     let mut deliveries = channel.basic_consume(QUEUE.into(), "judge".into(), options, arguments).await?;
+    record.lock().unwrap_or_else(PoisonError::into_inner).begun += 1;
     while let Some(delivery) = deliveries.next().await {
         let delivery = delivery?;
         {
