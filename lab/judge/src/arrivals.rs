@@ -15,7 +15,7 @@ use lapin::{
         BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions, QueueBindOptions,
         QueueDeclareOptions,
     },
-    types::{AMQPValue, FieldTable},
+    types::FieldTable,
 };
 use serde_json::Value;
 use tokio::{
@@ -103,10 +103,9 @@ async fn connect(amqp_url: &str, exchange: &str) -> Result<(Connection, Channel)
     let channel = connection.create_channel().await?;
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
     channel.exchange_declare(exchange.into(), ExchangeKind::Topic, durable, FieldTable::default()).await?;
-    let mut quorum = FieldTable::default();
-    quorum.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    // A classic queue: after a kill, RabbitMQ 3.10 may deliver and confirm nothing of a quorum queue for half a minute.
     let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-    channel.queue_declare(QUEUE.into(), durable, quorum).await?;
+    channel.queue_declare(QUEUE.into(), durable, FieldTable::default()).await?;
     let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
     channel.queue_bind(QUEUE.into(), exchange.into(), WANTED.into(), options, arguments).await?;
     channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
