@@ -21,8 +21,8 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 
 use crate::{
-    page::{Block, How, Page},
-    run::{Outcome, run_page},
+    page::{Block, How, Outcome, Page},
+    run::run_page,
 };
 
 /// Run the command blocks of the documentation, and check its links and names. Exit code 1: something failed.

@@ -48,6 +48,16 @@ pub(crate) enum How {
     },
 }
 
+/// How a block ended.
+pub(crate) enum Outcome {
+    /// After so many seconds.
+    Ran(u64),
+    RunByCi(String),
+    NotRun(String),
+    OutputIsThere,
+    Failed(String),
+}
+
 /// Comments before a block that say how it is run: see `docs/development.md`.
 const COMMENTS: [&str; 7] =
     ["exit code", "stays running until", "run by CI", "part of the suite", "not run", "run as", "shows"];

@@ -12,19 +12,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    page::{Block, How, Page},
+    page::{Block, How, Outcome, Page},
     sources::{checked_without_run, output_of},
 };
-
-/// How a block ended.
-pub(crate) enum Outcome {
-    /// After so many seconds.
-    Ran(u64),
-    RunByCi(String),
-    NotRun(String),
-    OutputIsThere,
-    Failed(String),
-}
 
 /// The page's blocks, each with its outcome, and the lines that belong into its blocks of output.
 pub(crate) struct PageRun {

@@ -10,10 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use pulldown_cmark::{Event, Options, Parser};
 
-use crate::{
-    page::{Block, How, Page, commands},
-    run::Outcome,
-};
+use crate::page::{Block, How, Outcome, Page, commands};
 
 /// Runs a command to its end and returns what it printed.
 pub(crate) fn output_of(directory: &Path, program: &str, arguments: &[&str]) -> Result<String> {

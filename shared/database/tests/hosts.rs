@@ -8,6 +8,8 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{Postgres, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(60);
+/// A statement on a connection to a frozen server does not return. Each service gives up its statements after some seconds.
+const STATEMENT_DEADLINE: Duration = Duration::from_secs(3);
 
 /// A server with a table that holds its name.
 async fn server(name: &str) -> anyhow::Result<Postgres> {
@@ -32,13 +34,19 @@ async fn set_read_only(server: &Postgres, is_set: bool) -> anyhow::Result<()> {
 /// Waits until the pool writes, and its listener is connected, to this server.
 async fn is_used(pool: &Pool, name: &str) -> anyhow::Result<()> {
     eventually(&format!("server {name} to be used"), DEADLINE, async || {
-        let sql = "update server set writes = writes + 1 returning name";
-        let written: String = sqlx::query_scalar(sql).fetch_one(pool).await?;
-        let mut listener = pool.listener().await?;
-        let heard: String = sqlx::query_scalar("select name from server").fetch_one(&mut listener).await?;
-        Ok((written == name && heard == name).then_some(()))
+        let names = tokio::time::timeout(STATEMENT_DEADLINE, used_servers(pool)).await??;
+        Ok(names.iter().all(|used| used == name).then_some(()))
     })
     .await
+}
+
+/// The servers that the pool writes, and that its listener is connected, to.
+async fn used_servers(pool: &Pool) -> anyhow::Result<[String; 2]> {
+    let sql = "update server set writes = writes + 1 returning name";
+    let written = sqlx::query_scalar(sql).fetch_one(pool).await?;
+    let mut listener = pool.listener().await?;
+    let heard = sqlx::query_scalar("select name from server").fetch_one(&mut listener).await?;
+    Ok([written, heard])
 }
 
 #[tokio::test]
