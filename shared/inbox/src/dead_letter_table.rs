@@ -78,7 +78,8 @@ impl DeadLetterTable {
         if older.blocks {
             insert(&mut *transaction, letter).await?;
         }
-        transaction.commit().await?;
+        // A letter that is there already was not written now, and may be on the primary alone.
+        transaction.commit_read().await?;
         Ok(older.blocks)
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use database::{Pool, Session};
 use events::LANES;
 use messaging::{Outgoing, Refusal};
-use sqlx::{AssertSqlSafe, PgConnection, Row as _, postgres::PgRow, raw_sql};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow, raw_sql};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -153,6 +153,8 @@ impl Store for PostgresStore {
         // standby is visible, and gone once the standby takes over: published, it would be a phantom.
         if has_standby {
             within_deadline("failed to wait for the standby", self.pool.await_replication()).await?;
+            // The server ends a session that is idle in its transaction: the time of this wait does not count any more.
+            within_deadline("failed to keep the claim's session", session.ping()).await?;
         }
         Ok(Claim::Events { events, more, transaction: PostgresTransaction { session, scan } })
     }

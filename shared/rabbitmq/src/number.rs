@@ -1,4 +1,4 @@
-//! The start of a client, and a changed number of partitions. Optional. Without it: an operator moves the bindings by hand.
+//! Checks the broker at the start of a client, and changes the number of partitions. Optional. Without it: an operator moves the bindings by hand.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::{
     connect::{Role, close, queue_state, subscribe},
     error::{Error, Fault, request},
     topology::{
-        EVENTS, KnownQueues, PARTITIONS, Queue, SHOP_QUEUES, arguments, declare_number, declare_queue,
-        declare_queues, partitions,
+        EVENTS, KnownQueues, PARTITIONS, Queue, SHOP_QUEUES, arguments, changing, declare_queue,
+        declare_queues, partitions, record_number,
     },
 };
 
@@ -34,7 +34,10 @@ impl Endpoint {
                 Err(Error::Refused(Fault::Setting, text)) => {
                     return Err(Error::Refused(Fault::Setting, self.at_node(text)));
                 }
-                Err(error @ Error::OtherPartitions { .. }) => error,
+                Err(error @ Error::OtherPartitions { .. }) => {
+                    unavailable = 0;
+                    error
+                }
                 Err(_) => {
                     unavailable += 1;
                     if unavailable == self.nodes() {
@@ -70,6 +73,9 @@ const CHANGE_TRIES: u32 = 5;
 /// Changes the number of partitions, if nothing uses the queues of the current number: no consumer and no message. Otherwise
 /// an aggregate's later events could be applied before earlier ones. One process at a time, by a queue of its connection.
 ///
+/// While it lasts a number is recorded that no process has, so none publishes or consumes. A process that starts after the
+/// change was interrupted goes on with it, or back to the old number if it has that one.
+///
 /// The old queues stay, without bindings. What a relay of the old number puts there at this very moment is found by the second
 /// look, and then the old number stays, too.
 async fn change_number(
@@ -82,13 +88,17 @@ async fn change_number(
     let alone = QueueDeclareOptions { exclusive: true, ..Default::default() };
     let locked = channel.queue_declare(PARTITIONS.into(), alone, FieldTable::default());
     request("queue.declare", locked).await?;
-    check_unused(connection, current, known).await?;
-    let record = async |number| {
+    let record = async |number: &str| {
         let deleted = channel.exchange_delete(PARTITIONS.into(), ExchangeDeleteOptions::default());
         request("exchange.delete", deleted).await?;
-        declare_number(&channel, number).await
+        record_number(&channel, number).await
     };
-    record(wanted).await?;
+    if wanted == current {
+        declare_queues(&channel, &SHOP_QUEUES, current, known).await?;
+        return record(&current.to_string()).await;
+    }
+    check_unused(connection, current, known).await?;
+    record(&changing(current)).await?;
     for Queue { name, keys } in SHOP_QUEUES {
         for (queue, key) in
             keys.iter().flat_map(|key| partitions(name, current).zip(partitions(key, current)))
@@ -99,10 +109,11 @@ async fn change_number(
         }
     }
     if let Err(used) = check_unused(connection, current, known).await {
-        record(current).await?;
         declare_queues(&channel, &SHOP_QUEUES, current, known).await?;
+        record(&current.to_string()).await?;
         return Err(used);
     }
+    record(&wanted.to_string()).await?;
     tracing::warn!(current, wanted, "the number of partitions has been changed");
     Ok(())
 }

@@ -177,12 +177,12 @@ impl ConfirmingPublisher {
             // queues too, every time.
             let unconfirmed = PublishOutcome::Refused(Refusal::Unconfirmed);
             outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown).for_each(|it| *it = unconfirmed);
-            open.channel = Some(channel);
             self.refused = Some(now);
             if self.endpoint.nodes() > 1 {
                 // Or this node is cut off from a majority, and goes on serving clients.
                 self.disconnect(&self.endpoint.at_node(REFUSED)).await;
             } else {
+                open.channel = Some(channel);
                 self.status.impeded(REFUSED);
             }
         } else {

@@ -157,14 +157,13 @@ pub(crate) async fn declare_queues(
 /// Records the number of partitions, unless another one is recorded. The argument has no effect: this exchange carries nothing.
 /// It is the only one that the broker compares.
 pub(crate) async fn declare_number(channel: &Channel, number: u8) -> Result<(), Error> {
-    let argument = AMQPValue::LongString(recorded(number).into());
-    let arguments = BTreeMap::from([("alternate-exchange".into(), argument)]).into();
-    let declared = declare_exchange(channel, PARTITIONS, ExchangeKind::Fanout, arguments).await;
+    let declared = record_number(channel, &number.to_string()).await;
     match &declared {
         Err(Error::Refused(Fault::Deployment, text)) => {
             // "… received 'shop.partitions.4' but current is 'shop.partitions.1'"
             let current = text.rsplit_once("current").map_or("", |(_, current)| current);
-            let is_current = |other: &u8| current.contains(&format!("'{}'", recorded(*other)));
+            let is_recorded = |number: &str| current.contains(&format!("'{}'", recorded(number)));
+            let is_current = |other: &u8| is_recorded(&other.to_string()) || is_recorded(&changing(*other));
             match (1..=MAX_PARTITIONS).find(is_current) {
                 Some(current) => Err(Error::OtherPartitions { current, wanted: number }),
                 None => declared,
@@ -174,10 +173,22 @@ pub(crate) async fn declare_number(channel: &Channel, number: u8) -> Result<(), 
     }
 }
 
+/// Declares the exchange that records the number.
+pub(crate) async fn record_number(channel: &Channel, number: &str) -> Result<(), Error> {
+    let argument = AMQPValue::LongString(recorded(number).into());
+    let arguments = BTreeMap::from([("alternate-exchange".into(), argument)]).into();
+    declare_exchange(channel, PARTITIONS, ExchangeKind::Fanout, arguments).await
+}
+
+/// What is recorded while this number is being changed.
+pub(crate) fn changing(number: u8) -> String {
+    format!("{number}.changing")
+}
+
 /// The most partitions: each has at least one lane.
 const MAX_PARTITIONS: u8 = 16;
 
-fn recorded(number: u8) -> String {
+fn recorded(number: &str) -> String {
     format!("{PARTITIONS}.{number}")
 }
 

@@ -16,6 +16,7 @@ use rabbitmq::{
     topology::{self, Queue},
 };
 use sqlx::migrate::Migrator;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -74,6 +75,9 @@ pub async fn load<Settings: ServiceSettings>(
 
 /// The admin API answers within thirty seconds.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(35);
+
+/// How long the server may take to say how many connections it has.
+const BUDGET_DEADLINE: Duration = Duration::from_secs(5);
 
 /// `<service> healthcheck`, `<service> get PATH` and `<service> post PATH`: sends the request to the process in the same
 /// container, whose image has neither a shell nor `curl`, prints the answer with its head, and exits. `healthcheck` fails
@@ -144,12 +148,11 @@ impl Connections {
         let connections: u32 = pools.iter().map(|(_, connections)| connections).sum();
         let pools: Vec<_> = pools.iter().map(|(name, connections)| format!("{name} {connections}")).collect();
         let pools = pools.join(", ");
-        let available: Result<i32, _> = sqlx::query_scalar(
+        let available = sqlx::query_scalar(
             "select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int",
         )
-        .fetch_one(&operations)
-        .await;
-        let Ok(available) = available else {
+        .fetch_one(&operations);
+        let Ok(Ok::<i32, _>(available)) = timeout(BUDGET_DEADLINE, available).await else {
             tracing::info!(connections, pools, "connection budget; the server's limit is unknown");
             return;
         };

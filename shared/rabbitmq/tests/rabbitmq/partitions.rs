@@ -4,8 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use futures_util::StreamExt as _;
 use lapin::{
-    options::{BasicAckOptions, QueueBindOptions, QueueDeclareOptions},
-    types::FieldTable,
+    ExchangeKind,
+    options::{
+        BasicAckOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
+    },
+    types::{AMQPValue, FieldTable},
 };
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
 use rabbitmq::{Consumer, Endpoint, Error, topology};
@@ -172,5 +175,35 @@ async fn another_number_of_partitions_is_refused_until_the_queues_are_drained() 
     assert!(vhost.is_empty(QUEUE).await?, "the old queue is still bound");
     let refused = vhost.endpoint().check().await;
     assert!(matches!(refused, Err(Error::OtherPartitions { current: NUMBER, wanted: 1 })), "{refused:?}");
+    Ok(())
+}
+
+/// A process may die at any step of a change. Nothing works with either number until one has started again.
+#[tokio::test]
+async fn interrupted_change_of_the_number_is_finished_or_undone_at_the_next_start() -> anyhow::Result<()> {
+    for wanted in [NUMBER, 1] {
+        let vhost = Vhost::new().await?;
+        vhost.count_without_consumers(QUEUE).await?;
+        let channel = vhost.open_channel().await?;
+        channel.exchange_delete("shop.partitions".into(), ExchangeDeleteOptions::default()).await?;
+        let mut arguments = FieldTable::default();
+        arguments
+            .insert("alternate-exchange".into(), AMQPValue::LongString("shop.partitions.1.changing".into()));
+        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        channel.exchange_declare("shop.partitions".into(), ExchangeKind::Fanout, durable, arguments).await?;
+        let (exchange, key) = (topology::EVENTS.into(), "order.created".into());
+        channel.queue_unbind(QUEUE.into(), exchange, key, FieldTable::default()).await?;
+        for number in [NUMBER, 1] {
+            let mut publisher = TestPublisher::new(vhost.with_partitions(number), DEADLINE);
+            let reason = publisher.publisher.ready().await.unwrap_err().to_string();
+            assert!(reason.contains("have 1 partitions"), "{reason}");
+        }
+
+        vhost.with_partitions(wanted).check().await?;
+        let mut publisher = TestPublisher::new(vhost.with_partitions(wanted), DEADLINE);
+        publisher.until_ready().await?;
+        assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
+        assert_eq!(vhost.is_empty(QUEUE).await?, wanted != 1, "{wanted}");
+    }
     Ok(())
 }
