@@ -34,7 +34,7 @@ pub struct Rabbitmq {
 pub(crate) struct Membership {
     /// Who has it can publish any event: other users of this machine must not be able to guess it.
     password: String,
-    /// The password of the nodes among each other, and of their tools.
+    /// The password by which the nodes and their tools identify each other.
     pub(crate) cookie: String,
     name_server_port: u16,
     /// The ports of each node: for AMQP and for the management API.
