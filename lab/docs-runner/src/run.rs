@@ -25,8 +25,7 @@ pub(crate) struct PageRun {
 
 /// Makes the clone, in place of the one that an earlier page has used: what a page changes is gone afterwards.
 ///
-/// Its files are those of the checkout, changes that are not committed too, with their times: cargo compares times to find
-/// what has changed. What cargo has built is linked into it: cargo names its files by paths inside of the workspace, so a
+/// It has the files of the checkout, uncommitted changes too, with their times: cargo compares times to find what has changed. What cargo has built is linked into it: cargo names its files by paths inside of the workspace, so a
 /// page builds only what it changes. Cargo writes into files of `.fingerprint`, so those are copied; it replaces all others.
 const CLONE: &str = r#"set -euo pipefail
 clone=target/docs-runner/clone
@@ -150,7 +149,7 @@ fn script(page: &Page) -> String {
     script
 }
 
-/// Runs the page's script in a process group of its own, ends all of it, and returns how the blocks ended that it reached.
+/// Runs the page's script in a separate process group, ends all of it, and returns how the blocks ended that it reached.
 fn run_script(page: &Page, clone: &Path, outputs: &Path, limit: Duration) -> Result<HashMap<usize, Outcome>> {
     for (index, Block { text, how, .. }) in page.blocks.iter().enumerate() {
         fs::write(outputs.join(format!("{index}.sh")), text).context("failed to write a block")?;
