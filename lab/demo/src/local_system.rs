@@ -81,7 +81,7 @@ impl LocalSystem {
         let tools = match own {
             Some((own, _)) => {
                 let tools = own.prepare(&mut options, &urls, &rabbitmq).await?;
-                // After those of the proxies, so instead of them.
+                // After the addresses of the proxies, so these win.
                 options.env.extend(databases.settings(&urls));
                 Some(tools)
             }

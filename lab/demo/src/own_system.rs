@@ -17,7 +17,7 @@ const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 #[derive(Debug)]
 pub(crate) struct OwnSystem {
     pub(crate) setup: Setup,
-    /// How many nodes RabbitMQ has. The services reach those of a cluster without a proxy.
+    /// How many nodes RabbitMQ has. The services reach a cluster without a proxy.
     pub(crate) nodes: usize,
     /// A service, a crash point and what happens there, such as `relay-confirmed:kill`: once, after [`CrashFile::arm`]. The
     /// lab programs run instead of the services.

@@ -133,7 +133,7 @@ async fn fail_over_repeatedly(run: &DrillRun<'_>) -> Result<()> {
 
 async fn fail_over_too_early(run: &DrillRun<'_>) -> Result<()> {
     let system = run.system.own()?;
-    // Its events are on their way when the primary dies, as those of a consumer with a separate database would be.
+    // Its events are on their way when the primary dies, as the events of a consumer with a separate database would be.
     system.processes.pause("inventory")?;
     system.databases.cut_link()?;
     let cut = SystemTime::now();
