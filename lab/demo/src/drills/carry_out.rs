@@ -1,7 +1,5 @@
 //! How a drill is carried out: load, faults, repair, reconciliation, verdict.
 
-use std::time::SystemTime;
-
 use anyhow::{Context as _, Result};
 use flaws::Flaw;
 use futures_util::future::try_join_all;
@@ -98,12 +96,7 @@ async fn break_and_repair(drill: &Drill, run: &DrillRun<'_>) -> Result<()> {
         run.repair(injected).await?;
     }
     if drill.refusals == Refusals::AreExpected {
-        let repaired = SystemTime::now();
-        run.felt("orders are accepted again", async || {
-            let accepted = run.accepted_since(repaired);
-            Ok((accepted > 0).then(|| "orders are accepted again".to_owned()))
-        })
-        .await;
+        run.accepted_again().await;
     }
     Ok(())
 }

@@ -214,6 +214,16 @@ impl<'a> DrillRun<'a> {
         self.require(format!("{accepted} orders were accepted in {seconds} s of the outage"), accepted > 0);
     }
 
+    /// Requires that orders are accepted after the repair.
+    pub(crate) async fn accepted_again(&self) {
+        let repaired = SystemTime::now();
+        self.felt("orders are accepted again", async || {
+            let accepted = self.accepted_since(repaired);
+            Ok((accepted > 0).then(|| "orders are accepted again".to_owned()))
+        })
+        .await;
+    }
+
     /// Requires that the fault is felt: see [`look_for`](Self::look_for).
     pub(crate) async fn felt(&self, expected: &str, check: impl AsyncFnMut() -> Result<Option<String>>) {
         let Fact { what, observed } = self.look_for(expected, check).await;

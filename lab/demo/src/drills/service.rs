@@ -71,6 +71,7 @@ pub(super) static DRILLS: [Drill; 18] = [
                    do?",
         claim: "Events that were confirmed and not marked are published again under the same ids, and change nothing.",
         system: Subject::Own(|| at("orders", "relay-confirmed:kill")),
+        steps: Some(|run| Box::pin(kill_relay(run))),
         at_end: &[copies_were_dropped],
         ..CRASH
     },
@@ -331,6 +332,24 @@ async fn kill_each(run: &DrillRun<'_>) -> Result<()> {
         run.repair(killed).await?;
         sleep(BETWEEN_KILLS).await;
     }
+    Ok(())
+}
+
+/// Kills the relay of orders while billing stands still. No order is confirmed then: nobody here consumes `OrderConfirmed`, so
+/// nobody would drop a copy of it.
+async fn kill_relay(run: &DrillRun<'_>) -> Result<()> {
+    let frozen = run.inject(&Fault::Freeze("billing")).await?;
+    let confirmed = "select (count(*))::text from orders.outbox
+                     where event_type = 'OrderConfirmed' and created_at > clock_timestamp() - interval '1 s'";
+    eventually("no order to be confirmed for a second", CONDITION_DEADLINE, async || {
+        Ok((run.system.number::<u64>(confirmed).await? == 0).then_some(()))
+    })
+    .await?;
+    let killed = run.inject(&Fault::Crash).await?;
+    sleep(run.outage).await;
+    run.repair(frozen).await?;
+    run.repair(killed).await?;
+    run.accepted_again().await;
     Ok(())
 }
 
