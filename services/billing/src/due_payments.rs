@@ -129,8 +129,8 @@ pub(crate) async fn take(pool: &Pool, mut places: OwnedSemaphorePermit, lease: D
         i64::try_from(places.num_permits()).unwrap_or(i64::MAX),
         lease.as_secs_f64(),
     );
-    let taken =
-        timeout(STATEMENT_DEADLINE, query.fetch_all(pool)).await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
+    let taking = async { query.fetch_all(pool.for_writing()?).await };
+    let taken = timeout(STATEMENT_DEADLINE, taking).await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
     let rows = taken.unwrap_or_else(|error| {
         tracing::warn!(error = &error as &dyn std::error::Error, "failed to take due payments");
         vec![]

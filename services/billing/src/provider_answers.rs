@@ -113,7 +113,7 @@ impl<P> PaymentWorker<P> {
             &events().map(|event| event.headers.clone()).collect::<Vec<_>>(),
             &events().map(|event| event.lane).collect::<Vec<_>>(),
         );
-        let written = timeout(STATEMENT_DEADLINE, query.fetch_one(&self.pool)).await;
+        let written = timeout(STATEMENT_DEADLINE, query.fetch_one(self.pool.for_writing()?)).await;
         let written = written.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         if written.events {
             self.wake.after_commit();
@@ -181,7 +181,7 @@ async fn retry_later(pool: &Pool, unanswered: &[CalledPayment]) -> Result<(), sq
         &unanswered.iter().map(|called| called.payment.id).collect::<Vec<_>>(),
         &reasons,
     );
-    let scheduled = timeout(STATEMENT_DEADLINE, query.execute(pool)).await;
+    let scheduled = timeout(STATEMENT_DEADLINE, query.execute(pool.for_writing()?)).await;
     scheduled.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(drop)
 }
 

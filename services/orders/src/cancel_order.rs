@@ -125,6 +125,6 @@ pub(crate) async fn write(
         cause.name(),
         &from,
     )
-    .fetch_optional(pool)
+    .fetch_optional(pool.for_writing()?)
     .await
 }

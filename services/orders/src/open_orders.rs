@@ -123,7 +123,7 @@ async fn all_caught_up(
         own_partitions.unwrap_or_default(),
         i64::from(partitions),
     )
-    .fetch_one(operations)
+    .fetch_one(operations.for_writing()?)
     .await
 }
 

@@ -125,7 +125,7 @@ async fn write(
         event.lane,
         key.map(IdempotencyKey::as_str),
     )
-    .fetch_optional(&state.pool)
+    .fetch_optional(state.pool.for_writing()?)
     .await
     // Another request has held the key for two seconds. Without a key it is a lock on a whole table.
     .map_err(|error| match key {

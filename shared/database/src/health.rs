@@ -1,5 +1,9 @@
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -36,19 +40,24 @@ async fn obstacle(connection: &mut PgConnection) -> Result<Option<(&'static str,
 }
 
 /// Whether the database answers, and accepts writes. Cheap to clone; all clones show the same.
-#[derive(Clone)]
-pub struct DatabaseHealth(Arc<Mutex<Result<(), String>>>);
+#[derive(Debug, Clone)]
+pub struct DatabaseHealth {
+    state: Arc<Mutex<Result<(), String>>>,
+    /// As the last probe that was answered has found.
+    commits_hang: Arc<AtomicBool>,
+}
 
 impl Default for DatabaseHealth {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Err("not prepared yet".into()))))
+        let state = Arc::new(Mutex::new(Err("not prepared yet".into())));
+        Self { state, commits_hang: Arc::default() }
     }
 }
 
 impl DatabaseHealth {
     /// A probe for `/readyz`: `Err` says why the database cannot be used.
     pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + use<> {
-        let Self(state) = self.clone();
+        let state = self.state.clone();
         move || state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -58,7 +67,15 @@ impl DatabaseHealth {
     }
 
     fn replace(&self, now: Result<(), String>) -> Result<(), String> {
-        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), now)
+        std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), now)
+    }
+
+    /// Fails while commits are known to hang. A probe without an answer changes nothing: the commits that hang may be why.
+    pub(crate) fn check_commits(&self) -> Result<(), sqlx::Error> {
+        if self.commits_hang.load(Ordering::Relaxed) {
+            return Err(io::Error::other(COMMITS_HANG).into());
+        }
+        Ok(())
     }
 
     /// Probes the database every two seconds, until `stop`, and logs each change once. On its own connection: with others', a
@@ -79,7 +96,11 @@ impl DatabaseHealth {
                 };
                 let asked = timeout(PROBE_DEADLINE, asking).await;
                 let hang = match &asked {
-                    Ok(Ok(obstacle)) => f64::from(u8::from(*obstacle == Some(COMMITS_HANG))),
+                    Ok(Ok(obstacle)) => {
+                        let hang = *obstacle == Some(COMMITS_HANG);
+                        self.commits_hang.store(hang, Ordering::Relaxed);
+                        f64::from(u8::from(hang))
+                    }
                     _ => f64::NAN,
                 };
                 metrics::gauge!("database_commits_hang").set(hang);

@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{DatabaseUrl, Fault, PoolKind, url::is_read_only};
+use crate::{DatabaseHealth, DatabaseUrl, Fault, PoolKind, url::is_read_only};
 
 /// How long a borrower waits for a connection. A request is then answered that the service is overloaded.
 const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
@@ -52,7 +52,10 @@ const ABANDONED_DEADLINE: Duration = Duration::from_secs(10);
 /// succeed, be acknowledged, and be rolled back later; and it asks each returned connection whether it still answers, without
 /// a deadline: behind a network that drops packets, connections were lost to the pool for a quarter of an hour.
 #[derive(Debug, Clone)]
-pub struct Pool(managed::Pool<Connector>);
+pub struct Pool {
+    sessions: managed::Pool<Connector>,
+    health: DatabaseHealth,
+}
 
 impl Pool {
     pub fn new(url: &DatabaseUrl, name: &str, connections: u32, kind: PoolKind) -> Self {
@@ -70,33 +73,46 @@ impl Pool {
         };
         // It only fails for its own deadlines without a runtime, and there are none.
         let pool = managed::Pool::builder(connector).config(config).build();
-        Self(pool.unwrap_or_else(|error| unreachable!("failed to build a pool: {error}")))
+        let sessions = pool.unwrap_or_else(|error| unreachable!("failed to build a pool: {error}"));
+        Self { sessions, health: DatabaseHealth::default() }
+    }
+
+    /// With the health that [`for_writing`](Self::for_writing) looks at.
+    #[must_use]
+    pub fn with_health(self, health: DatabaseHealth) -> Self {
+        Self { health, ..self }
+    }
+
+    /// This pool, for a write. Fails while health says that commits hang: the server would keep the session, however soon its
+    /// client gives the commit up, and writers that try again would use up the server's connections within minutes.
+    pub fn for_writing(&self) -> Result<&Self, Error> {
+        self.health.check_commits().map(|()| self)
     }
 
     /// Borrows a connection.
     pub async fn acquire(&self) -> Result<Session, Error> {
-        self.0.retain(|connection, _| connection.used.elapsed() < MAX_IDLE);
-        match timeout(ACQUIRE_DEADLINE, self.0.get()).await {
+        self.sessions.retain(|connection, _| connection.used.elapsed() < MAX_IDLE);
+        match timeout(ACQUIRE_DEADLINE, self.sessions.get()).await {
             Ok(Ok(connection)) => Ok(Session(Some(connection))),
             Ok(Err(PoolError::Backend(error))) => Err(error),
             Ok(Err(_)) => Err(Error::PoolClosed),
             // The reason why it could not connect says more than that the time is up.
             Err(_) => {
-                let failure = self.0.manager().state(|state| state.failure.take());
+                let failure = self.sessions.manager().state(|state| state.failure.take());
                 let recent = failure.filter(|(at, _)| at.elapsed() < ACQUIRE_DEADLINE);
                 Err(recent.map_or(Error::PoolTimedOut, |(_, error)| error))
             }
         }
     }
 
-    /// Borrows a connection and begins a transaction on it.
+    /// Borrows a connection [for writing](Self::for_writing), and begins a transaction on it.
     pub async fn begin(&self) -> Result<Session, Error> {
         self.begin_with("begin").await
     }
 
     /// Like [`begin`](Self::begin), with a command that may do more.
     pub async fn begin_with(&self, command: impl SqlSafeStr) -> Result<Session, Error> {
-        let mut session = self.acquire().await?;
+        let mut session = self.for_writing()?.acquire().await?;
         raw_sql(command).execute(&mut *session).await?;
         Ok(session)
     }
@@ -110,7 +126,7 @@ impl Pool {
     /// Connects for `LISTEN`, outside of this pool: sqlx ends a listener with a statement that has no deadline, and a silent
     /// connection would keep its place for as long.
     pub async fn listener(&self) -> Result<PgListener, Error> {
-        let Connector { url, kind, .. } = self.0.manager();
+        let Connector { url, kind, .. } = self.sessions.manager();
         let alone = PgPoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_DEADLINE);
         // To the server that the other connections have found. A standby refuses `LISTEN`.
         let mut listener = PgListener::connect_with(&alone.connect_lazy_with(url.options())).await?;

@@ -97,7 +97,8 @@ impl<E: Erase> Retention<E> {
         let (mut after, mut young_since) = (full_walk.unwrap_or(self.next), None);
         let mut is_complete = false;
         while round.windows < MAX_WINDOWS {
-            // Before each window: a round may take minutes.
+            // Before each window: a round may take minutes. A window locks rows, so its commit waits for a standby too.
+            self.pool.for_writing()?;
             if !self.clock.is_steady(database_time(&self.pool).await?) {
                 tracing::warn!(
                     table = self.table,

@@ -34,13 +34,12 @@ async fn show(sessions: impl Executor<'_, Database = Postgres>, setting: &str) -
     Ok(sqlx::query_scalar("select current_setting($1)").bind(setting).fetch_one(sessions).await?)
 }
 
-/// A probe of a database's health, which is watched until the second value is dropped.
-fn watched(url: DatabaseUrl) -> (impl Fn() -> Result<(), String>, DropGuard) {
+/// The health of a database, which is watched until the second value is dropped.
+fn watched(url: DatabaseUrl) -> (DatabaseHealth, DropGuard) {
     let (health, stop) = (DatabaseHealth::default(), CancellationToken::new());
     health.set_prepared();
-    let probe = health.probe();
-    tokio::spawn(health.watch(url, stop.clone()));
-    (probe, stop.drop_guard())
+    tokio::spawn(health.clone().watch(url, stop.clone()));
+    (health, stop.drop_guard())
 }
 
 #[tokio::test]
@@ -70,7 +69,8 @@ async fn health_reports_a_read_only_server_and_the_pool_leaves_it_afterwards() -
         let database = testbed::database().await?;
         set_default(&database, "set default_transaction_read_only = on").await?;
         let pool = pool(&database, kind)?;
-        let (probe, _stop) = watched(url_of(&database)?);
+        let (health, _stop) = watched(url_of(&database)?);
+        let probe = health.probe();
         testbed::eventually("health to say read-only", DEADLINE, async || {
             Ok(probe().is_err_and(|reason| reason == "it is read-only").then_some(()))
         })
@@ -138,13 +138,15 @@ async fn statements_are_prepared_again_after_a_column_has_changed() -> anyhow::R
 }
 
 #[tokio::test]
-async fn health_reports_commits_that_wait_for_an_absent_standby() -> anyhow::Result<()> {
+async fn health_reports_commits_that_wait_for_an_absent_standby_and_writes_fail_meanwhile()
+-> anyhow::Result<()> {
     let server = testbed::Postgres::private().await?;
     let admin = PgPool::connect(&server.admin_url("postgres")).await?;
     sqlx::raw_sql("create table things (name text)").execute(&admin).await?;
     let url: DatabaseUrl = server.admin_url("postgres").parse().map_err(anyhow::Error::msg)?;
     let pool = Pool::new(&url, "test", 3, PoolKind::Statements);
-    let (probe, _stop) = watched(url);
+    let (health, _stop) = watched(url);
+    let (probe, watched) = (health.probe(), pool.clone().with_health(health));
     for sql in ["alter system set synchronous_standby_names = 'absent'", "select pg_reload_conf()"] {
         sqlx::query(sql).execute(&admin).await?;
     }
@@ -156,11 +158,15 @@ async fn health_reports_commits_that_wait_for_an_absent_standby() -> anyhow::Res
         Ok(probe().is_err_and(|reason| reason.contains("standby")).then_some(()))
     })
     .await?;
+    let refused = watched.for_writing().err().context("a write may begin")?;
+    assert!(database::is_unavailable(&refused), "{refused}");
+    sqlx::query("select from things").fetch_all(&watched).await?;
     for sql in ["alter system reset synchronous_standby_names", "select pg_reload_conf()"] {
         sqlx::query(sql).execute(&admin).await?;
     }
     testbed::eventually("health to be well again", DEADLINE, async || Ok(probe().is_ok().then_some(())))
         .await?;
+    watched.for_writing()?;
     assert!(!writing.is_finished(), "a write failed");
     writing.abort();
     Ok(())

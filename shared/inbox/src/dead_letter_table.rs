@@ -115,7 +115,7 @@ async fn insert<'e>(
 
 impl DeadLetterStore for DeadLetterTable {
     async fn save(&self, letter: &DeadLetter) -> Result<(), Failure> {
-        let id = within_deadline(insert(&self.pool, letter)).await?;
+        let id = within_deadline(async { insert(self.pool.for_writing()?, letter).await }).await?;
         let DeadLetter { queue, message_id, reason, .. } = letter;
         match id {
             Some(id) => {

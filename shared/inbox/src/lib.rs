@@ -114,7 +114,7 @@ impl Inbox {
             array(|event| event.aggregate_id.to_string()),
             array(|event| lane(event.aggregate_id).to_string()),
         );
-        let mut session = pool.acquire().await?;
+        let mut session = pool.for_writing()?.acquire().await?;
         let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
         crash_point("inbox-recorded");
         let (mut new, mut behind) = (HashSet::new(), HashSet::new());

@@ -124,7 +124,8 @@ impl Store for PostgresStore {
     type Transaction<'store> = PostgresTransaction<'store>;
 
     async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<PostgresTransaction<'_>>, Error> {
-        let mut session = within_deadline("failed to connect", self.pool.acquire()).await?;
+        let mut session =
+            within_deadline("failed to connect", async { self.pool.for_writing()?.acquire().await }).await?;
         let mut scan = self.watermark.start_scan();
         // As text: a prepared statement would need its own message for `begin`. Only numbers are in it.
         let (first_lane, scan_from) = (self.first_lane, array(scan.from));

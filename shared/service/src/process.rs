@@ -133,17 +133,20 @@ fn start_with_large_stacks() {
 
 /// The pools of a process, with their sizes. Cheap to clone.
 #[derive(Clone, Default)]
-struct Connections(Arc<Mutex<Vec<(&'static str, u32)>>>);
+struct Connections {
+    sizes: Arc<Mutex<Vec<(&'static str, u32)>>>,
+    health: DatabaseHealth,
+}
 
 impl Connections {
     fn pool(&self, url: &DatabaseUrl, name: &'static str, connections: u32, kind: PoolKind) -> Pool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, connections));
-        Pool::new(url, name, connections, kind)
+        self.sizes.lock().unwrap_or_else(PoisonError::into_inner).push((name, connections));
+        Pool::new(url, name, connections, kind).with_health(self.health.clone())
     }
 
     /// Logs the connection budget: the most connections of this process, and how many the server has for all.
     async fn log(self, operations: Pool) {
-        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut pools = self.sizes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         pools.push(("listener and health", 2));
         let connections: u32 = pools.iter().map(|(_, connections)| connections).sum();
         let pools: Vec<_> = pools.iter().map(|(name, connections)| format!("{name} {connections}")).collect();
@@ -193,7 +196,6 @@ pub struct Process {
     metrics: PrometheusHandle,
     listener: Option<TcpListener>,
     admin: Option<AdminServer>,
-    database: DatabaseHealth,
 }
 
 impl Process {
@@ -228,14 +230,13 @@ impl Process {
             metrics,
             listener: Some(listener),
             admin,
-            database: DatabaseHealth::default(),
             settings: common,
         })
     }
 
     /// A probe for [`Health`]: whether the database answers.
     pub fn database(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
-        self.database.probe()
+        self.connections.health.probe()
     }
 
     pub fn settings(&self) -> &CommonSettings {
@@ -321,8 +322,9 @@ impl Process {
 
     /// Reports the database as available, and watches it from now on. Call it when the service can work.
     pub fn watch_database(&mut self) {
-        self.database.set_prepared();
-        let watch = self.database.clone().watch(self.settings.database_url.clone(), self.stop.clone());
+        let health = self.connections.health.clone();
+        health.set_prepared();
+        let watch = health.watch(self.settings.database_url.clone(), self.stop.clone());
         self.tasks.spawn_infallible("database watch", watch);
         let (budget, operations, stop) =
             (self.connections.clone(), self.operations.clone(), self.stop.clone());

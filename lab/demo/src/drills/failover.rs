@@ -82,9 +82,9 @@ pub(super) static DRILLS: [Drill; 6] = [
         name: "standby-lost",
         teaches: "With one synchronous standby, its loss stops every commit. That is the price of losing nothing: watch for it.",
         question: "The only synchronous standby dies. What do clients, health and metrics say?",
-        claim: "Without its standby the primary acknowledges no order; `/readyz` answers 503 and a metric says why. Then \
-                everything goes on, and no promise is broken.",
-        outage: Duration::from_secs(8),
+        claim: "Without its standby the primary acknowledges no order; `/readyz` answers 503, a metric says why, and the \
+                services leave few sessions at the server that wait. Then everything goes on, and no promise is broken.",
+        outage: Duration::from_secs(60),
         steps: Some(|run| Box::pin(lose_the_standby(run))),
         at_end: &[orders_were_refused],
         ..ROW
@@ -100,6 +100,13 @@ const ROW: Drill = Drill {
 
 /// Whether a commit waits for a standby at the primary.
 const COMMIT_WAITS: &str = "select exists (select from pg_stat_activity where wait_event = 'SyncRep')::text";
+
+/// The sessions whose commits wait. A client that gives such a commit up does not end its session.
+const WAITING: &str = "select count(*)::text from pg_stat_activity where wait_event = 'SyncRep'";
+
+/// The most of them, in an outage of any length: those that began before health said that commits hang. Of the API's sixteen
+/// connections each may be one, and of the other pools a few.
+const MAX_WAITING: u64 = 40;
 
 /// `outage` is how long the load goes on before each fail-over.
 async fn fail_over_repeatedly(run: &DrillRun<'_>) -> Result<()> {
@@ -307,9 +314,14 @@ async fn lose_the_standby(run: &DrillRun<'_>) -> Result<()> {
     let from = SystemTime::now();
     sleep(run.outage).await;
     let acknowledged = run.accepted_since(from);
+    let waiting: u64 = run.system.number(WAITING).await?;
     run.claim(unavailable.what, unavailable.observed);
     run.claim(metric.what, metric.observed);
     run.claim(format!("{acknowledged} orders were acknowledged meanwhile"), acknowledged == 0);
+    run.claim(
+        format!("{waiting} sessions wait for the standby, of at most {MAX_WAITING}"),
+        waiting <= MAX_WAITING,
+    );
     let started = SystemTime::now();
     databases.standby()?.start().await?;
     run.phase("recover", "started the standby again");
