@@ -229,3 +229,39 @@ impl Subject {
         self.api.close_connections().await.map(drop)
     }
 }
+
+/// It cannot see at its start that it would neither publish nor consume.
+#[tokio::test]
+async fn service_with_another_number_of_partitions_ends_once_the_broker_it_has_waited_for_answers()
+-> Result<()> {
+    let broker = Rabbitmq::private().await?;
+    let stage = Stage::ready(&broker.url(), Setup::default()).await?;
+    let system = &stage.system;
+    // So that the queues are in use, whoever connects first.
+    system.terminate("billing").await?;
+    stage.order().await?;
+    eventually("the order to be published", CONDITION_DEADLINE, async || {
+        Ok((stage.counter("orders", "outbox_published_total").await? >= 1.0).then_some(()))
+    })
+    .await?;
+    tokio::time::sleep(QUEUES_SETTLE).await;
+    broker.kill().await?;
+    system.set("INVENTORY_PARTITIONS", "4");
+    system.terminate("inventory").await?;
+    system.start_again("inventory").await?;
+    eventually("inventory to wait for the broker", CONDITION_DEADLINE, async || {
+        let (_, health) = stage.health("inventory").await?;
+        Ok((health["parts"]["database"]["up"] == true && health["parts"]["broker"]["up"] == false)
+            .then_some(()))
+    })
+    .await?;
+    broker.start().await?;
+    eventually("inventory to end", CONDITION_DEADLINE, async || {
+        Ok(system.pid("inventory").is_none().then_some(()))
+    })
+    .await?;
+    let log = system.log("inventory")?;
+    let reason = "invalid setting: INVENTORY_PARTITIONS: the queues have 1 partitions";
+    ensure!(log.contains(reason), "{log}");
+    Ok(())
+}

@@ -21,16 +21,16 @@ use crate::{
 };
 
 impl Endpoint {
-    /// Connects at start, to one node after the other until one accepts this client. An unavailable broker is no error: the
-    /// tasks wait for it.
+    /// Connects at start, to one node after the other until one accepts this client. `false`: the broker is unavailable, which
+    /// is no error: the tasks wait for it.
     ///
     /// # Errors
     /// [`Fault::Setting`], or another number of partitions whose queues are in use: waiting will not help.
-    pub async fn check(&self) -> Result<(), Error> {
+    pub async fn check(&self) -> Result<bool, Error> {
         let (mut tries, mut unavailable) = (0, 0);
         loop {
             let refused = match self.with_connection(Role::CHECK, async |_, _| Ok(())).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(true),
                 Err(Error::Refused(Fault::Setting, text)) => {
                     return Err(Error::Refused(Fault::Setting, self.at_node(text)));
                 }
@@ -41,7 +41,7 @@ impl Endpoint {
                 Err(_) => {
                     unavailable += 1;
                     if unavailable == self.nodes() {
-                        return Ok(());
+                        return Ok(false);
                     }
                     continue;
                 }
@@ -54,7 +54,7 @@ impl Endpoint {
                 changed
             };
             match changing.await {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(true),
                 Err(reason) if tries == CHANGE_TRIES => {
                     tracing::error!(%reason, "failed to change the number of partitions");
                     return Err(refused);

@@ -16,7 +16,7 @@ use rabbitmq::{
     topology::{self, Queue},
 };
 use sqlx::migrate::Migrator;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -177,6 +177,25 @@ impl Connections {
     }
 }
 
+/// How often an unavailable broker is tried again.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Checks the number of partitions as soon as the broker is available. With another number this process would neither publish nor
+/// consume, for as long as it runs. Any other refusal is shown by health: orders are accepted meanwhile.
+async fn check_when_available(endpoint: Endpoint, prefix: &str) {
+    loop {
+        match endpoint.check().await {
+            Ok(true) => return,
+            Err(error @ rabbitmq::Error::OtherPartitions { .. }) => exit_other_partitions(prefix, &error),
+            Ok(false) | Err(_) => sleep(CHECK_INTERVAL).await,
+        }
+    }
+}
+
+fn exit_other_partitions(prefix: &str, error: &rabbitmq::Error) -> ! {
+    environment::exit_invalid_config(&format!("{prefix}PARTITIONS: {error}"))
+}
+
 /// A service process: how it starts, and how it stops.
 ///
 /// 1. [`start`](Self::start) starts logs, metrics and spans and takes the ports. An invalid setting ends the process here.
@@ -309,12 +328,19 @@ impl Process {
                 }
             }
             match self.tasks.run_until_stop(self.endpoint.check()).await {
-                Some(Ok(())) => true,
-                Some(Err(error)) => {
-                    let is_number = matches!(error, rabbitmq::Error::OtherPartitions { .. });
-                    let variable = if is_number { "PARTITIONS" } else { "AMQP_URL" };
-                    environment::exit_invalid_config(&format!("{prefix}{variable}: {error}"));
+                Some(Ok(true)) => true,
+                Some(Ok(false)) => {
+                    let (endpoint, stop) = (self.endpoint.clone(), self.stop.clone());
+                    // It may end early: a task of the supervisor may not.
+                    tokio::spawn(async move {
+                        stop.run_until_cancelled(check_when_available(endpoint, prefix)).await
+                    });
+                    true
                 }
+                Some(Err(error @ rabbitmq::Error::OtherPartitions { .. })) => {
+                    exit_other_partitions(prefix, &error)
+                }
+                Some(Err(error)) => environment::exit_invalid_config(&format!("{prefix}AMQP_URL: {error}")),
                 None => false,
             }
         })
