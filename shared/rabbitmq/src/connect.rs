@@ -100,7 +100,7 @@ impl Endpoint {
         let connection = self.connect(role).await?;
         let worked = async {
             let channel = request("channel.open", connection.create_channel()).await?;
-            self.declare(&channel).await?;
+            self.declare(&connection, &channel).await?;
             work(&connection, channel).await
         };
         let ended = worked.await;
@@ -108,8 +108,8 @@ impl Endpoint {
         ended
     }
 
-    pub(crate) async fn declare(&self, channel: &Channel) -> Result<(), Error> {
-        topology::declare(channel, self.own_queue, self.partitions, &self.known_queues).await
+    pub(crate) async fn declare(&self, connection: &Connection, channel: &Channel) -> Result<(), Error> {
+        topology::declare(connection, channel, self.own_queue, self.partitions, &self.known_queues).await
     }
 
     /// How many nodes the broker has.

@@ -5,18 +5,18 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use lapin::{
     Connection,
-    options::{BasicCancelOptions, ExchangeDeleteOptions, QueueDeclareOptions},
+    options::{ExchangeDeleteOptions, QueueDeclareOptions},
     types::FieldTable,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     Endpoint,
     connect::{Role, close, queue_state, subscribe},
     error::{Error, Fault, request},
     topology::{
-        EVENTS, KnownQueues, PARTITIONS, Queue, SHOP_QUEUES, arguments, changing, declare_queue,
-        declare_queues, partitions, record_number,
+        KnownQueues, PARTITIONS, SHOP_QUEUES, arguments, changing, declare_queue, declare_queues, partitions,
+        record_number, unbind_queues,
     },
 };
 
@@ -99,15 +99,7 @@ async fn change_number(
     }
     check_unused(connection, current, known).await?;
     record(&changing(current)).await?;
-    for Queue { name, keys } in SHOP_QUEUES {
-        for (queue, key) in
-            keys.iter().flat_map(|key| partitions(name, current).zip(partitions(key, current)))
-        {
-            let arguments = FieldTable::default();
-            let unbound = channel.queue_unbind(queue.into(), EVENTS.into(), key.into(), arguments);
-            request("queue.unbind", unbound).await?;
-        }
-    }
+    unbind_queues(&channel, current).await?;
     if let Err(used) = check_unused(connection, current, known).await {
         declare_queues(&channel, &SHOP_QUEUES, current, known).await?;
         record(&current.to_string()).await?;
@@ -126,13 +118,11 @@ async fn check_unused(connection: &Connection, number: u8, known: &KnownQueues) 
             let channel = request("channel.open", connection.create_channel()).await?;
             declare_queue(&channel, &name, arguments(queue.name), known).await?;
             let mut deliveries = subscribe(&channel, &name, 1, None).await?;
-            let is_empty = timeout(DELIVERY_WAIT, deliveries.next()).await.is_err();
-            let answers = queue_state(&channel, &name).await? == (0, true);
-            let cancelled = channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default());
-            request("basic.cancel", cancelled).await?;
-            let is_free = queue_state(&channel, &name).await? == (0, false);
+            let is_empty = timeout(DELIVERY_WAIT, deliveries.next()).await.is_err()
+                && queue_state(&channel, &name).await? == (0, true);
+            // Not `basic.cancel`: the next consumer would receive later messages before one that was delivered here.
             request("channel.close", channel.close(200, "looked".into())).await?;
-            if !(is_empty && answers && is_free) {
+            if !is_empty || !is_left(connection, &name).await? {
                 return Err(Error::InUse(name));
             }
         }
@@ -140,5 +130,22 @@ async fn check_unused(connection: &Connection, number: u8, known: &KnownQueues) 
     Ok(())
 }
 
+/// Whether a queue without messages gets rid of its last consumer, whose channel was closed: it hears of that a moment later.
+async fn is_left(connection: &Connection, queue: &str) -> Result<bool, Error> {
+    let channel = request("channel.open", connection.create_channel()).await?;
+    let closed = Instant::now();
+    let mut is_left = false;
+    while !is_left && closed.elapsed() < LEAVE_WAIT {
+        sleep(LEAVE_INTERVAL).await;
+        is_left = queue_state(&channel, queue).await? == (0, false);
+    }
+    request("channel.close", channel.close(200, "looked".into())).await?;
+    Ok(is_left)
+}
+
 /// How long a message that waits may take to be delivered to a new consumer.
 const DELIVERY_WAIT: Duration = Duration::from_millis(250);
+
+/// How long the consumer of a closed channel may stay at its queue, and how often that is looked at.
+const LEAVE_WAIT: Duration = Duration::from_secs(1);
+const LEAVE_INTERVAL: Duration = Duration::from_millis(20);

@@ -220,7 +220,7 @@ impl ConfirmingPublisher {
         };
         let interval = if open.needs_repair { REPAIR_INTERVAL } else { DECLARE_INTERVAL };
         if open.declared.is_none_or(|at| at.elapsed() > interval) {
-            self.endpoint.declare(&channel).await?;
+            self.endpoint.declare(&open.connection, &channel).await?;
             open.last_answer = Instant::now();
             (open.declared, open.needs_repair) = (Some(open.last_answer), false);
         } else if open.last_answer.elapsed() > MAX_SILENCE {

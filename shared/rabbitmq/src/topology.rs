@@ -22,7 +22,7 @@ use std::{
 };
 
 use lapin::{
-    Channel, ExchangeKind,
+    Channel, Connection, ExchangeKind,
     options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
@@ -113,6 +113,7 @@ pub(crate) type KnownQueues = Arc<Mutex<HashSet<String>>>;
 
 /// Declares the exchanges, and the services' queues or an external consumer's own one.
 pub(crate) async fn declare(
+    connection: &Connection,
     channel: &Channel,
     own_queue: Option<Queue>,
     number: u8,
@@ -123,7 +124,15 @@ pub(crate) async fn declare(
     }
     let Some(own) = own_queue else {
         declare_number(channel, number).await?;
-        return declare_queues(channel, &SHOP_QUEUES, number, known).await;
+        declare_queues(channel, &SHOP_QUEUES, number, known).await?;
+        // Another process may have changed it in between. These bindings would then fill queues that nothing reads.
+        let declared = declare_number(channel, number).await;
+        if matches!(declared, Err(Error::OtherPartitions { .. })) {
+            // The refusal has closed the channel.
+            let channel = request("channel.open", connection.create_channel()).await?;
+            unbind_queues(&channel, number).await?;
+        }
+        return declared;
     };
     declare_queues(channel, &[own], 1, known).await
 }
@@ -149,6 +158,19 @@ pub(crate) async fn declare_queues(
         for queue in queues.iter().filter(|queue| queue.keys.contains(key)) {
             let name = of_partition(queue.name, partition, number);
             bind(channel, &name, EVENTS, &of_partition(key, partition, number)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the bindings of the services' queues with this number of partitions.
+pub(crate) async fn unbind_queues(channel: &Channel, number: u8) -> Result<(), Error> {
+    for Queue { name, keys } in SHOP_QUEUES {
+        for (queue, key) in keys.iter().flat_map(|key| partitions(name, number).zip(partitions(key, number)))
+        {
+            let arguments = FieldTable::default();
+            let unbound = channel.queue_unbind(queue.into(), EVENTS.into(), key.into(), arguments);
+            request("queue.unbind", unbound).await?;
         }
     }
     Ok(())

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
+    proxy::Hold,
     scripted::ScriptedHandler,
     support::{DEADLINE, QUEUE, Running, TestPublisher, Vhost, order_created, outgoing},
 };
@@ -41,6 +42,18 @@ impl Vhost {
         let outcomes = publisher.publish(&batch).await;
         anyhow::ensure!(outcomes.iter().all(|outcome| *outcome == PublishOutcome::Confirmed), "{outcomes:?}");
         Ok(batch.iter().map(|Outgoing { id, lane, .. }| (*id, *lane)).collect())
+    }
+
+    /// Records another number of partitions, as a change does.
+    async fn record(&self, number: &str) -> anyhow::Result<lapin::Channel> {
+        let channel = self.open_channel().await?;
+        channel.exchange_delete("shop.partitions".into(), ExchangeDeleteOptions::default()).await?;
+        let mut arguments = FieldTable::default();
+        let recorded = AMQPValue::LongString(format!("shop.partitions.{number}").into());
+        arguments.insert("alternate-exchange".into(), recorded);
+        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        channel.exchange_declare("shop.partitions".into(), ExchangeKind::Fanout, durable, arguments).await?;
+        Ok(channel)
     }
 
     /// The ids of so many messages of a queue.
@@ -184,13 +197,7 @@ async fn interrupted_change_of_the_number_is_finished_or_undone_at_the_next_star
     for wanted in [NUMBER, 1] {
         let vhost = Vhost::new().await?;
         vhost.count_without_consumers(QUEUE).await?;
-        let channel = vhost.open_channel().await?;
-        channel.exchange_delete("shop.partitions".into(), ExchangeDeleteOptions::default()).await?;
-        let mut arguments = FieldTable::default();
-        arguments
-            .insert("alternate-exchange".into(), AMQPValue::LongString("shop.partitions.1.changing".into()));
-        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
-        channel.exchange_declare("shop.partitions".into(), ExchangeKind::Fanout, durable, arguments).await?;
+        let channel = vhost.record("1.changing").await?;
         let (exchange, key) = (topology::EVENTS.into(), "order.created".into());
         channel.queue_unbind(QUEUE.into(), exchange, key, FieldTable::default()).await?;
         for number in [NUMBER, 1] {
@@ -205,5 +212,54 @@ async fn interrupted_change_of_the_number_is_finished_or_undone_at_the_next_star
         assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
         assert_eq!(vhost.is_empty(QUEUE).await?, wanted != 1, "{wanted}");
     }
+    Ok(())
+}
+
+/// A process may be so slow that the number is changed while it declares the queues of the old one.
+#[tokio::test]
+async fn late_declaration_with_the_old_number_leaves_no_binding() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let (late, hold) = Hold::request(&vhost, &[b"orders.events.dead"]).await?;
+    let handler = ScriptedHandler::that_applies();
+    let letters = handler.letters.clone();
+    let late = Running::start(|status, stop| Consumer::new(late, QUEUE, status).run(handler, letters, stop));
+    hold.sent().await?;
+    let channel = vhost.record("4").await?;
+    for queue in topology::SHOP_QUEUES {
+        for key in queue.keys {
+            let (exchange, arguments) = (topology::EVENTS.into(), FieldTable::default());
+            channel.queue_unbind(queue.name.into(), exchange, (*key).into(), arguments).await?;
+        }
+    }
+    hold.release();
+    late.until_failing("have 4 partitions").await?;
+    vhost.publish_partitioned(20).await?;
+    assert!(vhost.is_empty(QUEUE).await?, "the old queue is bound again");
+    Ok(())
+}
+
+/// `basic.cancel` and `channel.close`.
+const ENDS: &[&[u8]] = &[&[0, 60, 0, 30], &[0, 20, 0, 40]];
+
+#[tokio::test]
+async fn message_that_a_check_of_the_queues_has_received_stays_the_first() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    // The check begins with this queue.
+    let queue = topology::ORDERS;
+    vhost.count_without_consumers(queue).await?;
+    let ids = ["first", "second"];
+    for id in ids {
+        vhost.put(queue, id, b"").await?;
+    }
+    let (endpoint, hold) = Hold::request(&vhost, ENDS).await?;
+    let checking = tokio::spawn(async move { endpoint.with_partitions(NUMBER).check().await });
+    hold.sent().await?;
+    let (_channel, mut deliveries) = vhost.consume(queue, 2).await?;
+    hold.release();
+    for id in ids {
+        let delivery = timeout(DEADLINE, deliveries.next()).await?.unwrap()?;
+        assert_eq!(delivery.properties.message_id().as_ref().unwrap().as_str(), id);
+    }
+    assert!(checking.await?.is_err(), "the queue is in use");
     Ok(())
 }
