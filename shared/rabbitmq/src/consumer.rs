@@ -100,7 +100,8 @@ impl Consumer {
                 continue;
             }
             let session = self.endpoint.with_connection(Role::CONSUMER, async |connection, channel| {
-                let (_, has_owner) = queue_state(&channel, &self.partition).await?;
+                let is_free = is_free(&channel, &self.partition).await?;
+                let asked = Instant::now();
                 let deliveries = subscribe(&channel, &self.partition, self.prefetch, self.priority).await?;
                 self.status.working();
                 let (consumer, opened) = (&self, Instant::now());
@@ -111,7 +112,8 @@ impl Consumer {
                     deliveries,
                     checked: opened,
                     leaderless: LeaderlessChecks::default(),
-                    is_active: !has_owner,
+                    // A queue whose leader is lost looks free, and a subscription waits for the next leader.
+                    is_active: is_free && opened.duration_since(asked) < ELECTION,
                     is_cancelled: false,
                 };
                 let ended = session.consume(&handler, &letters, &stop).await;
@@ -128,6 +130,27 @@ impl Consumer {
             }
         }
     }
+}
+
+/// After as long RabbitMQ reports a queue whose leader does not answer, without its consumers; less than a quarter of a second.
+const LEADER_DEADLINE: Duration = Duration::from_millis(200);
+
+/// How often a queue is asked until its leader answers in time.
+const LEADER_TRIES: u32 = 5;
+
+/// A subscription that takes longer may have waited for the election of a leader.
+const ELECTION: Duration = Duration::from_secs(1);
+
+/// Whether the leader of a queue has answered that it has no consumer.
+async fn is_free(channel: &Channel, queue: &str) -> Result<bool, Error> {
+    for _ in 0..LEADER_TRIES {
+        let asked = Instant::now();
+        let (_, is_consumed) = queue_state(channel, queue).await?;
+        if is_consumed || asked.elapsed() < LEADER_DEADLINE {
+            return Ok(!is_consumed);
+        }
+    }
+    Ok(false)
 }
 
 /// Shows how much waits in the queue while a group is applied, which may take minutes. Whether the consumer has caught
@@ -158,7 +181,7 @@ struct Session<'run> {
     /// When the queue was last checked.
     checked: Instant,
     leaderless: LeaderlessChecks,
-    /// Whether this consumer is known to be the active one: the queue had none when it subscribed, or something was delivered.
+    /// Whether this consumer is known to be the active one: the queue was free when it subscribed, or something was delivered.
     is_active: bool,
     /// Whether the broker has ended the subscription. What was received before can still be acknowledged.
     is_cancelled: bool,

@@ -13,7 +13,7 @@ use lapin::{
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
 use rabbitmq::{Consumer, Endpoint, Error, topology};
 use serde_json::Value;
-use testbed::eventually;
+use testbed::{Rabbitmq, eventually};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -262,4 +262,32 @@ async fn message_that_a_check_of_the_queues_has_received_stays_the_first() -> an
     }
     assert!(checking.await?.is_err(), "the queue is in use");
     Ok(())
+}
+
+/// `basic.consume`.
+const CONSUME: &[&[u8]] = &[&[0, 60, 0, 20]];
+
+/// RabbitMQ reports no consumer of a queue whose leader does not answer.
+#[tokio::test]
+async fn consumer_does_not_take_a_queue_for_its_own_because_the_leader_was_silent() -> anyhow::Result<()> {
+    let rabbitmq = Rabbitmq::private().await?;
+    let vhost = Vhost::at(rabbitmq.url()).await?;
+    let consume = |endpoint, handler: &ScriptedHandler| {
+        let (handler, letters) = (handler.clone(), handler.letters.clone());
+        Running::start(|status, stop| Consumer::new(endpoint, QUEUE, status).run(handler, letters, stop))
+    };
+    let owner = consume(vhost.endpoint(), &ScriptedHandler::that_hangs());
+    owner.until_working().await?;
+    vhost.put_event().await?;
+    vhost.until_delivered().await?;
+    rabbitmq.suspend_queue(QUEUE, true).await?;
+    let (endpoint, hold) = Hold::request(&vhost, CONSUME).await?;
+    let standby = consume(endpoint, &ScriptedHandler::that_applies());
+    hold.sent().await?;
+    hold.release();
+    rabbitmq.suspend_queue(QUEUE, false).await?;
+    standby.until_working().await?;
+    eventually("the standby to look at its queue", DEADLINE, async || Ok(standby.status.caught_up()))
+        .await
+        .map(|is_owner| assert!(!is_owner, "the other consumer holds a message"))
 }
