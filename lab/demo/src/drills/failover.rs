@@ -51,22 +51,16 @@ pub(super) static DRILLS: [Drill; 6] = [
                   wait for the standby too.",
         question: "An operator terminates sessions that wait for the standby. The client tries again with its key. Is the \
                    answer worth anything?",
-        claim: "What only the primary has is not answered again, not published and not acknowledged, so a fail-over loses \
-                nothing that a client or a service relies on.",
-        outage: Duration::from_secs(8),
         steps: Some(|run| Box::pin(lose_the_wait(run, End::Terminated))),
-        ..ROW
+        ..LOST_WAIT
     },
     Drill {
         name: "sync-primary-restarted",
         teaches: "After a restart of the primary, commits that waited for the standby are visible, although the standby has never \
                   had them.",
         question: "The primary restarts while a commit waits for the standby, and dies for good later. Where is the order?",
-        claim: "What only the primary has is not answered again, not published and not acknowledged, so a fail-over loses \
-                nothing that a client or a service relies on.",
-        outage: Duration::from_secs(8),
         steps: Some(|run| Box::pin(lose_the_wait(run, End::Restarted))),
-        ..ROW
+        ..LOST_WAIT
     },
     Drill {
         name: "old-primary-returns",
@@ -96,6 +90,14 @@ const ROW: Drill = Drill {
     system: Subject::Own(|| OwnSystem { standby: Some(Replication::Synchronous), ..OwnSystem::default() }),
     refusals: Refusals::AreExpected,
     ..Drill::ROW
+};
+
+/// What the drills share in which a commit becomes visible without the standby.
+const LOST_WAIT: Drill = Drill {
+    claim: "What only the primary has is not answered again, not published and not acknowledged, so a fail-over loses nothing \
+            that a client or a service relies on.",
+    outage: Duration::from_secs(8),
+    ..ROW
 };
 
 /// Whether a commit waits for a standby at the primary.

@@ -6,8 +6,8 @@ use crate::reconciliation::{DuplicatesDropped, Kind, Reconciliation};
 
 /// The line. `recovery` is the time that the drill has measured; the rest comes from the records.
 ///
-/// An order is lost if it was acknowledged to a client and does not exist, or has no event. A phantom is an event or an effect
-/// whose order does not exist, or that no event has caused.
+/// An order is lost if it was acknowledged to a client and does not exist, or has no event. A phantom is an order with an event or
+/// an effect without a cause; it counts once, as in the verdict.
 pub(super) fn line(
     recovery: Duration,
     reconciliation: &Reconciliation,
@@ -23,7 +23,7 @@ pub(super) fn line(
         grouped(reconciliation.acknowledged),
         if all_known { "" } else { "at least " },
         grouped(duplicates.known()),
-        grouped(reconciliation.count_everywhere(Kind::Phantom)),
+        grouped(reconciliation.affected.get(&Kind::Phantom).copied().unwrap_or_default()),
     )
 }
 
@@ -42,6 +42,8 @@ fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::reconciliation::Finding;
 
@@ -55,9 +57,13 @@ mod tests {
             finding(Kind::Missing, "orders", 3),
             // An effect that is missing is no lost order.
             finding(Kind::Missing, "billing", 5),
+            // Of the same two orders.
             finding(Kind::Phantom, "inventory", 2),
+            finding(Kind::Phantom, "billing", 2),
         ];
-        let reconciliation = Reconciliation { acknowledged: 1_004_112, findings, ..Default::default() };
+        let affected = BTreeMap::from([(Kind::Missing, 8), (Kind::Phantom, 2)]);
+        let reconciliation =
+            Reconciliation { acknowledged: 1_004_112, affected, findings, ..Default::default() };
         let known = DuplicatesDropped { orders: Some(1), inventory: Some(30), billing: Some(6) };
         let recovery = Duration::from_millis(3_412);
         assert_eq!(
