@@ -33,7 +33,7 @@ impl<'a> Injected<'a> {
     /// Executes what ends by itself, if the fault has such a session.
     pub(crate) async fn hold(&self, system: &RunningSystem) -> Result<()> {
         match &self.session {
-            Some(sql) => system.execute_as("orders", sql).await,
+            Some(sql) => system.execute_as("orders", &ending_with_its_client(sql)).await,
             None => Ok(()),
         }
     }
@@ -121,4 +121,45 @@ pub(crate) async fn repair_all(system: &RunningSystem) -> Result<()> {
     system.proxies()?.clear_all().await?;
     release_commits(&system.addresses()?.admin_url).await?;
     system.execute_as("orders", &format!("{ACCEPT_MARKS}; {ERASE_UNROUTABLE}")).await
+}
+
+/// Statements that the server also ends when their client is gone, after Ctrl-C. By itself it notices that at their end.
+fn ending_with_its_client(sql: &str) -> String {
+    format!("set client_connection_check_interval = '500ms'; {sql}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use anyhow::{Result, bail};
+    use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+    use testbed::eventually;
+
+    use super::ending_with_its_client;
+
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn session_that_holds_a_lock_ends_with_its_client() -> Result<()> {
+        let database = testbed::database().await?;
+        let mut administrator = PgConnection::connect(&database.admin_url()).await?;
+        let mut is_held = async || {
+            let held = "select exists (select from pg_locks where relation = to_regclass('orders.held') and granted)";
+            sqlx::query_scalar::<_, bool>(held).fetch_one(&mut administrator).await
+        };
+        let sql = "begin; lock table held in access exclusive mode; select pg_sleep(600); commit";
+        let mut session = PgConnection::connect(&database.url("orders")).await?;
+        sqlx::raw_sql("create table held ()").execute(&mut session).await?;
+        let holding = async {
+            sqlx::raw_sql(AssertSqlSafe(ending_with_its_client(sql))).execute(&mut session).await?;
+            anyhow::Ok(())
+        };
+        tokio::select! {
+            ended = holding => bail!("the session has ended: {ended:?}"),
+            held = eventually("the lock", DEADLINE, async || Ok(is_held().await?.then_some(()))) => held?,
+        }
+        drop(session);
+        eventually("the end of the session", DEADLINE, async || Ok((!is_held().await?).then_some(()))).await
+    }
 }
