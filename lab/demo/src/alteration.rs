@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use flaws::{ALL, Flaw, LeftOut};
 
-use crate::lab::Setup;
+use crate::lab::{Setup, leave_out};
 
 /// One difference, so that a verdict that changes has one cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,8 +67,8 @@ impl Alteration {
     pub(crate) fn apply(&self, mut setup: Setup) -> Setup {
         match self {
             Self::None => setup,
-            Self::Flaw(flaw) => setup.with_flaw(*flaw),
-            Self::Hidden { student } => setup.with_flaw(hidden_flaw(student)),
+            Self::Flaw(flaw) => leave_out(setup, *flaw),
+            Self::Hidden { student } => leave_out(setup, hidden_flaw(student)),
             Self::Settings(settings) => {
                 setup.settings.extend(settings.iter().cloned());
                 setup

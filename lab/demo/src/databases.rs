@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION, Proxy, Route};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{DatabaseUrls, Forwarder, Postgres, eventually, set_standby};
-use tokio::time::timeout;
 
 /// How long a server may take to answer an administrator, and a standby to have everything that its primary has.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -140,23 +138,12 @@ impl Databases {
 
     /// Executes statements at a server, as its administrator.
     pub(crate) async fn execute_at(&self, server: &Postgres, sql: &str) -> Result<()> {
-        let done = timeout(DEADLINE, async {
-            let mut administrator = PgConnection::connect(&server.admin_url("postgres")).await?;
-            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut administrator).await?;
-            administrator.close().await
-        });
-        Ok(done.await.context("the server does not answer")??)
+        testbed::sql::execute(&server.admin_url("postgres"), sql, DEADLINE).await
     }
 
     /// Runs a query that returns one text at a server, as its administrator.
     pub(crate) async fn read_at(&self, server: &Postgres, query: &str) -> Result<String> {
-        let value = timeout(DEADLINE, async {
-            let mut administrator = PgConnection::connect(&server.admin_url("postgres")).await?;
-            let value = sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut administrator).await?;
-            administrator.close().await?;
-            Ok::<_, sqlx::Error>(value)
-        });
-        Ok(value.await.context("the server does not answer")??)
+        testbed::sql::read(&server.admin_url("postgres"), query, DEADLINE).await
     }
 
     /// Waits until the standby has caught up with the primary, and follows it.

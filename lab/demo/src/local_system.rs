@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use sqlx::{Connection as _, PgConnection};
-use testbed::{DatabaseUrls, Home, Passwords, RabbitmqCluster, Server, System, SystemOptions};
+use testbed::{DatabaseUrls, Home, Passwords, RabbitmqCluster, Server, Setup, System, SystemOptions, sql};
 
 use crate::alteration::Alteration;
 use crate::choice::Choice;
@@ -64,15 +63,13 @@ impl LocalSystem {
             Some(replication) => Databases::with_standby(postgres, replication).await?,
             None => Databases::one(postgres),
         };
-        let mut admin = PgConnection::connect(&databases.admin_url("postgres")).await?;
-        sqlx::raw_sql("create database shop").execute(&mut admin).await?;
-        admin.close().await?;
+        sql::execute(&databases.admin_url("postgres"), "create database shop", READY_DEADLINE).await?;
         let admin_url = databases.admin_url("shop");
         let passwords = Passwords::random();
         testbed::bootstrap(&admin_url, &passwords).await?;
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
 
-        let mut options = SystemOptions::new(urls.clone(), rabbitmq.url());
+        let mut options = SystemOptions::new(urls.clone(), rabbitmq.url(), Setup::default());
         let alteration = own.as_ref().map_or(Alteration::None, |(own, _)| own.alteration.clone());
         let logs = own.as_ref().map_or_else(paths::logs, |(_, logs)| logs.clone());
         // The logs of an earlier run name other ports and process ids.
@@ -82,7 +79,7 @@ impl LocalSystem {
             Some((own, _)) => {
                 let tools = own.prepare(&mut options, &urls, &rabbitmq).await?;
                 // After the addresses of the proxies, so these win.
-                options.env.extend(databases.settings(&urls));
+                options.setup.settings.extend(databases.settings(&urls));
                 Some(tools)
             }
             None => {

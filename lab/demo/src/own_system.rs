@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, Result};
 use fault_proxy::Proxy;
-use flaws::Flaw;
 use testbed::{DatabaseUrls, RabbitmqCluster, SystemOptions};
 
 use crate::alteration::Alteration;
@@ -77,14 +76,8 @@ impl OwnSystem {
         }
         let routes = connections.iter().map(|(name, _, url)| route(name, url)).collect::<Result<_>>()?;
         let proxy = Proxy::start(routes).await?;
-        options.instances = setup.instances;
-        options.piped_logs = setup.piped_logs;
-        options.lab = setup.lab;
-        options.variant = setup.variant.map(Flaw::name);
-        options.env = setup.settings;
-        options.env_of_service = setup.settings_of_service;
         for (name, variable, url) in connections {
-            options.env.push((variable, through(url, proxy.address(&name)?)?));
+            setup.settings.push((variable, through(url, proxy.address(&name)?)?));
         }
         for (service, offset) in self.clocks {
             let library = testbed::find_faketime()?;
@@ -93,9 +86,10 @@ impl OwnSystem {
                 ("FAKETIME", *offset),
                 ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
             ] {
-                options.env_of_service.push((service, (name.into(), value.into())));
+                setup.settings_of_service.push((service, (name.into(), value.into())));
             }
         }
+        options.setup = setup;
         Ok(Tools { proxies: Proxies::Here(proxy), crash })
     }
 }

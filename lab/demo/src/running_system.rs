@@ -8,8 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use flaws::Flaw;
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use testbed::Home;
+use testbed::{Home, sql};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -303,14 +302,7 @@ impl RunningSystem {
         if let Access::Containers(compose) = &self.access {
             return compose.sql("auditor", query).await;
         }
-        let url = &self.addresses()?.auditor_url;
-        let value = timeout(QUERY_DEADLINE, async {
-            let mut connection = PgConnection::connect(url).await?;
-            let value: String = sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut connection).await?;
-            connection.close().await?;
-            anyhow::Ok(value)
-        });
-        value.await.context("the database does not answer")?
+        sql::read(&self.addresses()?.auditor_url, query, QUERY_DEADLINE).await
     }
 
     /// Runs statements with the login of a service, or of the payment provider: it owns its tables, so what it has put there, such
@@ -321,12 +313,7 @@ impl RunningSystem {
         }
         let url = self.addresses()?.databases.get(service);
         let url = url.with_context(|| format!("the login {service} is not known here"))?;
-        let done = timeout(QUERY_DEADLINE, async {
-            let mut connection = PgConnection::connect(url).await?;
-            sqlx::raw_sql(AssertSqlSafe(statements)).execute(&mut connection).await?;
-            connection.close().await
-        });
-        Ok(done.await.context("the database does not answer")??)
+        sql::execute(url, statements, QUERY_DEADLINE).await
     }
 
     /// Runs a query that returns one number as text.

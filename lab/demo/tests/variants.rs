@@ -19,7 +19,7 @@ use testbed::eventually;
 const DRILL_DEADLINE: Duration = Duration::from_secs(300);
 
 async fn stage(amqp_url: &str, variant: Option<Flaw>) -> Result<Stage> {
-    Stage::ready(amqp_url, Setup { variant, ..Setup::default() }).await
+    Stage::ready(amqp_url, Setup { variant: variant.map(Flaw::name), ..Setup::default() }).await
 }
 
 /// Places an order and waits until it is confirmed: what was published before has been applied by then.

@@ -3,66 +3,37 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
 
-use std::{
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::process::Command;
 
 use reqwest::Client;
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use testbed::{TestDatabase, eventually};
+use testbed::{TestDatabase, TestService};
 use uuid::Uuid;
 
-/// How long a test waits for a condition, on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
-
 struct Variant {
-    url: String,
+    service: TestService,
     client: Client,
     /// Connected as the auditor, which may read everything and write nothing.
     auditor: PgPool,
-    process: Child,
     _database: TestDatabase,
-}
-
-impl Drop for Variant {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_orders-variant"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ORDERS_")) {
-        command.env_remove(name);
-    }
-    command.stdout(Stdio::null());
-    command
 }
 
 impl Variant {
     async fn start(variant: &str) -> anyhow::Result<Self> {
         let database = testbed::database().await?;
-        let address = format!("127.0.0.1:{}", testbed::free_port()?);
-        let process = command()
-            .env("VARIANT", variant)
-            .env("ORDERS_DATABASE_URL", database.url("orders"))
+        let url = database.url("orders");
+        let settings = [
+            ("VARIANT", variant),
+            ("ORDERS_DATABASE_URL", &url),
             // No process listens on port 1.
-            .env("ORDERS_AMQP_URL", "amqp://shop:shop@127.0.0.1:1/shop")
-            .env("ORDERS_HTTP_ADDRESS", &address)
-            .env("ORDERS_LOG", "warn")
-            .spawn()?;
+            ("ORDERS_AMQP_URL", "amqp://shop:shop@127.0.0.1:1/shop"),
+        ];
+        let program = Command::new(env!("CARGO_BIN_EXE_orders-variant"));
+        let service = TestService::start(program, "ORDERS_", &settings)?;
+        service.ready().await?;
         let auditor = PgPool::connect(&database.url("auditor")).await?;
-        let url = format!("http://{address}");
-        let variant = Self { url, client: Client::new(), auditor, process, _database: database };
-        eventually("the variant to be ready", DEADLINE, async || {
-            let ready = variant.client.get(format!("{}/readyz", variant.url)).send().await?;
-            Ok(ready.status().is_success().then_some(()))
-        })
-        .await?;
-        Ok(variant)
+        Ok(Self { service, client: Client::new(), auditor, _database: database })
     }
 
     /// Places an order of this many lines.
@@ -70,7 +41,7 @@ impl Variant {
         let skus = ["TEA-001", "TEA-002", "MUG-001"];
         let lines: Vec<_> = skus[..lines].iter().map(|sku| json!({ "sku": sku, "quantity": 1 })).collect();
         let order = json!({ "customerId": Uuid::new_v4(), "lines": lines });
-        let answer = self.client.post(format!("{}/orders", self.url)).json(&order).send().await?;
+        let answer = self.client.post(format!("{}/orders", self.service.url())).json(&order).send().await?;
         Ok((answer.status().as_u16(), answer.json().await.unwrap_or_default()))
     }
 
@@ -108,7 +79,7 @@ async fn other_routes_are_those_of_the_order_service() -> anyhow::Result<()> {
     let variant = Variant::start("notify-in-transaction").await?;
     let id = variant.place(2).await?.1["id"].as_str().unwrap().to_owned();
     let get = async |path: &str| {
-        let answer = variant.client.get(format!("{}{path}", variant.url)).send().await?;
+        let answer = variant.client.get(format!("{}{path}", variant.service.url())).send().await?;
         anyhow::Ok((answer.status().as_u16(), answer.json::<Value>().await?))
     };
     let (status, order) = get(&format!("/orders/{id}")).await?;
@@ -116,7 +87,7 @@ async fn other_routes_are_those_of_the_order_service() -> anyhow::Result<()> {
     assert_eq!(order["history"][0]["type"], "OrderCreated");
     let (status, listed) = get("/orders?limit=1").await?;
     assert_eq!((status, &listed["orders"][0]["id"]), (200, &json!(id)));
-    let cancellation = format!("{}/orders/{id}/cancellation", variant.url);
+    let cancellation = format!("{}/orders/{id}/cancellation", variant.service.url());
     assert_eq!(variant.client.post(cancellation).send().await?.status(), 200);
     assert_eq!(get(&format!("/orders/{id}")).await?.1["status"], "cancelled");
     let (status, problem) = get("/nothing").await?;
@@ -127,11 +98,10 @@ async fn other_routes_are_those_of_the_order_service() -> anyhow::Result<()> {
 #[test]
 fn unknown_variant_is_refused_with_one_line() {
     for variant in ["", "single-write"] {
-        let output = command()
+        let output = Command::new(env!("CARGO_BIN_EXE_orders-variant"))
             .env("VARIANT", variant)
             .env("ORDERS_DATABASE_URL", "postgres://orders:s3cret@127.0.0.1:1/shop")
             .env("ORDERS_AMQP_URL", "amqp://shop:s3cret@127.0.0.1:1/shop")
-            .stderr(Stdio::piped())
             .output()
             .unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

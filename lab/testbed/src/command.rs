@@ -43,6 +43,17 @@ pub(crate) fn copy_surroundings(from: &std::process::Command, to: &mut std::proc
     }
 }
 
+/// Removes the settings of the surrounding shell whose names begin with `prefix`: they are not meant for what a test starts.
+pub fn remove_settings(command: &mut std::process::Command, prefix: &str) {
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with(prefix) {
+            command.env_remove(variable);
+        }
+    }
+    // A failure shows the end of the log. A backtrace there would leave no room for the chain of causes.
+    command.env("RUST_BACKTRACE", "0");
+}
+
 /// A command that runs `program` as another user, without that user's shell or login session.
 pub(crate) fn command_as(user: &str, program: impl AsRef<OsStr>) -> std::process::Command {
     let mut command = std::process::Command::new("setpriv");

@@ -32,13 +32,16 @@ mod restartable_process;
 mod schema;
 mod server;
 mod shared_servers;
+pub mod sql;
 mod standby_waits;
 mod system;
 mod system_options;
+mod test_service;
 mod vhost;
 
 pub use binaries::{build_lab, build_services, cargo, find as find_service, profile_option, workspace_root};
 pub use bootstrap::{DatabaseUrls, Passwords, bootstrap, wait_for_database};
+pub use command::remove_settings;
 pub use container::{IMAGES, engine_architecture, engine_version, image_is_present};
 pub use database::{TestDatabase, database, database_on};
 pub use eventually::{eventually, eventually_send};
@@ -60,5 +63,6 @@ pub use standby_waits::{
     commit_waits, hang_commits, release_commits, set_standby, terminate_waiting, write_without_standby,
 };
 pub use system::System;
-pub use system_options::{Instances, SystemOptions};
+pub use system_options::{Instances, Setup, SystemOptions};
+pub use test_service::TestService;
 pub use vhost::{TestVhost, vhost};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use tokio::time::timeout;
+use anyhow::{Result, bail};
+use sqlx::{Connection as _, PgConnection};
 
 use crate::eventually::eventually;
+use crate::sql;
 
 /// How long the server may take: its checkpointer reads a new setting between two files that it syncs.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -74,10 +74,5 @@ pub async fn set_standby(admin_url: &str, value: &str) -> Result<()> {
 }
 
 async fn execute(admin_url: &str, statement: &str) -> Result<()> {
-    let executing = async {
-        let mut administrator = PgConnection::connect(admin_url).await?;
-        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut administrator).await?;
-        Ok(administrator.close().await?)
-    };
-    timeout(DEADLINE, executing).await.context("the server does not answer")?
+    sql::execute(admin_url, statement, DEADLINE).await
 }

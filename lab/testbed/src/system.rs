@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use uuid::Uuid;
 
 use crate::binaries;
-use crate::command::copy_surroundings;
+use crate::command::{copy_surroundings, remove_settings};
 use crate::eventually::eventually_send;
 use crate::guard::{signal_all, with_descendants};
 use crate::ports::free_port;
@@ -54,7 +54,7 @@ impl System {
     /// Builds the services if they are not up to date, and starts them. Does not wait until they are ready: see
     /// [`System::wait_ready`].
     pub async fn start(options: SystemOptions) -> Result<Self> {
-        if options.lab || options.variant.is_some() {
+        if options.setup.lab || options.setup.variant.is_some() {
             binaries::build_lab(false).await?;
         } else {
             binaries::build_services(false).await?;
@@ -75,7 +75,7 @@ impl System {
         members.insert("provider".to_owned(), provider);
         let setup =
             Setup { options: &options, logs: &logs, admin_token: &admin_token, provider_url: &provider_url };
-        let Instances { orders, inventory, billing } = options.instances;
+        let Instances { orders, inventory, billing } = options.setup.instances;
         for (service, count) in [("orders", orders), ("inventory", inventory), ("billing", billing)] {
             for number in 1..=count {
                 let name = if number == 1 { service.to_owned() } else { format!("{service}-{number}") };
@@ -152,7 +152,7 @@ impl System {
         signal_all("CONT", &[pid])
     }
 
-    /// Sends SIGSTOP to what reads a process's output: see `SystemOptions::piped_logs`.
+    /// Sends SIGSTOP to what reads a process's output: see `Setup::piped_logs`.
     pub fn pause_log_reader(&self, name: &str) -> Result<()> {
         self.signal_log_reader(name, "STOP")
     }
@@ -249,11 +249,12 @@ impl System {
 impl Member {
     /// The payment provider. It needs a database and an address, but neither a broker nor an admin API.
     fn provider(options: &SystemOptions, logs: &Path) -> Result<Self> {
-        let mut command = command_without_settings("payment-provider", "PROVIDER_")?;
+        let mut command = Command::new(binaries::find("payment-provider")?);
+        remove_settings(&mut command, "PROVIDER_");
         let address = format!("127.0.0.1:{}", free_port()?);
         command.env("PROVIDER_DATABASE_URL", &options.database.provider);
         command.env("PROVIDER_HTTP_ADDRESS", &address);
-        command.envs(options.env.iter().map(|(variable, value)| (variable, value)));
+        command.envs(options.setup.settings.iter().map(|(variable, value)| (variable, value)));
         let process = RestartableProcess::new(command, logs.join("provider.log"));
         Ok(Self { process, url: format!("http://{address}"), admin_url: None })
     }
@@ -270,15 +271,16 @@ impl Member {
             _ => &options.database.billing,
         };
         let prefix = service.to_uppercase();
-        let variant = options.variant.filter(|_| service == "orders");
+        let variant = options.setup.variant.filter(|_| service == "orders");
         let binary = match variant {
             Some(_) => "orders-variant".to_owned(),
-            None if options.lab => format!("{service}-lab"),
+            None if options.setup.lab => format!("{service}-lab"),
             None => service.to_owned(),
         };
         let address = format!("127.0.0.1:{port}");
         let admin_address = format!("127.0.0.1:{}", free_port()?);
-        let mut command = command_without_settings(&binary, &format!("{prefix}_"))?;
+        let mut command = Command::new(binaries::find(&binary)?);
+        remove_settings(&mut command, &format!("{prefix}_"));
         command.envs(variant.map(|variant| ("VARIANT", variant)));
         command.env(format!("{prefix}_DATABASE_URL"), database);
         command.env(format!("{prefix}_AMQP_URL"), &options.amqp_url);
@@ -288,29 +290,15 @@ impl Member {
         if service == "billing" {
             command.env("BILLING_PROVIDER_URL", setup.provider_url);
         }
-        command.envs(options.env.iter().map(|(variable, value)| (variable, value)));
-        let own = options.env_of_service.iter().filter(|(of, _)| *of == service);
+        command.envs(options.setup.settings.iter().map(|(variable, value)| (variable, value)));
+        let own = options.setup.settings_of_service.iter().filter(|(of, _)| *of == service);
         command.envs(own.map(|(_, (variable, value))| (variable, value)));
         let log = setup.logs.join(format!("{name}.log"));
-        let command = if options.piped_logs { piped(&command, &log) } else { command };
+        let command = if options.setup.piped_logs { piped(&command, &log) } else { command };
         let process = RestartableProcess::new(command, log);
         let admin_url = variant.is_none().then(|| format!("http://{admin_address}"));
         Ok(Self { process, url: format!("http://{address}"), admin_url })
     }
-}
-
-/// A command for a service's executable without the service's settings from the surrounding shell, which are not meant
-/// for this system.
-fn command_without_settings(binary: &str, prefix: &str) -> Result<Command> {
-    let mut command = Command::new(binaries::find(binary)?);
-    for (variable, _) in std::env::vars_os() {
-        if variable.to_string_lossy().starts_with(prefix) {
-            command.env_remove(variable);
-        }
-    }
-    // A failure shows the end of the log. A backtrace there would leave no room for the chain of causes.
-    command.env("RUST_BACKTRACE", "0");
-    Ok(command)
 }
 
 /// The command with a pipe for its output, which a child process copies into the log.

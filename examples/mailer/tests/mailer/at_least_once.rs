@@ -31,7 +31,7 @@ async fn mailer_killed_between_commit_and_acknowledgement_writes_one_mail() -> a
     let order = Uuid::now_v7();
     publish(&mut publisher, &[confirmed(order)]).await?;
     proxy.until("rabbitmq", DEADLINE, |stats| stats.resets > 0).await?;
-    mailer.kill().await?;
+    mailer.service.kill().await?;
     let mail = [(order, "confirmed".to_owned())];
     assert_eq!(database.mails().await?, mail);
 

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use testbed::{System, SystemOptions, eventually};
+use testbed::{Setup, System, SystemOptions, eventually};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 use uuid::Uuid;
 
@@ -20,7 +20,9 @@ struct Services {
 
 impl Services {
     async fn start(database: &MailerDatabase, amqp_url: &str) -> anyhow::Result<Self> {
-        let system = System::start(SystemOptions::new(database.database.urls().clone(), amqp_url)).await?;
+        let system =
+            System::start(SystemOptions::new(database.database.urls().clone(), amqp_url, Setup::default()))
+                .await?;
         system.wait_ready(DEADLINE).await?;
         Ok(Self { system, auditor: PgPool::connect(&database.database.url("auditor")).await? })
     }
@@ -87,7 +89,7 @@ async fn every_order_that_ends_has_one_mail_after_a_kill_and_a_replay_adds_earli
         Ok((!database.mails().await?.is_empty()).then_some(()))
     })
     .await?;
-    mailer.kill().await?;
+    mailer.service.kill().await?;
     services.place(20).await?;
     let all = services.ends(43).await?;
     let _restarted = Mailer::start(&database, &vhost.url()).await?;

@@ -15,5 +15,7 @@ pub(crate) use crash_file::is_stopped;
 pub use crash_file::{CrashFile, await_stop, resume_process};
 pub use proxied::{PROXY_ROUTE, proxied};
 pub(crate) use proxied::{route, through};
-pub use stage::{CONDITION_DEADLINE, Setup, Stage};
+pub(crate) use stage::leave_out;
+pub use stage::{CONDITION_DEADLINE, Stage};
 pub use tap::{Published, Tap};
+pub use testbed::Setup;

@@ -1,7 +1,6 @@
 //! A system for one test: its processes, its orders, and the reconciliation at the end.
 
 use std::{
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -11,7 +10,7 @@ use flaws::{Flaw, LeftOut};
 use load_tests::{Answer, Load, Outcome, Summary};
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use testbed::{DatabaseUrls, Instances, System, SystemOptions, TestDatabase, eventually};
+use testbed::{DatabaseUrls, Setup, System, SystemOptions, TestDatabase, eventually};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -25,70 +24,15 @@ use crate::{
 /// How long a condition may take to come true on a busy machine. It measures nothing.
 pub const CONDITION_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How a system is set up.
-#[derive(Clone, Debug, Default)]
-pub struct Setup {
-    /// How many processes of each service.
-    pub instances: Instances,
-    /// More settings: those of the services, and `CRASH_…` and `SABOTAGE` for lab programs.
-    pub settings: Vec<(String, String)>,
-    /// Settings for the processes of one service: its name, and the setting.
-    pub settings_of_service: Vec<(&'static str, (String, String))>,
-    /// Whether another process reads the output of each process and writes its log.
-    pub piped_logs: bool,
-    /// Whether the lab programs are started instead of the services.
-    pub lab: bool,
-    /// The variant that accepts the orders instead of the order service.
-    pub variant: Option<Flaw>,
-}
-
-impl Setup {
-    /// With one more setting.
-    #[must_use]
-    pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
-        self.settings.push((name.to_owned(), value.into()));
-        self
-    }
-
-    /// With so many partitions of each service's queue.
-    #[must_use]
-    pub fn with_partitions(self, number: u8) -> Self {
-        let names = ["ORDERS_PARTITIONS", "INVENTORY_PARTITIONS", "BILLING_PARTITIONS"];
-        names.into_iter().fold(self, |setup, name| setup.with(name, number.to_string()))
-    }
-
-    /// With one protection left out. A flaw that exists only in memory changes nothing.
-    #[must_use]
-    pub fn with_flaw(mut self, flaw: Flaw) -> Self {
-        match flaw.row().left_out {
-            LeftOut::Part => Self { lab: true, ..self.with("SABOTAGE", flaw.name()) },
-            LeftOut::Settings(settings) => {
-                settings.iter().fold(self, |setup, (name, value)| setup.with(name, *value))
-            }
-            LeftOut::Variant => {
-                self.variant = Some(flaw);
-                self
-            }
-            LeftOut::InMemory => self,
+/// The setup with one protection left out. A flaw that exists only in memory changes nothing.
+pub(crate) fn leave_out(setup: Setup, flaw: Flaw) -> Setup {
+    match flaw.row().left_out {
+        LeftOut::Part => Setup { lab: true, ..setup.with("SABOTAGE", flaw.name()) },
+        LeftOut::Settings(settings) => {
+            settings.iter().fold(setup, |setup, (name, value)| setup.with(name, *value))
         }
-    }
-
-    /// With lab programs that crash at `point` (for example `relay-confirmed:kill`) once, while the file `once` does not
-    /// exist: the first process of any service that gets there.
-    #[must_use]
-    pub fn crashing_at(self, point: impl Into<String>, once: &Path) -> Self {
-        let setup = self.with("CRASH_POINT", point).with("CRASH_ONCE", once.to_string_lossy());
-        Self { lab: true, ..setup }
-    }
-
-    /// With lab programs of which only those of `service` crash at `point`. Every service has a relay, and on a busy machine
-    /// inventory may have published its answer before the order service's relay reaches the point.
-    #[must_use]
-    pub fn crashing_in(mut self, service: &'static str, point: &str, once: &Path) -> Self {
-        let once = once.to_string_lossy().into_owned();
-        self.settings_of_service.push((service, ("CRASH_POINT".to_owned(), point.to_owned())));
-        self.settings_of_service.push((service, ("CRASH_ONCE".to_owned(), once)));
-        Self { lab: true, ..self }
+        LeftOut::Variant => Setup { variant: Some(flaw.name()), ..setup },
+        LeftOut::InMemory => setup,
     }
 }
 
@@ -136,14 +80,9 @@ impl Stage {
 
     /// Starts a system on a database of the caller's. It may not be ready for a long time.
     pub async fn start_with(urls: &DatabaseUrls, amqp_url: &str, setup: Setup) -> Result<Self> {
-        let mut options = SystemOptions::new(urls.clone(), amqp_url);
-        options.instances = setup.instances;
-        options.env = setup.settings;
-        options.env_of_service = setup.settings_of_service;
-        options.lab = setup.lab;
-        options.variant = setup.variant.map(Flaw::name);
-        let stage = Self::around(System::start(options).await?, &urls.auditor).await?;
-        Ok(Self { variant: setup.variant, ..stage })
+        let variant = setup.variant.and_then(Flaw::named);
+        let system = System::start(SystemOptions::new(urls.clone(), amqp_url, setup)).await?;
+        Ok(Self { variant, ..Self::around(system, &urls.auditor).await? })
     }
 
     /// Uses a system that was started already.

@@ -79,7 +79,7 @@ async fn gauges_that_cannot_be_read_are_unknown() -> Result<()> {
     let passwords = Passwords::all("secret");
     testbed::bootstrap(&postgres.admin_url("postgres"), &passwords).await?;
     let urls = DatabaseUrls::new(&postgres.admin_url("postgres"), &passwords)?;
-    let system = System::start(SystemOptions::new(urls.clone(), broker.url())).await?;
+    let system = System::start(SystemOptions::new(urls.clone(), broker.url(), Setup::default())).await?;
     system.wait_ready(CONDITION_DEADLINE).await?;
     let stage = Stage::around(system, &urls.auditor).await?;
     let all = async |gauges: &[(&str, &[&str])], known: bool| {

@@ -94,7 +94,7 @@ async fn compare_partitions(options: &Options, setup: &Setup) -> anyhow::Result<
             setup.settings.extend(SERVICES.map(|service| (partition(service), partitions.to_string())));
             let instances = Instances { inventory: processes, billing: processes, ..Instances::default() };
             let rig = Rig::start_with(&setup, async |system| {
-                system.instances = instances;
+                system.setup.instances = instances;
                 Ok(())
             })
             .await?;

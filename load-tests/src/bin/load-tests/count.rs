@@ -56,7 +56,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     let counter = Counter::default();
     let mut rig = Rig::start_with(setup, async |system| {
         let count = usize::from(options.instances);
-        system.instances = Instances { orders: count, inventory: count, billing: count };
+        system.setup.instances = Instances { orders: count, inventory: count, billing: count };
         let database = &mut system.database;
         let urls =
             [&mut database.orders, &mut database.inventory, &mut database.billing, &mut database.provider];
@@ -65,7 +65,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         }
         for service in SERVICES {
             let url = counter.forward(service, &system.amqp_url).await?;
-            system.env.push((format!("{}_AMQP_URL", service.to_uppercase()), url));
+            system.setup.settings.push((format!("{}_AMQP_URL", service.to_uppercase()), url));
         }
         Ok(())
     })

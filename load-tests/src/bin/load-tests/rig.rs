@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use load_tests::{Load, Saturation, Summary};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
+use sqlx::{Connection as _, PgConnection, Row as _};
 use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
 use uuid::Uuid;
 
@@ -82,16 +82,15 @@ impl Rig {
         eprintln!("starting PostgreSQL, RabbitMQ and the services");
         let home = Home::choose().await?;
         let (postgres, rabbitmq) = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?;
-        let mut admin = PgConnection::connect(&postgres.admin_url("postgres")).await?;
-        sqlx::query(AssertSqlSafe(format!("create database {DATABASE}"))).execute(&mut admin).await?;
-        admin.close().await?;
+        let create = format!("create database {DATABASE}");
+        testbed::sql::execute(&postgres.admin_url("postgres"), &create, READY_DEADLINE).await?;
         let passwords = Passwords::all("benchmark");
         let admin_url = postgres.admin_url(DATABASE);
         testbed::bootstrap(&admin_url, &passwords).await?;
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
 
-        let mut options = SystemOptions::new(urls.clone(), rabbitmq.url());
-        options.env.clone_from(&setup.settings);
+        let system = testbed::Setup { settings: setup.settings.clone(), ..testbed::Setup::default() };
+        let mut options = SystemOptions::new(urls.clone(), rabbitmq.url(), system);
         change(&mut options).await?;
         let system = System::start(options.clone()).await?;
         system.wait_ready(READY_DEADLINE).await?;
@@ -139,7 +138,7 @@ impl Rig {
     /// Stops all services, and starts them again with further settings.
     pub(crate) async fn restart_services(&mut self, settings: Vec<(String, String)>) -> Result<()> {
         self.system.stop().await?;
-        self.options.env.extend(settings);
+        self.options.setup.settings.extend(settings);
         self.system = System::start(self.options.clone()).await?;
         self.system.wait_ready(READY_DEADLINE).await
     }

@@ -25,7 +25,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     let (connections, turn) = (options.connections, Duration::from_secs(options.seconds));
     let rig = Rig::start_with(setup, async |system| {
         // As many database connections as pgbench has: with fewer, fewer commits would share a flush.
-        system.env.insert(0, ("ORDERS_DATABASE_CONNECTIONS".to_owned(), connections.to_string()));
+        system.setup.settings.insert(0, ("ORDERS_DATABASE_CONNECTIONS".to_owned(), connections.to_string()));
         Ok(())
     })
     .await?;

@@ -149,7 +149,7 @@ async fn key_of_an_unfinished_request_gets_409_and_is_free_after_its_rollback() 
 
 #[tokio::test]
 async fn key_is_erased_after_its_retention_and_not_before() -> anyhow::Result<()> {
-    let mut orders = Orders::start_with(&[("ORDERS_KEEP_IDEMPOTENCY_KEYS", "2h")]).await?;
+    let orders = Orders::start_with(&[("ORDERS_KEEP_IDEMPOTENCY_KEYS", "2h")]).await?;
     let body = order();
     for key in ["young", "old"] {
         place(&orders, key, &body).await?;
@@ -162,7 +162,7 @@ async fn key_is_erased_after_its_retention_and_not_before() -> anyhow::Result<()
     .execute(&mut database)
     .await?;
     // Retention runs at the start and once a minute.
-    orders.restart().await?;
+    orders.service.restart().await?;
     testbed::eventually("the old key to be erased", DEADLINE, async || {
         let keys: Vec<String> =
             sqlx::query_scalar("select key from orders.idempotency_keys").fetch_all(&orders.auditor).await?;

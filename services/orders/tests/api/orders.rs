@@ -139,7 +139,7 @@ async fn routes_answer_503_until_the_database_is_migrated() -> anyhow::Result<()
     }
     assert_eq!(orders.post(&order()).await?.0, 503);
     migrating.rollback().await?;
-    orders.ready().await?;
+    orders.service.ready().await?;
     assert_eq!(orders.get("/orders").await?.0, 200);
     Ok(())
 }

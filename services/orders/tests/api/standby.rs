@@ -10,7 +10,7 @@ async fn answer_is_repeated_only_when_the_synchronous_standby_has_the_order() ->
     let server = testbed::Postgres::private().await?;
     let admin = server.admin_url("postgres");
     let orders = Orders::launch(testbed::database_on(&admin).await?, &[]).await?;
-    orders.ready().await?;
+    orders.service.ready().await?;
     let body = order();
     let place =
         || orders.client.post(format!("{}/orders", orders.url)).header("idempotency-key", "k").json(&body);
@@ -26,7 +26,7 @@ async fn answer_is_repeated_only_when_the_synchronous_standby_has_the_order() ->
         assert_eq!(again.await?.status, 201);
     }
     // Health may say that commits hang.
-    orders.ready().await?;
+    orders.service.ready().await?;
     let placed = orders.ask(place()).await?;
     let id = placed.body["id"].as_str().unwrap_or_default();
     let cancel = || orders.client.post(format!("{}/orders/{id}/cancellation", orders.url));
@@ -47,7 +47,7 @@ async fn no_more_sessions_wait_once_health_says_that_commits_hang() -> anyhow::R
     let server = testbed::Postgres::private().await?;
     let admin = server.admin_url("postgres");
     let orders = Orders::launch(testbed::database_on(&admin).await?, &[]).await?;
-    orders.ready().await?;
+    orders.service.ready().await?;
     hang_commits(&admin).await?;
     tokio::spawn(orders.client.post(format!("{}/orders", orders.url)).json(&order()).send());
     eventually("health to say that commits hang", DEADLINE, async || {
@@ -66,7 +66,7 @@ async fn no_more_sessions_wait_once_health_says_that_commits_hang() -> anyhow::R
     assert_eq!(orders.get("/products").await?.0, 200, "reads go on");
     assert_eq!(waiting().await?, before, "sessions that wait");
     release_commits(&admin).await?;
-    orders.ready().await?;
+    orders.service.ready().await?;
     assert_eq!(orders.post(&order()).await?.0, 201);
     Ok(())
 }

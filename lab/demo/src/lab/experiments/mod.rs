@@ -25,7 +25,7 @@ use serde::Serialize;
 
 pub use judge::Breach;
 
-use super::Setup;
+use super::{Setup, leave_out};
 use faults::{killed_at, killed_in};
 
 /// One protection to leave out, and the fault that shows that it is missing.
@@ -152,7 +152,7 @@ impl Experiment {
     pub async fn run(&self) -> Result<Finding> {
         let (name, invariants) = (self.flaw.name(), self.flaw.row().breaks);
         let complete = Setup { lab: true, ..Setup::default() };
-        let sabotaged = complete.clone().with_flaw(self.flaw);
+        let sabotaged = leave_out(complete.clone(), self.flaw);
         let began = Instant::now();
         let timed = async { ((self.run)(sabotaged).await, began.elapsed().as_secs_f64()) };
         let (false_alarm, (caught, seconds)) = tokio::join!((self.run)(complete), timed);
