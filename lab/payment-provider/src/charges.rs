@@ -2,23 +2,24 @@
 
 use axum::{
     Json,
-    extract::{
-        Query, State,
-        rejection::{JsonRejection, QueryRejection},
-    },
+    extract::{Request, State},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use database::{Pool, is_locked};
+use database::Pool;
 use serde::{Deserialize, Serialize};
+use service::{
+    Params,
+    problem::{Problem, read_json},
+};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
     Provider,
     faults::{self, FaultKind, Operation},
-    idempotency_key::{IdempotencyKey, mark_replayed},
-    refusal::{self, Refusal, refusal},
+    idempotency_key::{IdempotencyKey, key_reused, mark_replayed},
+    invalid_request,
 };
 
 /// Customers whose id begins with these hexadecimal digits have no money: each of their charges is declined. Real providers
@@ -45,15 +46,11 @@ pub(crate) struct ChargeRequest {
 
 impl ChargeRequest {
     /// Checks what the types cannot express.
-    fn check(&self) -> Result<(), Refusal> {
-        let rule = match self {
-            Self { reference, .. } if reference.is_nil() => "reference is the nil UUID",
-            Self { customer_id, .. } if customer_id.is_nil() => "customerId is the nil UUID",
-            Self { amount: ..=0, .. } => "amount is 1 or more, in minor units",
-            Self { currency, .. } if currency != CURRENCY => "currency is EUR",
-            _ => return Ok(()),
-        };
-        Err(refusal::invalid(rule))
+    fn check(&self) -> Result<(), Problem> {
+        if self.amount < 1 || self.currency != CURRENCY {
+            return Err(invalid_request("amount is 1 or more, in minor units of EUR"));
+        }
+        Ok(())
     }
 
     fn customer_has_no_money(&self) -> bool {
@@ -80,8 +77,8 @@ impl Charge {
     /// The answer: the same for the first request and for every repetition.
     fn answer(self) -> Response {
         if self.status == DECLINED {
-            let detail = "the customer has no money; nothing was charged";
-            return refusal(StatusCode::PAYMENT_REQUIRED, "declined", detail).into_response();
+            let problem = Problem::new(StatusCode::PAYMENT_REQUIRED, "declined", "Declined");
+            return problem.detail("the customer has no money; nothing was charged").into_response();
         }
         (StatusCode::CREATED, Json(self)).into_response()
     }
@@ -92,9 +89,9 @@ impl Charge {
 pub(crate) async fn charge(
     State(provider): State<Provider>,
     key: Option<IdempotencyKey>,
-    request: Result<Json<ChargeRequest>, JsonRejection>,
-) -> Result<Response, Refusal> {
-    let Json(request) = request?;
+    request: Request,
+) -> Result<Response, Problem> {
+    let request: ChargeRequest = read_json(request, invalid_request).await?;
     request.check()?;
     let fault = provider.faults.next_for(Operation::Charge);
     let declined =
@@ -108,7 +105,7 @@ async fn charge_once(
     key: Option<&IdempotencyKey>,
     request: ChargeRequest,
     status: &str,
-) -> Result<Response, Refusal> {
+) -> Result<Response, Problem> {
     let id = Uuid::now_v7();
     let created_at = match (write(pool, id, key, &request, status).await?, key) {
         (Some(created_at), _) => created_at,
@@ -126,14 +123,14 @@ async fn charge_once(
 /// leaves a pooled connection inside a transaction. Other callers' charges would be written into that, and lost.
 ///
 /// The key is inserted first, and the charge depends on its row: of fifty requests with one key, forty-nine wait there
-/// until the first has committed, and then insert nothing.
+/// until the first has committed, and then insert nothing. One that waits for too long is answered with 409.
 async fn write(
     pool: &Pool,
     id: Uuid,
     key: Option<&IdempotencyKey>,
     request: &ChargeRequest,
     status: &str,
-) -> Result<Option<OffsetDateTime>, Refusal> {
+) -> Result<Option<OffsetDateTime>, sqlx::Error> {
     sqlx::query_scalar!(
         "with key as (
              insert into known_keys (key, charge_id)
@@ -155,20 +152,15 @@ async fn write(
     )
     .fetch_optional(pool)
     .await
-    .map_err(
-        |error| {
-            if key.is_some() && is_locked(&error) { refusal::key_in_use() } else { error.into() }
-        },
-    )
 }
 
-/// Repeats the first answer under a known key. A statement of its own: its snapshot has to be younger than the commit that
-/// the insert may have waited for.
+/// Repeats the first answer under a known key. A separate statement: its snapshot must be younger than the commit that the
+/// insert may have waited for.
 async fn first_answer(
     pool: &Pool,
     key: &IdempotencyKey,
     requested: &ChargeRequest,
-) -> Result<Response, Refusal> {
+) -> Result<Response, Problem> {
     let first = sqlx::query_as!(
         Charge,
         "select charges.id, status, reference, customer_id, amount, currency, created_at
@@ -179,11 +171,11 @@ async fn first_answer(
     .fetch_optional(pool)
     .await?
     // Keys are never erased: a key that is not a charge's is a refund's.
-    .ok_or_else(refusal::key_reused)?;
+    .ok_or_else(key_reused)?;
     let is_same = (first.reference, first.customer_id, first.amount, &first.currency)
         == (requested.reference, requested.customer_id, requested.amount, &requested.currency);
     if !is_same {
-        return Err(refusal::key_reused());
+        return Err(key_reused());
     }
     tracing::info!(id = %first.id, "idempotency key known; first answer repeated");
     Ok(mark_replayed(first.answer()))
@@ -219,9 +211,8 @@ struct ChargeEntry {
 /// `GET /charges?reference=`: all charges of one reference, for people and for tests.
 pub(crate) async fn read_charges(
     State(provider): State<Provider>,
-    query: Result<Query<ChargeQuery>, QueryRejection>,
-) -> Result<Json<ChargeList>, Refusal> {
-    let Query(ChargeQuery { reference }) = query?;
+    Params(ChargeQuery { reference }): Params<ChargeQuery>,
+) -> Result<Json<ChargeList>, Problem> {
     let charges = sqlx::query_as!(
         ChargeEntry,
         r#"select id, status, reference, customer_id, amount, currency, created_at,

@@ -10,15 +10,13 @@ use std::{
 
 use axum::{
     Json,
-    extract::{State, rejection::JsonRejection},
+    extract::{Request, State},
     response::Response,
 };
 use serde::{Deserialize, Serialize};
+use service::problem::{Problem, read_json};
 
-use crate::{
-    Provider,
-    refusal::{self, Refusal},
-};
+use crate::{Provider, invalid_request};
 
 /// How long `hang-after` delays its answer: longer than any caller should wait.
 const HANG_TIME: Duration = Duration::from_secs(60);
@@ -136,8 +134,8 @@ impl Faults {
 /// Runs the handler's work with the fault around it.
 pub(crate) async fn inject(
     fault: Option<Fault>,
-    work: impl Future<Output = Result<Response, Refusal>>,
-) -> Result<Response, Refusal> {
+    work: impl Future<Output = Result<Response, Problem>>,
+) -> Result<Response, Problem> {
     let Some(fault) = fault else { return work.await };
     match fault.kind {
         // The caller has chosen the status before it made the future.
@@ -147,11 +145,11 @@ pub(crate) async fn inject(
             tokio::time::sleep(Duration::from_millis(wait.into())).await;
             work.await
         }
-        FaultKind::ErrorBefore => Err(refusal::injected()),
+        FaultKind::ErrorBefore => Err(Problem::internal_error()),
         FaultKind::ErrorAfter => {
             // The caller never sees this answer.
             drop(work.await);
-            Err(refusal::injected())
+            Err(Problem::internal_error())
         }
         FaultKind::HangAfter => {
             let answer = work.await;
@@ -169,12 +167,12 @@ pub(crate) async fn show(State(provider): State<Provider>) -> Json<Vec<Fault>> {
 /// `PUT /faults`: replaces the list. An empty one ends all faults, except for requests that have got theirs already.
 pub(crate) async fn replace(
     State(provider): State<Provider>,
-    list: Result<Json<Vec<Fault>>, JsonRejection>,
-) -> Result<Json<Vec<Fault>>, Refusal> {
-    let Json(list) = list?;
+    request: Request,
+) -> Result<Json<Vec<Fault>>, Problem> {
+    let list: Vec<Fault> = read_json(request, invalid_request).await?;
     let mut checked = Vec::with_capacity(list.len());
     for (index, fault) in list.into_iter().enumerate() {
-        checked.push(fault.checked().map_err(|rule| refusal::invalid(format!("[{index}]: {rule}")))?);
+        checked.push(fault.checked().map_err(|rule| invalid_request(format!("[{index}]: {rule}")))?);
     }
     tracing::info!(faults = ?checked, "faults replaced");
     provider.faults.list().clone_from(&checked);

@@ -5,8 +5,7 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, request::Parts},
     response::Response,
 };
-
-use crate::refusal::{Refusal, refusal};
+use service::problem::Problem;
 
 const HEADER: &str = "idempotency-key";
 
@@ -34,12 +33,12 @@ impl IdempotencyKey {
 }
 
 impl<S: Send + Sync> OptionalFromRequestParts<S> for IdempotencyKey {
-    type Rejection = Refusal;
+    type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Problem> {
         let bad_key = || {
-            let detail = "one Idempotency-Key, of 1 to 255 visible ASCII characters";
-            refusal(StatusCode::BAD_REQUEST, "bad-key", detail)
+            let title = "One Idempotency-Key, of 1 to 255 visible ASCII characters";
+            Problem::new(StatusCode::BAD_REQUEST, "bad-key", title)
         };
         let mut values = parts.headers.get_all(HEADER).iter();
         match (values.next(), values.next()) {
@@ -48,6 +47,11 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for IdempotencyKey {
             (Some(_), Some(_)) => Err(bad_key()),
         }
     }
+}
+
+pub(crate) fn key_reused() -> Problem {
+    let title = "This Idempotency-Key belongs to another request";
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key-reused", title)
 }
 
 /// Marks an answer as a repetition of the first one.

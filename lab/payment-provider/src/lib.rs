@@ -8,17 +8,20 @@ mod charges;
 mod faults;
 mod idempotency_key;
 mod refunds;
-mod refusal;
 
 use std::net::SocketAddr;
 
 use axum::{
     Router,
+    http::StatusCode,
     routing::{get, post},
 };
 use clap::Parser;
 use database::{DatabaseUrl, Pool};
-use service::telemetry::{self, LogFormat};
+use service::{
+    problem::Problem,
+    telemetry::{self, LogFormat},
+};
 use sqlx::migrate::Migrator;
 
 pub use charges::DECLINED_CUSTOMERS;
@@ -49,6 +52,11 @@ pub fn router(provider: Provider) -> Router {
         .route("/refunds", post(refunds::refund))
         .route("/faults", get(faults::show).put(faults::replace))
         .with_state(provider)
+}
+
+/// The body is JSON, and asks for something that does not exist.
+fn invalid_request(detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid-request", "Invalid request").detail(detail)
 }
 
 /// Settings of the payment provider, from environment variables.

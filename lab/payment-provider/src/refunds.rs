@@ -2,20 +2,21 @@
 
 use axum::{
     Json,
-    extract::{State, rejection::JsonRejection},
+    extract::{Request, State},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
 use database::Pool;
 use serde::{Deserialize, Serialize};
+use service::problem::{Problem, read_json};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
     Provider,
     faults::{self, Operation},
-    idempotency_key::{IdempotencyKey, mark_replayed},
-    refusal::{self, Refusal, refusal},
+    idempotency_key::{IdempotencyKey, key_reused, mark_replayed},
+    invalid_request,
 };
 
 /// The body of `POST /refunds`.
@@ -52,11 +53,11 @@ impl Refund {
 pub(crate) async fn refund(
     State(provider): State<Provider>,
     key: Option<IdempotencyKey>,
-    request: Result<Json<RefundRequest>, JsonRejection>,
-) -> Result<Response, Refusal> {
-    let Json(request) = request?;
+    request: Request,
+) -> Result<Response, Problem> {
+    let request: RefundRequest = read_json(request, invalid_request).await?;
     if request.amount < 1 {
-        return Err(refusal::invalid("amount is 1 or more, in minor units"));
+        return Err(invalid_request("amount is 1 or more, in minor units"));
     }
     let fault = provider.faults.next_for(Operation::Refund);
     faults::inject(fault, refund_once(&provider.pool, key.as_ref(), &request)).await
@@ -66,7 +67,7 @@ async fn refund_once(
     pool: &Pool,
     key: Option<&IdempotencyKey>,
     request: &RefundRequest,
-) -> Result<Response, Refusal> {
+) -> Result<Response, Problem> {
     let id = Uuid::now_v7();
     if let Some(created_at) = write(pool, id, key, request).await? {
         tracing::info!(%id, charge = %request.charge, amount = request.amount, "refund written");
@@ -84,10 +85,10 @@ async fn refund_once(
     );
     let captured = captured.fetch_one(pool).await?;
     Err(if captured {
-        let detail = "the refunds would exceed the charge";
-        refusal(StatusCode::UNPROCESSABLE_ENTITY, "refund-exceeds-charge", detail)
+        let title = "The refunds would exceed the charge";
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "refund-exceeds-charge", title)
     } else {
-        refusal(StatusCode::NOT_FOUND, "no-such-charge", "no captured charge has this id")
+        Problem::new(StatusCode::NOT_FOUND, "no-such-charge", "No captured charge has this id")
     })
 }
 
@@ -103,7 +104,7 @@ async fn write(
     id: Uuid,
     key: Option<&IdempotencyKey>,
     request: &RefundRequest,
-) -> Result<Option<OffsetDateTime>, Refusal> {
+) -> Result<Option<OffsetDateTime>, Problem> {
     let written = sqlx::query_scalar!(
         "with taken as (
              update charges set refunded = refunded + $3
@@ -136,7 +137,7 @@ async fn first_answer(
     pool: &Pool,
     key: &IdempotencyKey,
     requested: &RefundRequest,
-) -> Result<Option<Response>, Refusal> {
+) -> Result<Option<Response>, Problem> {
     let first = sqlx::query!(
         r#"select refunds.id as "id?", refunds.charge_id as "charge?", amount as "amount?",
                   created_at as "created_at?"
@@ -149,10 +150,10 @@ async fn first_answer(
     let Some(first) = first else { return Ok(None) };
     // A key without a refund is a charge's key.
     let (Some(id), Some(created_at)) = (first.id, first.created_at) else {
-        return Err(refusal::key_reused());
+        return Err(key_reused());
     };
     if (first.charge, first.amount) != (Some(requested.charge), Some(requested.amount)) {
-        return Err(refusal::key_reused());
+        return Err(key_reused());
     }
     tracing::info!(%id, "idempotency key known; first answer repeated");
     Ok(Some(mark_replayed(Refund::answer(id, requested, created_at))))

@@ -140,7 +140,7 @@ async fn key_of_an_unfinished_request_is_answered_with_409_and_is_free_after_its
     .await?;
     let body = charge();
     let (status, _, problem) = provider.charge(Some("k"), &body).await?;
-    assert_eq!((status, kind(&problem)), (409, "key-in-use"));
+    assert_eq!((status, kind(&problem)), (409, "contended"));
     unfinished.rollback().await?;
     let (status, repeated, _) = provider.charge(Some("k"), &body).await?;
     assert_eq!((status, repeated), (201, false));

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails with a message")]
 
-mod bad_requests;
 mod charges;
 mod faults;
 mod refunds;

@@ -1,14 +1,11 @@
-//! Starts the provider in a process of its own.
+//! Starts the provider in its own process.
 
-use std::{
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{process::Command, time::Duration};
 
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use testbed::TestDatabase;
+use testbed::{TestDatabase, TestService};
 use uuid::Uuid;
 
 /// How long a test waits for a condition, on a busy machine.
@@ -18,38 +15,26 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) type Answer = (u16, bool, Value);
 
 pub(crate) struct Provider {
-    pub(crate) url: String,
+    pub(crate) service: TestService,
     pub(crate) client: Client,
     /// Connected as the auditor, which may read everything and write nothing.
     pub(crate) auditor: PgPool,
     pub(crate) database: TestDatabase,
-    pub(crate) process: Child,
 }
 
 impl Provider {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let database = testbed::database().await?;
-        // A port that is free at this moment. With port 0 the test would not learn which port the process got.
-        let address = format!("127.0.0.1:{}", testbed::free_port()?);
-        let settings = [
-            ("PROVIDER_DATABASE_URL", database.url("provider")),
-            ("PROVIDER_HTTP_ADDRESS", address.clone()),
-            ("PROVIDER_LOG", "warn".into()),
-        ];
-        let process = command().envs(settings).spawn()?;
+        let program = Command::new(env!("CARGO_BIN_EXE_payment-provider"));
+        let settings = [("PROVIDER_DATABASE_URL", &*database.url("provider"))];
+        let service = TestService::start(program, "PROVIDER_", &settings)?;
+        service.ready().await?;
         let auditor = PgPool::connect(&database.url("auditor")).await?;
-        let url = format!("http://{address}");
-        let provider = Self { url, client: Client::new(), auditor, database, process };
-        testbed::eventually("the provider to be ready", DEADLINE, async || {
-            let ready = provider.client.get(format!("{}/readyz", provider.url)).send().await?;
-            Ok(ready.status().is_success().then_some(()))
-        })
-        .await?;
-        Ok(provider)
+        Ok(Self { service, client: Client::new(), auditor, database })
     }
 
     pub(crate) fn request(&self, path: &str, key: Option<&str>, body: &Value) -> RequestBuilder {
-        let request = self.client.post(format!("{}{path}", self.url)).json(body);
+        let request = self.client.post(format!("{}{path}", self.service.url())).json(body);
         if let Some(key) = key { request.header("idempotency-key", key) } else { request }
     }
 
@@ -76,11 +61,11 @@ impl Provider {
     }
 
     pub(crate) async fn put_faults(&self, list: &Value) -> anyhow::Result<Answer> {
-        send(self.client.put(format!("{}/faults", self.url)).json(list)).await
+        send(self.client.put(format!("{}/faults", self.service.url())).json(list)).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<(u16, Value)> {
-        let (status, _, body) = send(self.client.get(format!("{}{path}", self.url))).await?;
+        let (status, _, body) = send(self.client.get(format!("{}{path}", self.service.url()))).await?;
         Ok((status, body))
     }
 
@@ -89,13 +74,6 @@ impl Provider {
         let sql = "select (select count(*) from charges), (select count(*) from refunds),
                           (select count(*) from known_keys)";
         Ok(sqlx::query_as(sql).fetch_one(&self.auditor).await?)
-    }
-}
-
-impl Drop for Provider {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -109,16 +87,6 @@ async fn send(request: RequestBuilder) -> anyhow::Result<Answer> {
     Ok((status, repeated, response.json().await?))
 }
 
-/// A command for the binary under test, without the settings of the surrounding shell.
-pub(crate) fn command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_payment-provider"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PROVIDER_")) {
-        command.env_remove(name);
-    }
-    command.stdout(Stdio::null());
-    command
-}
-
 /// A valid charge.
 pub(crate) fn charge() -> Value {
     json!({ "reference": Uuid::new_v4(), "customerId": Uuid::new_v4(), "amount": 2_500, "currency": "EUR" })
@@ -126,5 +94,5 @@ pub(crate) fn charge() -> Value {
 
 /// The last part of a problem's `type`.
 pub(crate) fn kind(problem: &Value) -> &str {
-    problem["type"].as_str().unwrap().strip_prefix("urn:provider:problem:").unwrap()
+    problem["type"].as_str().unwrap().strip_prefix("urn:shop:problem:").unwrap()
 }
