@@ -127,65 +127,7 @@ pub fn age(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-
-    /// Settings of a service that does not exist.
-    #[derive(Debug, Parser)]
-    struct Toy {
-        /// Where the database is.
-        #[arg(long, hide_env_values = true, value_parser = secret)]
-        database_url: String,
-        /// How long to wait.
-        #[arg(long, default_value = "1s", value_parser = duration)]
-        poll: Duration,
-        /// How many at a time.
-        #[arg(long, default_value = "500", value_parser = clap::value_parser!(u16).range(1..=10_000))]
-        batch: u16,
-    }
-
-    fn secret(text: &str) -> Result<String, String> {
-        if text.starts_with("postgres://") {
-            Ok(text.into())
-        } else {
-            Err("it begins with postgres://".into())
-        }
-    }
-
-    fn explained(arguments: &[&str]) -> String {
-        let command = with_variables(Toy::command(), "TOY_");
-        let arguments = ["toy"].iter().chain(arguments).map(OsString::from);
-        explain(&command, &parse::<Toy>(&command, arguments).unwrap_err())
-    }
-
-    #[test]
-    fn missing_variable_is_reported_with_its_description() {
-        assert_eq!(explained(&[]), "TOY_DATABASE_URL is missing: Where the database is");
-    }
-
-    #[test]
-    fn invalid_value_is_reported_by_variable_without_the_value() {
-        let line = explained(&["--database-url", "mysql://root:hunter2@db/shop"]);
-        assert_eq!(line, "TOY_DATABASE_URL: it begins with postgres://");
-    }
-
-    #[test]
-    fn values_out_of_range_and_unknown_units_are_rejected() {
-        for (flag, value) in [
-            ("--batch", "0"),
-            ("--batch", "70000"),
-            ("--batch", "many"),
-            ("--poll", "0s"),
-            ("--poll", "-1s"),
-            ("--poll", "1 fortnight"),
-            ("--poll", "2h"),
-            ("--poll", "5"),
-        ] {
-            let line = explained(&["--database-url", "postgres://db/shop", &format!("{flag}={value}")]);
-            assert!(line.starts_with("TOY_") && !line.contains('\n'), "{flag} {value}: {line}");
-        }
-    }
 
     #[test]
     fn age_needs_a_unit_and_lies_between_a_minute_and_ten_years() {
@@ -194,22 +136,5 @@ mod tests {
         for invalid in ["", "7", "0days", "59s", "3651days", "-7days", "1 fortnight", "584942417355years"] {
             assert!(age(invalid).is_err(), "{invalid}");
         }
-    }
-
-    #[test]
-    fn misspelt_variable_is_rejected_with_the_closest_known_one() {
-        let problem = reject_unknown_variables(
-            &with_variables(Toy::command(), "TOY_"),
-            "TOY_",
-            ["TOY_BACTH".into()].into_iter(),
-        )
-        .unwrap_err();
-        assert!(problem.contains("is TOY_BATCH meant?"), "{problem}");
-        reject_unknown_variables(
-            &with_variables(Toy::command(), "TOY_"),
-            "TOY_",
-            ["TOY_BATCH".into(), "HOME".into()].into_iter(),
-        )
-        .unwrap();
     }
 }

@@ -17,9 +17,12 @@ fn invalid_settings_end_the_start_with_one_line() {
     let database = ("ORDERS_DATABASE_URL", "postgres://orders:s3cret@127.0.0.1:1/shop");
     let broker = ("ORDERS_AMQP_URL", NO_BROKER);
     let cases: Vec<(&str, Vec<(&str, &str)>)> = vec![
-        ("ORDERS_DATABASE_URL", vec![broker]),
-        ("ORDERS_AMQP_URL", vec![database]),
-        ("ORDERS_DATABASE_URL", vec![("ORDERS_DATABASE_URL", "mysql://root:s3cret@db/shop"), broker]),
+        ("ORDERS_DATABASE_URL is missing: The database, with the service's own login", vec![broker]),
+        ("ORDERS_AMQP_URL is missing: The broker", vec![database]),
+        (
+            "ORDERS_DATABASE_URL: it must begin with postgres://",
+            vec![("ORDERS_DATABASE_URL", "mysql://root:s3cret@db/shop"), broker],
+        ),
         ("ORDERS_DATABASE_URL", vec![("ORDERS_DATABASE_URL", "postgres://orders:s3cret@:x/shop"), broker]),
         ("ORDERS_AMQP_URL", vec![database, ("ORDERS_AMQP_URL", "http://shop:s3cret@localhost")]),
         ("ORDERS_AMQP_URL", vec![database, ("ORDERS_AMQP_URL", "amqp://shop:s3cret@localhost:5672/")]),
@@ -30,6 +33,9 @@ fn invalid_settings_end_the_start_with_one_line() {
         ("ORDERS_RELAY_WORKERS", vec![database, broker, ("ORDERS_RELAY_WORKERS", "many")]),
         ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "1 fortnight")]),
         ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "0s")]),
+        ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "-1s")]),
+        ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "2h")]),
+        ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "5")]),
         ("ORDERS_CONFIRM_DEADLINE", vec![database, broker, ("ORDERS_CONFIRM_DEADLINE", "18s")]),
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "0days")]),
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "forever")]),
@@ -47,13 +53,16 @@ fn invalid_settings_end_the_start_with_one_line() {
         ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_TOKEN", "s3cret")]),
         ("ORDERS_ADMIN_ADDRESS", vec![database, broker, ("ORDERS_ADMIN_ADDRESS", "localhost")]),
         ("ORDERS_REPLAY_WITHIN", vec![database, broker, ("ORDERS_REPLAY_WITHIN", "14")]),
-        ("ORDERS_RELAY_BACTH", vec![database, broker, ("ORDERS_RELAY_BACTH", "500")]),
+        (
+            "ORDERS_RELAY_BACTH is not a setting; is ORDERS_RELAY_BATCH meant?",
+            vec![database, broker, ("ORDERS_RELAY_BACTH", "500")],
+        ),
     ];
-    for (variable, settings) in cases {
+    for (expected, settings) in cases {
         let (code, stderr) = run(&settings);
         assert_eq!(code, Some(78), "{settings:?}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{settings:?}: {stderr}");
-        assert!(stderr.contains(variable), "{settings:?}: {stderr}");
+        assert!(stderr.contains(expected), "{settings:?}: {stderr}");
         assert!(!stderr.contains("s3cret"), "{settings:?}: {stderr}");
     }
 }
