@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use flaws::Flaw;
 use uuid::Uuid;
 
+use crate::Verdict;
 use crate::alteration::{Alteration, sabotage_name, setting, variant_name};
 use crate::choice::{Choice, With};
 use crate::commands::failed::{self, FailedCommand};
@@ -19,7 +20,6 @@ use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;
 use crate::soak::Soak;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 use crate::watch::{Watch, WhichFaults};
 
 /// The transactional outbox: run it, break it, and reconcile the records. Without a command: the tour.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::verdict::Verdict;
+use crate::Verdict;
 
 /// Returns on Ctrl-C (SIGINT), on SIGTERM, or when the terminal is closed (SIGHUP).
 pub(crate) async fn interrupted() -> Result<()> {

@@ -34,10 +34,9 @@ mod soak;
 mod state;
 
 mod terminal;
-mod verdict;
 mod watch;
 
 pub use choice::With;
 pub use cli::Cli;
+pub use judge::Verdict;
 pub use load::StoppableLoad;
-pub use verdict::Verdict;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::verdict::Verdict;
+use crate::Verdict;
 
 /// How often progress is printed where it cannot be drawn over the last line.
 const PLAIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(5);

@@ -1,29 +1,56 @@
-//! What the judge has found out about an entrant on one level.
+//! Verdicts, and what the judge has found out about an entrant on one level.
 
-use std::fmt;
+use std::{fmt, process::ExitCode};
 
 use serde::Serialize;
 use uuid::Uuid;
 
-/// The result of a level.
+/// The verdict on a level, a drill or a command. Each has its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The faults were felt, and every promise of the level was kept.
+    /// Every promise held (exit code 0).
     Held,
-    /// A promise was broken.
+    /// A promise was broken (1).
     Broken,
-    /// A fault was not felt, or the entrant did not run: nothing is proven.
+    /// Nothing is proven: the fault was not felt, the load missed it, or the environment failed (2).
     Inconclusive,
+    /// A command was interrupted, and the faults that it had caused are repaired (3).
+    Interrupted,
 }
 
 impl Verdict {
+    /// The verdict in capitals, as it is printed.
     pub fn word(self) -> &'static str {
         match self {
             Self::Held => "HELD",
             Self::Broken => "BROKEN",
             Self::Inconclusive => "INCONCLUSIVE",
+            Self::Interrupted => "INTERRUPTED",
         }
+    }
+
+    /// Returns the worse of two verdicts, for a command that runs several levels or drills.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        let badness = |verdict| match verdict {
+            Self::Held => 0,
+            Self::Inconclusive => 1,
+            Self::Broken => 2,
+            Self::Interrupted => 3,
+        };
+        if badness(other) > badness(self) { other } else { self }
+    }
+}
+
+impl From<Verdict> for ExitCode {
+    fn from(verdict: Verdict) -> Self {
+        Self::from(match verdict {
+            Verdict::Held => 0,
+            Verdict::Broken => 1,
+            Verdict::Inconclusive => 2,
+            Verdict::Interrupted => 3,
+        })
     }
 }
 
@@ -33,6 +60,7 @@ impl Verdict {
 pub enum Promise {
     NothingIsLost,
     EverythingIsPublished,
+    EverythingIsMarked,
     OnlyCommittedEvents,
     OrderOfEachAggregate,
     SameIdInEachCopy,
@@ -46,6 +74,7 @@ impl fmt::Display for Promise {
         f.write_str(match self {
             Self::NothingIsLost => "a committed event is never lost",
             Self::EverythingIsPublished => "a committed event is published in time",
+            Self::EverythingIsMarked => "a published event is marked",
             Self::OnlyCommittedEvents => "only committed events are published",
             Self::OrderOfEachAggregate => "an aggregate's events arrive in their order",
             Self::SameIdInEachCopy => "each copy has the event's id as message_id",

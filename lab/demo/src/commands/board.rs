@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result, ensure};
 use tokio::net::TcpListener;
 
+use crate::Verdict;
 use crate::board;
 use crate::choice::Choice;
 use crate::network_system::NetworkSystem;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// Serves the page until it is interrupted.
 pub(crate) async fn run(choice: Choice, address: SocketAddr, terminal: &Terminal) -> Result<Verdict> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use testbed::Passwords;
 
+use crate::Verdict;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// How long the first start of a database server may take on a slow disk.
 const DATABASE_DEADLINE: Duration = Duration::from_secs(120);

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::Verdict;
 use crate::alteration::hidden_flaw;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// Labs 7 and 9 compile.
 const DEADLINE: Duration = Duration::from_secs(900);

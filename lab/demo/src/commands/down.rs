@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::Result;
 use testbed::{Home, eventually};
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::compose::Compose;
 use crate::control::Control;
 use crate::paths;
 use crate::state::State;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// The services stop within nine seconds, and the servers are killed after that.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);

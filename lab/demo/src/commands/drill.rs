@@ -7,13 +7,13 @@ use anyhow::{Result, bail, ensure};
 use flaws::Flaw;
 use serde_json::{Value, json};
 
+use crate::Verdict;
 use crate::alteration::Alteration;
 use crate::choice::Choice;
 use crate::drills::{self, Drill, DrillOptions, Group, SERVICE, Subject, own_system, run_both, run_on_own};
 use crate::network_system::NetworkSystem;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// The drills that CI runs: one for each kind of injection, and quick ones.
 const SHORT: [&str; 6] = [

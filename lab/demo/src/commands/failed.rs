@@ -7,11 +7,11 @@ use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::operator_client::{self, Id, Selection, Service, Which, explain, text};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FailedCommand {

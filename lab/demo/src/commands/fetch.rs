@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
+use crate::Verdict;
 use crate::http;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 pub(crate) async fn run(url: &str, terminal: &Terminal) -> Result<Verdict> {
     terminal.print(http::get(url).await?);

@@ -7,9 +7,9 @@ use judge::{Clock, Entrant, LEVELS, LevelResult, Rate, Servers, Timing, judge, m
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// Which entrants, and what.
 #[derive(Debug, clap::Args)]
@@ -18,7 +18,7 @@ pub(crate) struct JudgeOptions {
     #[arg(required = true)]
     entrants: Vec<String>,
     /// Only this level. May be repeated.
-    #[arg(long = "level", value_parser = clap::value_parser!(u8).range(1..=9))]
+    #[arg(long = "level", value_parser = clap::value_parser!(u8).range(1..=LEVELS.len() as i64))]
     levels: Vec<u8>,
     /// Time the entrants beside the machine's limits, and judge nothing. It needs a release build.
     #[arg(long, conflicts_with = "levels")]
@@ -57,7 +57,7 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
         return time(&servers, &entrants, options.smoke, terminal).await;
     }
     let levels = match options.levels.is_empty() {
-        true => (1..=9).collect(),
+        true => (1..).take(LEVELS.len()).collect(),
         false => options.levels.clone(),
     };
     let mut judged = vec![];
@@ -76,19 +76,11 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
         terminal.print("");
         terminal.print_all(table(&judged));
     }
-    let verdicts = judged.iter().flat_map(|judged| &judged.levels).map(|result| verdict(result.verdict));
+    let verdicts = judged.iter().flat_map(|judged| &judged.levels).map(|result| result.verdict);
     let verdict = verdicts.fold(Verdict::Held, Verdict::worse);
     terminal.print_verdict(verdict, "the worst verdict of a level");
     terminal.document(&judged)?;
     Ok(verdict)
-}
-
-fn verdict(verdict: judge::Verdict) -> Verdict {
-    match verdict {
-        judge::Verdict::Held => Verdict::Held,
-        judge::Verdict::Broken => Verdict::Broken,
-        judge::Verdict::Inconclusive => Verdict::Inconclusive,
-    }
 }
 
 /// One line for each entrant, one column for each level.

@@ -7,11 +7,11 @@ use anyhow::Result;
 use load_tests::Load;
 use tokio::time::interval;
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::ledger::Ledger;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// Loads the running system. Every acknowledgement is written to the ledger, which `verify` compares with the records.
 pub(crate) async fn run(choice: Choice, rate: u32, for_: Duration, terminal: &Terminal) -> Result<Verdict> {

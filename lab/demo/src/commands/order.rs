@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use testbed::eventually;
 use uuid::Uuid;
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::http;
 use crate::ledger::Ledger;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// How long an order is followed. Milliseconds are usual; while the broker is unavailable it takes as long as that.
 const END_DEADLINE: Duration = Duration::from_secs(30);

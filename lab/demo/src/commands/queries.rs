@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use testbed::{DatabaseUrls, Passwords, Postgres};
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// Lets the compiler check every statement against tables that this checkout's migrations create, and write down what it
 /// found. With `check` it changes nothing, and a difference to the committed files is an error.

@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use testbed::eventually;
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::running_system::RunningSystem;
 use crate::seeds::RESET_TO_SEEDS;
 use crate::state::LOGINS;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// How long pending events may take to be applied. An event that is applied after the reset would have an effect
 /// without an order.

@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use super::test::{self, TestOptions};
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// The experiments are a test. This command runs that test alone, and prints its table.
 pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {

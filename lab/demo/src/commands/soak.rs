@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::reconciliation::DuplicatesDropped;
 use crate::soak::{Reached, Soak};
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// How many messages out of order are printed.
 const PRINTED_GAPS: usize = 5;

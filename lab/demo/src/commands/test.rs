@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context as _, Result};
 use testbed::{Home, build_lab};
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// What to test, and how often.
 #[derive(Debug, clap::Args)]

@@ -3,12 +3,12 @@
 use anyhow::Result;
 
 use super::order::{self, OrderKind};
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::drills::{self, DrillOptions};
 use crate::interrupt::or_interrupted;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// Starts the system, follows two orders, kills the broker under load, reconciles, and stops the system.
 pub(crate) async fn run(choice: Choice, options: DrillOptions, terminal: &Terminal) -> Result<Verdict> {

@@ -8,6 +8,7 @@ use testbed::eventually;
 use trace_store::{ReceivedSpan, TraceStore, hex, text, waterfall};
 use uuid::Uuid;
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::http;
 use crate::lab::Setup;
@@ -15,7 +16,6 @@ use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// How long the order, and its spans, may take.
 const DEADLINE: Duration = Duration::from_secs(60);

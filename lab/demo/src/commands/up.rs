@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Duration, interval};
 use uuid::Uuid;
 
+use crate::Verdict;
 use crate::choice::{Choice, With};
 use crate::compose::Compose;
 use crate::control;
@@ -20,7 +21,6 @@ use crate::paths;
 use crate::running_system::RunningSystem;
 use crate::state::State;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// How often `demo up` checks that all processes run.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::Result;
 use uuid::Uuid;
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::ledger;
 use crate::reconciliation::{Reconciliation, Wait, settle};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// Waits up to `wait` until nothing is pending, and reconciles. `orders` were acknowledged to another client than
 /// `cargo demo`: they are looked for like the ledger's.

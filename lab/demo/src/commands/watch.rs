@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 
+use crate::Verdict;
 use crate::choice::Choice;
 use crate::paths;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 use crate::watch::{Watch, WhichFaults};
 
 /// Starts a system and a Prometheus for it, and prints what fired after how long.

@@ -9,13 +9,13 @@ use super::drill::{Drill, Subject};
 use super::drill_run::{DrillOptions, DrillRun};
 use super::report::{Refusals, Report};
 use super::written_report;
+use crate::Verdict;
 use crate::alteration::Alteration;
 use crate::choice::Choice;
 use crate::interrupt::interrupted;
 use crate::own_system::OwnSystem;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// Runs a drill on a running system. Whatever happens, Ctrl-C included, the faults are repaired before it returns. With the
 /// verdict comes the document about it.

@@ -9,9 +9,9 @@ use futures_util::future::LocalBoxFuture;
 use super::drill_run::{DrillRun, Ended};
 use super::felt::Felt;
 use super::report::Refusals;
+use crate::Verdict;
 use crate::fault::Fault;
 use crate::own_system::OwnSystem;
-use crate::verdict::Verdict;
 
 /// One drill.
 pub(crate) struct Drill {

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::progress::Progress;
 use super::report::{Found, Refusals, Report};
+use crate::Verdict;
 use crate::fault::{Fact, Fault, Injected};
 use crate::ledger::Ledger;
 use crate::load::StoppableLoad;
@@ -18,7 +19,6 @@ use crate::part::{BROKER, title};
 use crate::reconciliation::{DuplicatesDropped, Reconciliation, Wait, settle};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// An effect that has not arrived this long after the load has ended, with everything running, counts as missing.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(60);

@@ -12,10 +12,10 @@ use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
 use super::felt::IN_FLIGHT;
 use super::report::Refusals;
+use crate::Verdict;
 use crate::databases::{Databases, Replication};
 use crate::http;
 use crate::own_system::OwnSystem;
-use crate::verdict::Verdict;
 
 pub(super) static DRILLS: [Drill; 6] = [
     Drill {

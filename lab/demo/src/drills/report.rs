@@ -6,10 +6,10 @@ use load_tests::Summary;
 use serde::Serialize;
 
 use super::objectives;
+use crate::Verdict;
 use crate::fault::Fact;
 use crate::reconciliation::{DuplicatesDropped, Reconciliation};
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 /// The observations of a drill before the verdict.
 #[derive(Default)]

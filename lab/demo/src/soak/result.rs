@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::load::Sent;
 use super::sometimes::Reached;
+use crate::Verdict;
 use crate::lab::Published;
 use crate::reconciliation::{Ending, Kind, Reconciliation};
-use crate::verdict::Verdict;
 
 pub(crate) struct SoakResult {
     pub(crate) sent: Sent,

@@ -6,9 +6,9 @@ use anyhow::Result;
 use serde::Serialize;
 use testbed::IMAGES;
 
+use crate::Verdict;
 use crate::choice::compose_version;
 use crate::terminal::Terminal;
-use crate::verdict::Verdict;
 
 #[derive(Serialize)]
 struct Check {
