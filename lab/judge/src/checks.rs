@@ -1,9 +1,6 @@
 //! The checks at the end of a level: each compares what was committed with what arrived.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
 use serde_json::Value;
@@ -11,25 +8,23 @@ use uuid::Uuid;
 
 use crate::{outbox::WANTED, stage::Stage, verdict::Promise};
 
-/// Waits until everything is published, and records what is lost or still pending, and what was never committed.
-pub(crate) async fn everything_is_published(stage: &mut Stage<'_>, within: Duration) -> Result<()> {
-    stage.settle(within).await?;
+/// Records which publishable events are lost, pending or not marked, and what arrived and was never committed.
+pub(crate) async fn everything_is_published(stage: &mut Stage<'_>) -> Result<()> {
     let pending = stage.outbox.pending().await?;
     let mut found = vec![];
-    for (event, at) in &stage.outbox.committed {
-        if stage.arrivals.has(event.id) {
-            continue;
-        }
+    for (event, at) in stage.outbox.committed.iter().filter(|(event, _)| event.is_publishable()) {
         let (committed, age) = (stage.time(*at), at.elapsed().as_secs());
-        if !pending.contains(&event.id) {
-            let reader = if event.routing_key == WANTED { "" } else { ", which no queue wants," };
-            let what =
-                format!("committed at {committed}{reader} is marked as published, and has not arrived");
-            found.push((Promise::NothingIsLost, event.id, what));
-        } else if event.is_publishable() {
-            let what = format!("committed at {committed} is still pending {age} s later");
-            found.push((Promise::EverythingIsPublished, event.id, what));
-        }
+        let (promise, state) = match (pending.contains(&event.id), stage.arrivals.has(event.id)) {
+            (false, true) => continue,
+            (false, false) => {
+                (Promise::NothingIsLost, "is marked as published, and has not arrived".to_owned())
+            }
+            (true, false) => (Promise::EverythingIsPublished, format!("is still pending {age} s later")),
+            (true, true) => {
+                (Promise::EverythingIsMarked, format!("has arrived, and is pending {age} s later"))
+            }
+        };
+        found.push((promise, event.id, format!("committed at {committed} {state}")));
     }
     // What was read before the last arrivals may be older than they are.
     let committed: HashSet<_> = stage.outbox.committed.iter().map(|(event, _)| event.id).collect();
@@ -42,8 +37,22 @@ pub(crate) async fn everything_is_published(stage: &mut Stage<'_>, within: Durat
         stage.breach(promise, Some(event), what);
     }
     for arrival in unknown {
-        let what = format!("arrived at {}, and was never committed", stage.time(arrival.at));
+        let what = format!("arrived at {}, and its commit has never succeeded", stage.time(arrival.at));
         stage.breach(Promise::OnlyCommittedEvents, arrival.id, what);
+    }
+    Ok(())
+}
+
+/// Records which of the events that cannot be published are marked as published.
+pub(crate) async fn refused_events_are_kept(stage: &mut Stage<'_>) -> Result<()> {
+    let pending = stage.outbox.pending().await?;
+    let refused =
+        stage.outbox.committed.iter().map(|(event, _)| event).filter(|event| !event.is_publishable());
+    let lost: Vec<_> = refused.filter(|event| !pending.contains(&event.id)).cloned().collect();
+    for event in lost {
+        let why = if event.routing_key == WANTED { "the broker refuses" } else { "no queue wants" };
+        let what = format!("which {why}, is marked as published");
+        stage.breach(Promise::NothingIsLost, Some(event.id), what);
     }
     Ok(())
 }

@@ -1,10 +1,13 @@
 //! The levels: each injects one kind of fault, and checks the promises that it threatens.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use fault_proxy::{
-    Direction::{TowardClient, TowardUpstream},
+    Direction::{Both, TowardClient, TowardUpstream},
     Effect,
 };
 use sqlx::{Connection as _, PgConnection};
@@ -15,12 +18,13 @@ use crate::{
     checks,
     entrant::Entrant,
     outbox::{TOO_LARGE, UNWANTED, WANTED, aggregates},
-    stage::{BODY, CONFIRM, Servers, Stage},
+    stage::{BODY, CONFIRM, STOP_DEADLINE, Servers, Stage},
+    standby::Standby,
     verdict::{LevelResult, Promise, Verdict},
 };
 
 /// The levels by number, from 1.
-pub const LEVELS: [&str; 9] = [
+pub const LEVELS: [&str; 11] = [
     "publish",
     "crash between publish and mark",
     "lost publish, confirm and commit answer",
@@ -30,13 +34,20 @@ pub const LEVELS: [&str; 9] = [
     "late commit",
     "frozen instance",
     "a thousand failing events",
+    "fail-over",
+    "a commit that the standby never had",
 ];
 
 /// How long a relay may publish nothing after a fault while events are pending: longer than the leases and time-outs of most.
 const PUBLISH_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a fault may take to be felt.
 const FAULT_DEADLINE: Duration = Duration::from_secs(10);
-const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// How soon a relay that does not wait for the confirm marks an event.
+const MARK_DEADLINE: Duration = Duration::from_secs(1);
+/// How long an instance is held up while another could overtake it.
+const HELD_UP: Duration = Duration::from_secs(5);
+/// How long a relay may take to publish an event that it has read.
+const READ_TO_PUBLISHED: Duration = Duration::from_secs(3);
 /// The same on the two levels on which a good relay is slow: it waits for a time-out of the database before it takes over
 /// from a frozen instance, or tries a thousand events in vain.
 const LONG_DEADLINE: Duration = Duration::from_secs(45);
@@ -87,6 +98,8 @@ async fn play(servers: &Servers, entrant: &Entrant, level: u8, result: &mut Leve
         7 => late_commit(&mut stage).await,
         8 => frozen(&mut stage).await,
         9 => failing(&mut stage).await,
+        10 => fail_over(&mut stage).await,
+        11 => never_replicated(&mut stage).await,
         other => anyhow::bail!("there is no level {other}"),
     };
     result.breaches = std::mem::take(&mut stage.breaches);
@@ -114,9 +127,10 @@ async fn publish(stage: &mut Stage<'_>) -> Result<()> {
         }
         stage.pass(Duration::from_millis(50)).await?;
     }
-    checks::everything_is_published(stage, PUBLISH_DEADLINE).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+    checks::everything_is_published(stage).await?;
     checks::messages(stage);
-    if !stage.terminate(1, STOP_DEADLINE).await? {
+    if !stage.terminate(1).await? {
         stage.breach(Promise::EndsWhenAsked, None, format!("it ran for {STOP_DEADLINE:?} after SIGTERM"));
     }
     Ok(())
@@ -127,16 +141,11 @@ async fn crash(stage: &mut Stage<'_>) -> Result<()> {
     let aggregates = aggregates(1);
     let commit = stage.commit.clone();
     for _ in 0..ROUNDS {
-        // No confirm passes, on no connection, so a relay that waits for one has marked nothing.
-        let event = stage.write(&aggregates, 1).await?;
-        let no_confirm = Effect::ResetOnPattern { pattern: CONFIRM.to_vec(), forward: false };
-        stage.set("broker-1", no_confirm, TowardClient)?;
-        stage.launch(1)?;
-        let has_arrived = stage.until_arrived(event, PUBLISH_DEADLINE).await?;
+        stage.start(1).await?;
+        let waits = wait_for_confirm(stage, &aggregates).await?;
+        stage.felt("killed when an event had arrived and was not marked", waits);
         stage.kill(1).await?;
         stage.clear("broker-1")?;
-        let is_pending = stage.outbox.pending().await?.contains(&event);
-        stage.felt("killed when an event had arrived and was not marked", has_arrived && is_pending);
         stage.start(1).await?;
         if !stage.settle(PUBLISH_DEADLINE).await? {
             break;
@@ -156,9 +165,21 @@ async fn crash(stage: &mut Stage<'_>) -> Result<()> {
         }
         stage.kill(1).await?;
     }
-    checks::everything_is_published(stage, Duration::ZERO).await?;
+    checks::everything_is_published(stage).await?;
     checks::identity(stage);
     Ok(())
+}
+
+/// Holds back the confirms of instance 1, and writes an event. False: it does not wait for the confirm.
+async fn wait_for_confirm(stage: &mut Stage<'_>, aggregates: &[Uuid]) -> Result<bool> {
+    // Its connection is open then: one that is opened now would wait, too.
+    stage.write(aggregates, 1).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+    stage.set("broker-1", Effect::BlackHole, TowardClient)?;
+    let event = stage.write(aggregates, 1).await?;
+    let has_arrived = stage.until_arrived(event, FAULT_DEADLINE).await?;
+    let is_marked = async |stage: &mut Stage<'_>| Ok(!stage.outbox.pending().await?.contains(&event));
+    Ok(has_arrived && !stage.until(MARK_DEADLINE, is_marked).await?)
 }
 
 /// Level 3: a connection is reset before the broker has an event, before its confirm arrives, and before the answer to the commit
@@ -186,9 +207,7 @@ async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
         }
 
         // While confirms are held back the relay commits no mark, so the next commit is one.
-        stage.set("broker-1", Effect::BlackHole, TowardClient)?;
-        let event = stage.write(&aggregates, 1).await?;
-        stage.until_arrived(event, FAULT_DEADLINE).await?;
+        wait_for_confirm(stage, &aggregates).await?;
         let before = stage.reset_on("database-1", &commit, true, TowardUpstream)?;
         stage.clear("broker-1")?;
         let lost = stage.until_reset("database-1", before, FAULT_DEADLINE).await?;
@@ -198,31 +217,39 @@ async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
             break;
         }
     }
-    checks::everything_is_published(stage, Duration::ZERO).await
+    checks::everything_is_published(stage).await
 }
 
-/// Level 4: two instances publish a backlog and a load; each is killed once, and the other goes on.
+/// Level 4: two instances publish a backlog and a load; one is held up, then each is killed once, and the other goes on.
 async fn order(stage: &mut Stage<'_>) -> Result<()> {
     let aggregates = aggregates(20);
+    stage.start(1).await?;
+    stage.write(&aggregates, 20).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+    // Instance 1 has begun with a backlog, and gets no confirm. Instance 2 has time to publish what comes later.
+    stage.set("broker-1", Effect::BlackHole, TowardClient)?;
     stage.write(&aggregates, 400).await?;
+    let has_begun = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().first.len() > 20);
+    let has_begun = stage.until(FAULT_DEADLINE, has_begun).await?;
+    stage.felt("instance 1 was held up", has_begun);
+    stage.start(2).await?;
+    stage.pass(HELD_UP).await?;
     // Both work at the same time, and not at the same speed.
     stage.set("broker-1", Effect::Delay(Duration::from_millis(3)), TowardClient)?;
-    for number in [1, 2] {
-        stage.launch(number)?;
-    }
     for (killed, survivor) in [(1, 2), (2, 1)] {
         // In the middle of the work.
         let half = stage.outbox.committed.len() - 200;
         let has_half = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().first.len() >= half);
-        stage.until(PUBLISH_DEADLINE, has_half).await?;
+        stage.until_idle(PUBLISH_DEADLINE, has_half).await?;
         stage.kill(killed).await?;
-        stage.write(&aggregates, 100).await?;
-        let goes_on = stage.settle(PUBLISH_DEADLINE).await?;
+        let last = stage.write(&aggregates, 100).await?;
+        let has_last = async |stage: &mut Stage<'_>| Ok(stage.arrivals.has(last));
+        let goes_on = stage.until_idle(PUBLISH_DEADLINE, has_last).await?;
         stage.felt(format!("instance {survivor} published alone"), goes_on);
         stage.launch(killed)?;
         stage.write(&aggregates, 400).await?;
     }
-    checks::everything_is_published(stage, PUBLISH_DEADLINE).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
     checks::order(stage);
     Ok(())
 }
@@ -241,7 +268,9 @@ async fn refused(stage: &mut Stage<'_>) -> Result<()> {
         stage.settle(PUBLISH_DEADLINE).await?;
     }
     stage.write(&aggregates, 10).await?;
-    checks::everything_is_published(stage, PUBLISH_DEADLINE).await
+    stage.settle(PUBLISH_DEADLINE).await?;
+    checks::everything_is_published(stage).await?;
+    checks::refused_events_are_kept(stage).await
 }
 
 /// Level 6: the broker is killed and comes back, then the database.
@@ -252,13 +281,16 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     stage.write(&aggregates, 10).await?;
     stage.settle(PUBLISH_DEADLINE).await?;
 
+    // The relay's connections are reset before it publishes anything else, so no publish is lost: that is level 3.
+    let before = stage.resets("broker-1")?;
+    stage.set("broker-1", Effect::Cut, Both)?;
+    stage.until_reset("broker-1", before, FAULT_DEADLINE).await?;
     servers.rabbitmq.first().kill().await?;
     let event = stage.write(&aggregates, 20).await?;
     stage.pass(BROKER_AWAY).await?;
     let was_away = !stage.arrivals.has(event);
     stage.felt("the broker was away", was_away);
-    // Until the queue works again: RabbitMQ 3.10 may never confirm what is published to a quorum queue while it recovers.
-    stage.set("broker-1", Effect::Cut, TowardClient)?;
+    // Cut off until the queue works again: RabbitMQ 3.10 may never confirm what is published while a queue recovers.
     let before = stage.arrivals.record().begun;
     servers.rabbitmq.first().start().await?;
     let consumes = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().begun > before);
@@ -266,7 +298,7 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     ensure!(is_back, "the judge's queue did not come back with the broker: run the level again");
     stage.clear("broker-1")?;
     if !stage.settle(PUBLISH_DEADLINE).await? {
-        return checks::everything_is_published(stage, Duration::ZERO).await;
+        return checks::everything_is_published(stage).await;
     }
 
     servers.postgres.kill().await?;
@@ -275,7 +307,8 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     stage.felt("the database was away", was_away);
     servers.postgres.start().await?;
     stage.write(&aggregates, 20).await?;
-    checks::everything_is_published(stage, PUBLISH_DEADLINE).await
+    stage.settle(PUBLISH_DEADLINE).await?;
+    checks::everything_is_published(stage).await
 }
 
 /// Level 7: a transaction that began early commits late, when later events are published.
@@ -295,45 +328,91 @@ async fn late_commit(stage: &mut Stage<'_>) -> Result<()> {
             break;
         }
     }
-    checks::everything_is_published(stage, Duration::ZERO).await
+    checks::everything_is_published(stage).await
 }
 
 /// Level 8: an instance is frozen while it waits for a confirm; another takes over; the first wakes up.
 async fn frozen(stage: &mut Stage<'_>) -> Result<()> {
     let aggregates = aggregates(3);
     stage.start(1).await?;
-    stage.write(&aggregates, 3).await?;
-    stage.settle(PUBLISH_DEADLINE).await?;
-    stage.set("broker-1", Effect::BlackHole, TowardClient)?;
-    stage.write(&aggregates, 9).await?;
-    let before = stage.arrivals.record().all.len();
-    let one_more = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().all.len() > before);
-    let publishing = stage.until(FAULT_DEADLINE, one_more).await?;
+    let waits = wait_for_confirm(stage, &aggregates).await?;
+    stage.felt("frozen while an event waited for its confirm", waits);
     stage.freeze(1)?;
-    stage.felt("frozen while an event waited for its confirm", publishing);
     stage.clear("broker-1")?;
     stage.start(2).await?;
     stage.write(&aggregates, 9).await?;
-    checks::everything_is_published(stage, LONG_DEADLINE).await?;
+    stage.settle(LONG_DEADLINE).await?;
+    checks::everything_is_published(stage).await?;
     stage.thaw(1)?;
     if stage.breaches.is_empty() {
         stage.write(&aggregates, 9).await?;
-        checks::everything_is_published(stage, PUBLISH_DEADLINE).await?;
+        stage.settle(PUBLISH_DEADLINE).await?;
+        checks::everything_is_published(stage).await?;
     }
-    checks::order(stage);
     Ok(())
 }
 
 /// Level 9: a thousand events that no queue wants are older than the good ones.
 async fn failing(stage: &mut Stage<'_>) -> Result<()> {
-    let bad = (0..1_000).map(|_| stage.events.next(Uuid::new_v4(), UNWANTED, 0)).collect();
+    let bad: Vec<_> = (0..1_000).map(|_| stage.events.next(Uuid::new_v4(), UNWANTED, 0)).collect();
+    let ids: HashSet<_> = bad.iter().map(|event| event.id).collect();
     stage.outbox.write(bad).await?;
     stage.start(1).await?;
     for _ in 0..10 {
         stage.write(&aggregates(5), 5).await?;
         stage.pass(Duration::from_millis(300)).await?;
     }
-    checks::everything_is_published(stage, LONG_DEADLINE).await
+    stage.settle(LONG_DEADLINE).await?;
+    checks::everything_is_published(stage).await?;
+    let still_fail = !stage.outbox.pending().await?.is_disjoint(&ids);
+    stage.felt("the failing events were pending", still_fail);
+    Ok(())
+}
+
+/// Level 10: the primary dies while events are pending, and its synchronous standby takes over.
+async fn fail_over(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(5);
+    let standby = Standby::start(stage).await?;
+    stage.start(1).await?;
+    stage.write(&aggregates, 10).await?;
+    if !stage.settle(PUBLISH_DEADLINE).await? {
+        return checks::everything_is_published(stage).await;
+    }
+    // A frozen relay leaves them pending.
+    stage.freeze(1)?;
+    let event = stage.write(&aggregates, 20).await?;
+    standby.take_over(stage).await?;
+    let are_pending = stage.outbox.pending().await?.contains(&event);
+    stage.felt("events were pending when the standby took over", are_pending);
+    stage.thaw(1)?;
+    stage.restart(1).await?;
+    stage.write(&aggregates, 20).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+    checks::everything_is_published(stage).await
+}
+
+/// Level 11: an event is visible at the primary, and its standby has never had it. Then the primary dies.
+async fn never_replicated(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(5);
+    let standby = Standby::start(stage).await?;
+    stage.start(1).await?;
+    stage.write(&aggregates, 10).await?;
+    if !stage.settle(PUBLISH_DEADLINE).await? {
+        return checks::everything_is_published(stage).await;
+    }
+    let event = stage.events.next(Uuid::new_v4(), WANTED, 0);
+    standby.commit_without(stage, &event).await?;
+    // A relay that makes sure that the standby has what it publishes waits in a commit.
+    let was_read =
+        async |stage: &mut Stage<'_>| Ok(stage.arrivals.has(event.id) || standby.is_waited_for(stage).await?);
+    let was_read = stage.until(PUBLISH_DEADLINE, was_read).await?;
+    stage.felt("the relay has read the event", was_read);
+    stage.until_arrived(event.id, READ_TO_PUBLISHED).await?;
+    standby.take_over(stage).await?;
+    stage.restart(1).await?;
+    stage.write(&aggregates, 20).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+    checks::everything_is_published(stage).await
 }
 
 async fn roll_back(mut open: PgConnection) -> Result<()> {

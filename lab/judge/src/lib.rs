@@ -14,6 +14,7 @@ mod entrant;
 mod levels;
 mod outbox;
 mod stage;
+mod standby;
 mod verdict;
 
 pub use clock::{Clock, LATE, Rate, Timing, measure};

@@ -80,6 +80,11 @@ impl Outbox {
         Self { table, url, connection: None, committed: vec![] }
     }
 
+    /// From now on the database is at another URL.
+    pub(crate) fn move_to(&mut self, url: String) {
+        (self.url, self.connection) = (url, None);
+    }
+
     /// Writes events in one transaction.
     pub(crate) async fn write(&mut self, events: Vec<Event>) -> Result<()> {
         let sql: Vec<_> = events.iter().map(|event| self.insert(event)).collect();

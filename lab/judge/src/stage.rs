@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     fs,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -10,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION, Proxy, Route};
 use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use testbed::{Postgres, RabbitmqCluster, RestartableProcess, eventually};
+use testbed::{Postgres, RabbitmqCluster, RestartableProcess, eventually, set_standby};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -32,6 +33,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(240);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long an event may be marked and not have arrived, until it counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const STOP_DEADLINE: Duration = Duration::from_secs(10);
 const SERVER_DEADLINE: Duration = Duration::from_secs(60);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -40,7 +42,10 @@ pub(crate) const CONFIRM: &[u8] = &[0, 60, 0, 80];
 /// A key of each event's body. What comes before the body is sent then: a publisher without confirms notices nothing.
 pub(crate) const BODY: &[u8] = b"padding";
 
-/// The judge's PostgreSQL and RabbitMQ: all levels share them, and one level kills them.
+/// How a standby follows the database.
+pub(crate) const STANDBY: &str = "standby";
+
+/// The judge's PostgreSQL and RabbitMQ: all levels share them, and some levels kill them.
 #[derive(Debug)]
 pub struct Servers {
     pub(crate) postgres: Postgres,
@@ -60,6 +65,30 @@ impl Servers {
         postgres.start().await?;
         Ok(Self { postgres, rabbitmq })
     }
+
+    /// Starts what a level has left dead, and forgets its standby.
+    async fn restore(&self) -> Result<()> {
+        if self.rabbitmq.first().pid().await.is_none() {
+            self.rabbitmq.first().start().await?;
+        }
+        if self.postgres.pid().await.is_none() {
+            self.postgres.start().await?;
+        }
+        let admin = self.postgres.admin_url("postgres");
+        set_standby(&admin, "= ''").await?;
+        drop_slots(&admin, "slot_type = 'physical'").await
+    }
+}
+
+/// Drops replication slots. A slot is in use until the server has noticed that its reader is gone.
+async fn drop_slots(admin_url: &str, which: &str) -> Result<()> {
+    let mut admin = PgConnection::connect(admin_url).await?;
+    let drop = format!("select pg_drop_replication_slot(slot_name) from pg_replication_slots where {which}");
+    eventually("the replication slots to be free", SERVER_DEADLINE, async || {
+        sqlx::raw_sql(AssertSqlSafe(drop.clone())).execute(&mut admin).await?;
+        Ok(Some(()))
+    })
+    .await
 }
 
 /// A running instance, or one that may be started.
@@ -106,6 +135,7 @@ pub(crate) struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     pub(crate) async fn set_up(servers: &'a Servers, entrant: &Entrant, level: &str) -> Result<Self> {
+        servers.restore().await?;
         let name = format!("judge_{}", Uuid::now_v7().simple());
         let api = servers.rabbitmq.first().api_url();
         let mut admin = PgConnection::connect(&servers.postgres.admin_url("postgres")).await?;
@@ -127,7 +157,8 @@ impl<'a> Stage<'a> {
             [("database", &database), ("broker", &broker)]
                 .map(|(server, host)| Route::new(format!("{server}-{number}"), host.as_str()))
         });
-        let proxy = Proxy::start(routes.collect()).await?;
+        let standby = Route::new(STANDBY, database.as_str());
+        let proxy = Proxy::start(routes.chain([standby]).collect()).await?;
         let logs = home()?.join("logs");
         fs::create_dir_all(&logs)?;
         let instance = |number: u8| -> Result<Instance> {
@@ -172,17 +203,10 @@ impl<'a> Stage<'a> {
         let vhost = format!("{api}/api/vhosts/{}", self.name);
         let deleted = reqwest::Client::new().delete(vhost).timeout(REQUEST_TIMEOUT).send().await?;
         deleted.error_for_status().context("failed to delete a virtual host")?;
-        let mut admin = PgConnection::connect(&self.servers.postgres.admin_url("postgres")).await?;
-        let slots = format!(
-            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = '{}'",
-            self.name
-        );
-        // A slot is in use until the server has noticed that its reader is gone.
-        eventually("the replication slots to be free", SERVER_DEADLINE, async || {
-            sqlx::raw_sql(AssertSqlSafe(slots.clone())).execute(&mut admin).await?;
-            Ok(Some(()))
-        })
-        .await?;
+        self.servers.restore().await?;
+        let admin_url = self.servers.postgres.admin_url("postgres");
+        drop_slots(&admin_url, &format!("database = '{}'", self.name)).await?;
+        let mut admin = PgConnection::connect(&admin_url).await?;
         let drop = format!("drop database {} with (force)", self.name);
         sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut admin).await?;
         Ok(())
@@ -228,10 +252,32 @@ impl<'a> Stage<'a> {
     }
 
     /// Sends SIGTERM to an instance. False: it did not end in time.
-    pub(crate) async fn terminate(&mut self, number: usize, deadline: Duration) -> Result<bool> {
+    pub(crate) async fn terminate(&mut self, number: usize) -> Result<bool> {
         let instance = &mut self.instances[number - 1];
         instance.should_run = false;
-        Ok(instance.process.stop("TERM", deadline).await.is_ok())
+        Ok(instance.process.stop("TERM", STOP_DEADLINE).await.is_ok())
+    }
+
+    /// Ends an instance, and starts it again, as an operator does who has changed its settings.
+    pub(crate) async fn restart(&mut self, number: usize) -> Result<()> {
+        if !self.terminate(number).await? {
+            self.kill(number).await?;
+        }
+        self.start(number).await
+    }
+
+    /// The database is at another server. Instances use it when they start.
+    pub(crate) fn use_server(&mut self, server: &Postgres) {
+        let url = server.admin_url(&self.name);
+        for instance in &self.instances {
+            instance.process.set("DATABASE_URL", &url);
+        }
+        self.outbox.move_to(url);
+    }
+
+    /// Where the proxy listens for a route.
+    pub(crate) fn address(&self, route: &str) -> Result<SocketAddr> {
+        Ok(self.proxy.address(route)?)
     }
 
     /// Sends SIGSTOP to an instance.
@@ -307,17 +353,37 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// Waits for a condition for as long as events arrive. False: none has arrived for `patience`.
+    pub(crate) async fn until_idle(
+        &mut self,
+        patience: Duration,
+        mut condition: impl AsyncFnMut(&mut Self) -> Result<bool>,
+    ) -> Result<bool> {
+        let (mut arrived, mut progress, mut met) = (0, Instant::now(), false);
+        self.until(LONGEST_WAIT, async |stage| {
+            met = condition(stage).await?;
+            let now = stage.arrivals.record().all.len();
+            if now > arrived {
+                (arrived, progress) = (now, Instant::now());
+            }
+            Ok(met || progress.elapsed() > patience)
+        })
+        .await?;
+        Ok(met)
+    }
+
     /// Passes time, and starts instances again that end meanwhile.
     pub(crate) async fn pass(&mut self, time: Duration) -> Result<()> {
         self.until(time, async |_| Ok(false)).await.map(drop)
     }
 
-    /// Waits until all publishable events have arrived and are no longer pending, for as long as there is progress. False:
-    /// none has arrived for `patience`, or some are lost.
+    /// Waits until all publishable events have arrived and are no longer pending, for as long as there is progress. False: none
+    /// has arrived for twice `patience`, or some are lost. In between, the relay is slow or the machine is: nothing is proven.
     pub(crate) async fn settle(&mut self, patience: Duration) -> Result<bool> {
         let all = self.publishable();
         let mut missing = all.clone();
         let (mut looked, mut progress, mut lost_since) = (Instant::now(), Instant::now(), None);
+        let mut longest = Duration::ZERO;
         self.until(LONGEST_WAIT, async |stage| {
             let before = missing.len();
             {
@@ -325,11 +391,12 @@ impl<'a> Stage<'a> {
                 missing.retain(|id| !record.first.contains_key(id));
             }
             if missing.len() < before {
+                longest = longest.max(progress.elapsed());
                 progress = Instant::now();
             }
             // Not more often: the query takes processor time from the entrant.
             if missing.is_empty() || looked.elapsed() < LOOK_INTERVAL {
-                return Ok(missing.is_empty() || progress.elapsed() > patience);
+                return Ok(missing.is_empty() || progress.elapsed() > 2 * patience);
             }
             looked = Instant::now();
             let are_lost = stage.outbox.pending().await?.is_disjoint(&missing);
@@ -337,11 +404,15 @@ impl<'a> Stage<'a> {
             Ok(lost_since.is_some_and(|since: Instant| since.elapsed() > LOST_AFTER))
         })
         .await?;
+        if longest > patience {
+            let seconds = patience.as_secs();
+            self.felt(format!("published within {seconds} s ({} s passed)", longest.as_secs()), false);
+        }
         let all_are_marked = async |stage: &mut Self| {
             sleep(POLL_INTERVAL).await;
             Ok(stage.outbox.pending().await?.is_disjoint(&all))
         };
-        Ok(missing.is_empty() && self.until(patience, all_are_marked).await?)
+        Ok(missing.is_empty() && self.until(2 * patience, all_are_marked).await?)
     }
 
     fn publishable(&self) -> HashSet<Uuid> {

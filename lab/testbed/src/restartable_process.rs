@@ -49,7 +49,7 @@ impl RestartableProcess {
     }
 
     /// Sets a variable for the next start.
-    pub(crate) fn set(&self, variable: &str, value: &str) {
+    pub fn set(&self, variable: &str, value: &str) {
         self.state().settings.push((variable.to_owned(), value.to_owned()));
     }
 

@@ -94,9 +94,31 @@ class NoBackoff(Relay):
         pass
 
 
+class Slot(Relay):
+    """Publishes what a replication slot shows. No standby has it, and the next one shows only what is written later."""
+    claim_sql = Relay.claim_sql.replace(" order by", """
+        and (seq <= (select seq from before_slot) or seq in (
+            select substring(left(data, 100) from 'seq[^:]*:([0-9]+)')::bigint
+            from pg_logical_slot_peek_changes(current_database(), null, null) where data like '%outbox: INSERT%'))
+        order by""")
+
+    def __init__(self):
+        super().__init__()
+        self.database.execute("""select pg_create_logical_replication_slot(current_database(), 'test_decoding')
+            where not exists (select from pg_replication_slots where slot_name = current_database())""")
+        self.database.execute("create table if not exists before_slot as select coalesce(max(seq), 0) as seq from outbox")
+
+
+class NoBarrier(Relay):
+    """Publishes what the standby may not have yet."""
+
+    def claim(self):
+        return self.database.execute(self.claim_sql).fetchall()
+
+
 MISTAKES = {
     "transient": Transient, "mark-first": MarkFirst, "new-id": NewId, "no-confirms": NoConfirms,
     "skip-locked": SkipLocked, "not-mandatory": NotMandatory, "give-up": GiveUp, "cursor": Cursor,
-    "no-timeout": NoTimeout, "no-backoff": NoBackoff,
+    "no-timeout": NoTimeout, "no-backoff": NoBackoff, "slot": Slot, "no-barrier": NoBarrier,
 }
 run(MISTAKES[sys.argv[1]]())

@@ -1,6 +1,6 @@
 """A message relay: publishes the committed events of an outbox, each at least once, and in order within an aggregate.
 A step is one transaction: lock, claim, publish with confirms, mark. A failure ends the process, and PostgreSQL rolls back:
-what was not marked is published again by the next process, which a supervisor starts."""
+what was not marked is published again by the next process, which a supervisor starts. So SIGTERM may end it anywhere."""
 import os
 import signal
 import time
@@ -10,20 +10,18 @@ from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
 
 class Relay:
-    # By state, never by position: a transaction may commit after later ones have been published.
     claim_sql = """select seq, event_id, aggregate_id, routing_key, payload::text from outbox event
         where published_at is null and available_at <= statement_timestamp()
           and not exists (select from outbox older  -- a refused event holds back the later ones of its aggregate
                           where older.aggregate_id = event.aggregate_id and older.seq < event.seq
                             and older.published_at is null and older.available_at > statement_timestamp())
-        order by seq limit 100"""
+        order by seq limit 100"""  # by state, never by position: one may commit after later ones were published
     idle_limit = "10s"  # frozen inside a transaction, the relay holds its lock no longer than this
     mandatory, delivery_mode = True, 2  # the broker returns what no queue wants, and keeps the others on disk
-    is_stopped = False
 
     def __init__(self):
-        self.database = psycopg.connect(os.environ["DATABASE_URL"], autocommit=True)
-        self.database.execute(f"set idle_in_transaction_session_timeout = '{self.idle_limit}'")
+        url, limit = os.environ["DATABASE_URL"], f"-c idle_in_transaction_session_timeout={self.idle_limit}"
+        self.database, self.barrier = [psycopg.connect(url, autocommit=True, options=limit) for _ in range(2)]
         self.broker = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"]))
         self.open_channel()
 
@@ -46,7 +44,10 @@ class Relay:
         return self.database.execute("select pg_try_advisory_xact_lock(1)").fetchone()[0]
 
     def claim(self):
-        return self.database.execute(self.claim_sql).fetchall()
+        events = self.database.execute(self.claim_sql).fetchall()
+        if events:  # what was read may be here only: this commit ends when the standby has it, if there is one
+            self.barrier.execute("select pg_logical_emit_message(true, 'relay', '')")
+        return events
 
     def publish(self, event_id, routing_key, payload):
         """Returns whether the broker has taken the event. False: it refuses this one, and may take others."""
@@ -69,9 +70,8 @@ class Relay:
 
 
 def run(relay):
-    signal.signal(signal.SIGTERM, lambda *_: setattr(relay, "is_stopped", True))
     print("RELAYING", flush=True)
-    while not relay.is_stopped:
+    while True:
         signal.alarm(15)  # ends the process if a step takes longer: a broker may never confirm
         time.sleep(0 if relay.step() else 0.1)
 
