@@ -48,7 +48,7 @@ pub(crate) struct OutboxTable {
     pub(crate) after_commit: Option<String>,
     /// The ids, as text, of all events that are not published, also of those that the relay has set aside.
     pub(crate) pending: String,
-    /// What the relay sends to commit a mark.
+    /// The command tag of the server's answer when a mark is committed.
     pub(crate) commit: String,
     pub(crate) exchange: String,
 }

@@ -122,7 +122,7 @@ pub(crate) struct Stage<'a> {
     pub(crate) events: Events,
     pub(crate) arrivals: Arrivals,
     pub(crate) began: Instant,
-    /// The bytes that commit a mark.
+    /// What the server answers when a mark is committed.
     pub(crate) commit: Vec<u8>,
     pub(crate) breaches: Vec<Breach>,
     pub(crate) facts: Vec<Fact>,
@@ -187,7 +187,7 @@ impl<'a> Stage<'a> {
             name,
             events: Events::default(),
             began: Instant::now(),
-            commit: entrant.outbox.commit.clone().into_bytes(),
+            commit: format!("{}\0", entrant.outbox.commit).into_bytes(),
             breaches: vec![],
             facts: vec![],
             restarts: 0,
@@ -295,15 +295,9 @@ impl<'a> Stage<'a> {
         self.instances[number - 1].process.pid()
     }
 
-    /// Resets the connection of a route once, when it sees these bytes. `forward`: the receiver still gets them.
-    pub(crate) fn reset_on(
-        &self,
-        route: &str,
-        pattern: &[u8],
-        forward: bool,
-        toward: Direction,
-    ) -> Result<u64> {
-        let effect = Effect::ResetOnPattern { pattern: pattern.to_vec(), forward };
+    /// Resets the connection of a route once, when it sees these bytes. Their receiver does not get them.
+    pub(crate) fn reset_on(&self, route: &str, pattern: &[u8], toward: Direction) -> Result<u64> {
+        let effect = Effect::ResetOnPattern { pattern: pattern.to_vec(), forward: false };
         self.proxy.set(route, Fault::new(effect, toward, MAX_FAULT_DURATION).times(1))?;
         self.resets(route)
     }
