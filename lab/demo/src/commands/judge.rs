@@ -1,5 +1,6 @@
 //! `cargo demo judge`: judges outbox relays level by level, or times them.
 
+use std::fs;
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
@@ -101,53 +102,67 @@ fn table(judged: &[Judged]) -> Vec<String> {
     lines
 }
 
-/// Times the entrants one after the other, and the machine's limits before them.
+/// Times the entrants one after the other, and the machine's limits before them. The raw data are kept in a file.
 async fn time(servers: &Servers, entrants: &[Entrant], smoke: bool, terminal: &Terminal) -> Result<Verdict> {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     terminal.print("Measuring the machine's limits …");
     let limits = [limit("relay", "bare publisher", smoke).await?, limit("write", "pgbench", smoke).await?];
-    for figures in &limits {
-        terminal.print_all(figures.iter().map(|figure| format!("  {figure}")));
-    }
     let mut timings = vec![];
     let mut verdict = Verdict::Held;
     for entrant in entrants {
+        terminal.print(format!("Timing {} …", entrant.name));
         match measure(servers, entrant, &Clock::new(smoke)).await {
-            Ok(timing) => {
-                terminal.print_all(lines(&timing));
-                timings.push(timing);
-            }
+            Ok(timing) => timings.push(timing),
             Err(error) => {
-                terminal.print(format!("\n{}: not timed: {error:#}", entrant.name));
+                terminal.print(format!("{}: not timed: {error:#}", entrant.name));
                 verdict = Verdict::Inconclusive;
             }
         }
     }
+    let cores = std::thread::available_parallelism()?;
+    let raw = json!({
+        "smoke": smoke, "cores": cores, "load_before": load.trim(), "limits": limits, "timings": timings,
+    });
+    let file = testbed::workspace_root().context("the clock runs in a checkout")?.join(RAW_DATA);
+    let kept = fs::write(&file, serde_json::to_vec_pretty(&raw)?);
+    kept.with_context(|| format!("failed to write {}", file.display()))?;
+    terminal.print("");
+    terminal.print_all(timings_table(&timings));
+    terminal.print(format!("\n{cores} cores; load before: {}; the limits of the machine:", load.trim()));
+    terminal.print_all(limits.iter().flatten().map(|figure| format!("- {figure}")));
+    terminal.print(format!("Raw data: {RAW_DATA}"));
     if smoke {
-        terminal.print("\nA smoke run: the figures mean nothing.");
+        terminal.print("A smoke run: the figures mean nothing.");
     }
-    terminal.document(&json!({ "smoke": smoke, "limits": limits, "timings": timings }))?;
+    terminal.document(&raw)?;
     Ok(verdict)
 }
 
-fn lines(timing: &Timing) -> Vec<String> {
-    let Timing { entrant, drained_per_second, relay_cpu, postgres_cpu, rabbitmq_cpu, rates, .. } = timing;
-    let rate = match (timing.held, timing.failed) {
-        (None, Some(failed)) => format!("does not hold {failed} events/s"),
-        (Some(held), Some(failed)) => format!("holds {held} events/s, and not {failed}"),
-        (held, None) => format!("holds {} events/s, a lower bound", held.unwrap_or_default()),
-    };
-    let mut lines = vec![
-        format!("\n{entrant}: {rate}"),
-        format!("  backlog: {drained_per_second:.0} events/s"),
-        format!(
-            "  processor time of an event: relay {relay_cpu:.2} ms, PostgreSQL {postgres_cpu:.2} ms, RabbitMQ \
-             {rabbitmq_cpu:.2} ms"
-        ),
-    ];
-    lines.extend(rates.iter().map(|Rate { per_second, p50, p99, held, .. }| {
-        let verdict = if *held { "" } else { ": not held" };
-        format!("  at {per_second} events/s: p50 {p50:.1} ms, p99 {p99:.1} ms{verdict}")
-    }));
+/// Where the clock keeps every latency.
+const RAW_DATA: &str = "target/judge/clock.json";
+
+/// The table of `docs/judge.md`.
+fn timings_table(timings: &[Timing]) -> Vec<String> {
+    let heading = "| entrant | backlog, events/s | ms of processor for an event: relay, PostgreSQL, RabbitMQ | p50, p99 in ms \
+                   at 100/s | at 200/s | held, not held, events/s |";
+    let mut lines = vec![heading.to_owned(), "|---|---|---|---|---|---|".to_owned()];
+    for timing in timings {
+        let Timing { entrant, drained_per_second, relay_cpu, postgres_cpu, rabbitmq_cpu, rates, .. } = timing;
+        let bracket = match (timing.held, timing.failed) {
+            (None, failed) => format!("-, {}", failed.unwrap_or_default()),
+            (Some(held), Some(failed)) => format!("{held}, {failed}"),
+            (Some(held), None) => format!("{held}, a lower bound"),
+        };
+        let latency = |per_second| match rates.iter().find(|rate| rate.per_second == per_second) {
+            Some(Rate { p50, p99, .. }) => format!("{p50:.1}, {p99:.1}"),
+            None => "-".to_owned(),
+        };
+        lines.push(format!(
+            "| `{entrant}` | {drained_per_second:.0} | {relay_cpu:.2}, {postgres_cpu:.2}, {rabbitmq_cpu:.2} | {} | {} | {bracket} |",
+            latency(100),
+            latency(200)
+        ));
+    }
     lines
 }
 
