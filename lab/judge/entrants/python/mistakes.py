@@ -77,7 +77,8 @@ class Cursor(Relay):
     last = 0
 
     def claim(self):
-        events = [event for event in super().claim() if event[0] > self.last]
+        self.claim_sql = Relay.claim_sql.replace("order by", f"and seq > {self.last} order by")
+        events = super().claim()
         self.last = max([self.last] + [event[0] for event in events])
         return events
 
