@@ -48,8 +48,8 @@ const MARK_DEADLINE: Duration = Duration::from_secs(1);
 const HELD_UP: Duration = Duration::from_secs(5);
 /// How long a relay may take to publish an event that it has read.
 const READ_TO_PUBLISHED: Duration = Duration::from_secs(3);
-/// The same on the two levels on which a good relay is slow: it waits for a time-out of the database before it takes over
-/// from a frozen instance, or tries a thousand events in vain.
+/// The same on the levels on which a good relay is slow: it connects again after an outage with a long back-off, waits for a
+/// time-out of the database before it takes over from a frozen instance, or tries a thousand events in vain.
 const LONG_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a level may take with everything that it starts.
 const LEVEL_DEADLINE: Duration = Duration::from_secs(300);
@@ -297,7 +297,7 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     let is_back = stage.until(PUBLISH_DEADLINE, consumes).await?;
     ensure!(is_back, "the judge's queue did not come back with the broker: run the level again");
     stage.clear("broker-1")?;
-    if !stage.settle(PUBLISH_DEADLINE).await? {
+    if !stage.settle(LONG_DEADLINE).await? {
         return checks::everything_is_published(stage).await;
     }
 
@@ -307,7 +307,7 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     stage.felt("the database was away", was_away);
     servers.postgres.start().await?;
     stage.write(&aggregates, 20).await?;
-    stage.settle(PUBLISH_DEADLINE).await?;
+    stage.settle(LONG_DEADLINE).await?;
     checks::everything_is_published(stage).await
 }
 
