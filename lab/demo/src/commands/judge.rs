@@ -129,7 +129,11 @@ async fn time(servers: &Servers, entrants: &[Entrant], smoke: bool, terminal: &T
     terminal.print("");
     terminal.print_all(timings_table(&timings));
     terminal.print(format!("\n{cores} cores; load before: {}; the limits of the machine:", load.trim()));
-    terminal.print_all(limits.iter().flatten().map(|figure| format!("- {figure}")));
+    terminal.print_all(limits.iter().flatten().map(|figure| {
+        let text = |key: &str| figure[key].as_str().unwrap_or_default().to_owned();
+        let median = figure["median"].as_f64().unwrap_or(f64::NAN);
+        format!("- {}: {median:.0} {}", text("name"), text("unit"))
+    }));
     terminal.print(format!("Raw data: {RAW_DATA}"));
     if smoke {
         terminal.print("A smoke run: the figures mean nothing.");
