@@ -7,6 +7,7 @@ use events::Event;
 use flaws::Flaw;
 use messaging::{Applied, Failure, Handler, SharedHandler, crash_points::crash_point};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 /// How long the effect is delayed after `Ok`: the acknowledgement has certainly reached the broker by then, so that an
 /// experiment needs no luck.
@@ -60,15 +61,34 @@ impl Handler for FlawedHandler {
                 let applied = self.inner.apply(&recent).await?;
                 Ok(Applied { duplicates: applied.duplicates + dropped, ..applied })
             }
+            Some(Flaw::ShortMemory) => self.inner.apply(&self.with_new_ids(group).await?).await,
             _ => self.inner.apply(group).await,
         }
     }
 }
 
 impl FlawedHandler {
+    /// Gives the events whose records were erased new ids: effects and answers then get other ids too, as if ids were not
+    /// derived. Otherwise primary keys would refuse what the inbox does not.
+    async fn with_new_ids(&self, group: &[Event]) -> Result<Vec<Event>, inbox::Error> {
+        let ids: Vec<_> = group.iter().map(|event| event.id).collect();
+        let forgotten: Vec<Uuid> =
+            sqlx::query_scalar("select event_id from forgotten_events where event_id = any($1)")
+                .bind(&ids)
+                .fetch_all(&self.pool)
+                .await?;
+        let copies = group.iter().cloned().map(|mut event| {
+            if forgotten.contains(&event.id) {
+                event.id = Uuid::now_v7();
+            }
+            event
+        });
+        Ok(copies.collect())
+    }
+
     /// Commits "processed" for the new events of a group, and returns their ids. A crash right after it loses their
     /// effects. Without a crash the records are removed again, and the product's handler inserts them with the effects.
-    async fn record_first(&self, group: &[Event]) -> Result<Vec<uuid::Uuid>, inbox::Error> {
+    async fn record_first(&self, group: &[Event]) -> Result<Vec<Uuid>, inbox::Error> {
         let ids: Vec<_> = group.iter().map(|event| event.id).collect();
         let types: Vec<_> = group.iter().map(|event| event.event_type.to_owned()).collect();
         let new = sqlx::query_scalar(

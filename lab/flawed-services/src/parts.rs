@@ -154,8 +154,19 @@ async fn write_no_barrier(url: &mut DatabaseUrl) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Erases the records of processed events, now and each second.
+/// Erases the records of processed events, now and each second. A trigger keeps the ids for [`FlawedHandler`].
 async fn forget_soon(pool: Pool, consumer: &'static str, process: &mut Process) {
+    let kept = "create table if not exists forgotten_events (event_id uuid primary key);
+                create or replace function forget() returns trigger language plpgsql as $$
+                begin
+                    insert into forgotten_events values (old.event_id) on conflict do nothing;
+                    return null;
+                end $$;
+                create or replace trigger forget after delete on processed_events
+                for each row execute function forget()";
+    if let Err(error) = sqlx::raw_sql(kept).execute(&pool).await {
+        tracing::warn!(%error, "failed to keep the ids of forgotten events");
+    }
     let mut retention = inbox::retention(pool, consumer, Duration::ZERO);
     let stop = process.stop();
     let mut erase = async move || {

@@ -5,7 +5,7 @@ use std::{
 };
 
 use database::Pool;
-use events::{Body, Event, OrderCreated};
+use events::{Body, Event, OrderCreated, derived_id};
 use messaging::{Applied, Failure, Handler};
 use sqlx::PgConnection;
 use tokio::sync::OwnedSemaphorePermit;
@@ -91,7 +91,7 @@ async fn record_payments(
     places: Vec<Option<OwnedSemaphorePermit>>,
     retry_lease: Duration,
 ) -> Result<Vec<DuePayment>, sqlx::Error> {
-    let ids: Vec<_> = orders.iter().map(|_| Uuid::now_v7()).collect();
+    let ids: Vec<_> = orders.iter().map(|(event, _)| derived_id(event.id, "payment")).collect();
     let recorded = sqlx::query_scalar!(
         "insert into payments (id, order_id, customer_id, amount, currency, event_id, traceparent, state, attempts, due_at)
          select id, order_id, customer_id, amount, currency, event_id, traceparent, 'asked', taken::int,

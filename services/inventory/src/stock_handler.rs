@@ -1,7 +1,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use database::Pool;
-use events::{Body, Data, Event, Line, NewEvent, OrderCreated, StockRejected, StockReleased, StockReserved};
+use events::{
+    Body, Data, Event, Line, NewEvent, OrderCreated, StockRejected, StockReleased, StockReserved, derived_id,
+};
 use inbox::Error;
 use messaging::{Applied, Failure, Handler};
 use outbox::Wake;
@@ -112,7 +114,7 @@ async fn reserve(
     let (cancelled, mut free) = cancelled_and_free(transaction, orders).await?;
     let (mut answers, mut reservations, mut taken) = (vec![], vec![], BTreeMap::new());
     for (event, order) in orders.iter().filter(|(_, order)| !cancelled.contains(&order.order_id)) {
-        let (reservation_id, order_id) = (Uuid::now_v7(), order.order_id);
+        let (reservation_id, order_id) = (derived_id(event.id, "reservation"), order.order_id);
         let mut reservation =
             Reservation { id: reservation_id, order_id, event_id: event.id, state: "rejected", lines: &[] };
         if let Some(body) = shortage(order, reservation_id, &free) {

@@ -103,6 +103,30 @@ async fn orders_are_served_in_order_and_never_in_part() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Other services have applied the first answers, and know them by their ids.
+#[tokio::test]
+async fn restored_service_answers_repeated_events_with_the_same_ids() -> anyhow::Result<()> {
+    let inventory = Inventory::start(10).await?;
+    let (kept, gone) = (Uuid::now_v7(), Uuid::now_v7());
+    let group = [created(kept, &[("TEA-001", 1)]), created(gone, &[("POT-003", 1)]), cancelled(gone)];
+    let answer = async || -> anyhow::Result<Vec<(Uuid, Uuid, String)>> {
+        for event in &group {
+            inventory.handler.apply(std::slice::from_ref(event)).await?;
+        }
+        let answers = "select event_id, aggregate_id, event_type from outbox order by seq";
+        Ok(sqlx::query_as(answers).fetch_all(&inventory.pool).await?)
+    };
+    let first = answer().await?;
+    sqlx::raw_sql(
+        "truncate outbox, processed_events, reservations, reservation_lines, cancelled_orders; update stock set reserved = 0",
+    )
+    .execute(&inventory.pool)
+    .await?;
+    assert_eq!(answer().await?, first);
+    assert_eq!(first.len(), 3);
+    Ok(())
+}
+
 #[tokio::test]
 async fn lines_of_one_product_are_added_up_and_an_unknown_product_is_rejected() -> anyhow::Result<()> {
     let inventory = Inventory::start(10).await?;

@@ -18,7 +18,7 @@ pub mod spans;
 mod stock;
 
 pub use decode::{Body, Event, Rejection, decode};
-pub use envelope::{Data, Envelope, LANES, NewEvent, lane, routing_key};
+pub use envelope::{Data, Envelope, LANES, NewEvent, derived_id, lane, routing_key};
 pub use order::{Cause, Line, Money, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated};
 pub use payment::{PaymentCaptured, PaymentDeclined, PaymentRefunded};
 pub use spans::TraceContext;

@@ -9,8 +9,8 @@ use uuid::Uuid;
 /// be longer than the longest time after which an event can be published again: a copy that arrives later is applied
 /// again.
 ///
-/// The walk follows the primary key. Event ids are UUIDv7, made when the event happened, so the key is almost the order
-/// of processing, and no further index must be maintained for each event. Ids only decide where the walk ends; whether
+/// The walk follows the primary key. Event ids begin with the time of their aggregate's first cause, so the key is almost the
+/// order of processing, and no further index must be maintained for each event. Ids only decide where the walk ends; whether
 /// a record is erased is decided by `processed_at`.
 pub fn retention(pool: Pool, consumer: &'static str, keep: Duration) -> Retention<EraseProcessed> {
     Retention::new("processed_events", pool.clone(), EraseProcessed { pool, consumer, keep })

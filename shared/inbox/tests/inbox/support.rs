@@ -75,7 +75,10 @@ fn envelope(order_id: Uuid) -> Value {
         total: Money { amount: 625, currency: "EUR".into() },
     };
     let event = NewEvent::of(order_id, 1, &TraceContext::root(), &order).unwrap();
-    serde_json::from_str(&event.payload).unwrap()
+    let mut envelope: Value = serde_json::from_str(&event.payload).unwrap();
+    // Events of one order and one version are different events here.
+    envelope["id"] = json!(Uuid::now_v7());
+    envelope
 }
 
 /// A dead letter that its consumer has set aside.
