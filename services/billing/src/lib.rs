@@ -45,14 +45,14 @@ pub async fn run<P: PaymentProvider>(
     provider: impl FnOnce(HttpPaymentProvider) -> P,
 ) -> anyhow::Result<ExitCode> {
     let (mut service, settings) = Assembly::start::<ProviderSettings>(&SERVICE, INBOX, parts).await?;
-    let ProviderSettings { provider_url, provider_deadline, provider_calls } = settings.own;
+    let ProviderSettings { provider_url, provider_deadline, provider_calls, restored } = settings.own;
     let provider = provider(HttpPaymentProvider::new(provider_url, provider_deadline)?);
     service.serve_health();
     if !service.process.prepare().await {
         return Ok(service.process.run().await);
     }
     let calls = ProviderCalls::new(provider_calls, provider_deadline * 2);
-    let handler = PaymentHandler::new(service.consumer.pool(), calls.clone());
+    let handler = PaymentHandler::new(service.consumer.pool(), calls.clone(), restored);
     let pool = service.process.pool("payment worker", WORKER_CONNECTIONS, PoolKind::Statements);
     let worker = PaymentWorker::new(pool, provider, service.relays.wake.clone(), calls);
     let stop = service.process.stop();
@@ -80,6 +80,11 @@ pub struct ProviderSettings {
     /// second; a provider that limits its callers says how many it allows.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub provider_calls: u16,
+
+    /// Whether the database was restored from a backup, and events are being published again. The provider may know calls that
+    /// the database does not, so the payment of a cancelled order is charged under its key and refunded, and not void.
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set)]
+    pub restored: bool,
 }
 
 /// For `value_parser`: a stop waits for calls in progress, and the process has only so long.

@@ -25,18 +25,20 @@ use crate::{INBOX, ProviderCalls, due_payments::DuePayment};
 pub struct PaymentHandler {
     pool: Pool,
     calls: Arc<ProviderCalls>,
+    restored: bool,
 }
 
 impl PaymentHandler {
-    pub fn new(pool: Pool, calls: Arc<ProviderCalls>) -> Self {
-        Self { pool, calls }
+    /// `restored`: see [`ProviderSettings`](crate::ProviderSettings).
+    pub fn new(pool: Pool, calls: Arc<ProviderCalls>, restored: bool) -> Self {
+        Self { pool, calls, restored }
     }
 }
 
 impl Handler for PaymentHandler {
     async fn apply(&self, group: &[Event]) -> Result<Applied, Failure> {
         let effect = async |transaction: &mut PgConnection, new: &[&Event]| {
-            update_payments(transaction, new, &self.calls).await
+            update_payments(transaction, new, &self.calls, self.restored).await
         };
         let (applied, (taken, others_are_due)) = INBOX.apply_once(&self.pool, group, effect).await?;
         if others_are_due {
@@ -55,6 +57,7 @@ async fn update_payments(
     transaction: &mut PgConnection,
     new: &[&Event],
     calls: &ProviderCalls,
+    restored: bool,
 ) -> Result<(Vec<DuePayment>, bool), inbox::Error> {
     // Within a group all creations come before all cancellations. For each order that is the order of its events,
     // and one or two statements for each kind do for hundreds of orders.
@@ -78,7 +81,7 @@ async fn update_payments(
         taken = record_payments(transaction, &created, places, calls.retry_lease).await?;
     }
     if !cancelled.is_empty() {
-        cancel_payments(transaction, &cancelled).await?;
+        cancel_payments(transaction, &cancelled, restored).await?;
     }
     Ok((taken, others_are_due))
 }
@@ -130,12 +133,13 @@ async fn record_payments(
 
 /// Voids or refunds the payments of cancelled orders, and records the cancellations.
 ///
-/// A payment for which the provider was never called is void. One for which it may be working right now is called for
+/// A payment for which the provider was never called is void, except after a restore: the call may be forgotten. One for which it may be working right now is called for
 /// again until its outcome is known; the worker then sees the mark and has it refunded. Locked in the order of their ids, as
 /// the worker locks them: otherwise the two could deadlock.
 async fn cancel_payments(
     transaction: &mut PgConnection,
     orders: &HashMap<Uuid, Uuid>,
+    restored: bool,
 ) -> Result<(), sqlx::Error> {
     let (event_ids, order_ids): (Vec<_>, Vec<_>) =
         orders.iter().map(|(event, order)| (*event, *order)).unzip();
@@ -154,7 +158,7 @@ async fn cancel_payments(
         "update payments
          set cancelled_by = off.event_id,
              state = case when state = 'captured' then 'refunding'
-                          when state = 'asked' and attempts = 0 then 'void'
+                          when state = 'asked' and attempts = 0 and not $3 then 'void'
                           else state end,
              attempts = case when state = 'captured' then 0 else attempts end,
              due_at = case when state = 'captured' then clock_timestamp() else due_at end
@@ -166,6 +170,7 @@ async fn cancel_payments(
          where payments.id = off.id and cancelled_by is null",
         &order_ids,
         &event_ids,
+        restored,
     )
     .execute(transaction)
     .await?;

@@ -68,7 +68,7 @@ impl Billing {
         let url = database.url("billing").parse().map_err(anyhow::Error::msg)?;
         let (pool, calls) =
             (Pool::new(&url, "test", 10, PoolKind::Transactions), ProviderCalls::new(4, retry_lease));
-        let handler = PaymentHandler::new(pool.clone(), calls.clone());
+        let handler = PaymentHandler::new(pool.clone(), calls.clone(), false);
         let stop = CancellationToken::new();
         Ok(Self { handler, pool, calls, provider, provider_pool, stop, url, _database: database })
     }
@@ -233,6 +233,35 @@ async fn payment_is_captured_and_refunded_when_the_order_is_cancelled() -> anyho
     billing.until(order, "refunded").await?;
     let events = vec!["PaymentCaptured".to_owned(), "PaymentRefunded".to_owned()];
     assert_eq!(billing.outcome(order).await?, (events, 1, 625));
+    Ok(())
+}
+
+/// In the time that is lost, a customer was charged, and the order was cancelled. Both events come again, in one group.
+#[tokio::test]
+async fn restored_service_charges_nobody_twice_and_refunds_what_it_has_forgotten() -> anyhow::Result<()> {
+    let mut billing = Billing::start().await?;
+    billing.start_worker(billing.http_provider()?);
+    let (kept, gone, customer) = (Uuid::now_v7(), Uuid::now_v7(), Uuid::new_v4());
+    let events = [created(kept, customer), created(gone, customer), cancelled(gone)];
+    let answers = async |billing: &Billing| -> anyhow::Result<Vec<Uuid>> {
+        let ids = "select event_id from outbox where event_type = 'PaymentCaptured' order by event_id";
+        Ok(sqlx::query_scalar(ids).fetch_all(&billing.pool).await?)
+    };
+    billing.handler.apply(&events[..2]).await?;
+    billing.until(kept, "captured").await?;
+    billing.until(gone, "captured").await?;
+    let first = answers(&billing).await?;
+    let lost = "truncate outbox, processed_events, payments, cancelled_orders";
+    sqlx::raw_sql(lost).execute(&billing.pool).await?;
+    billing.handler = PaymentHandler::new(billing.pool.clone(), billing.calls.clone(), true);
+    billing.handler.apply(&events).await?;
+    billing.until(kept, "captured").await?;
+    billing.until(gone, "refunded").await?;
+    assert_eq!(answers(&billing).await?, first);
+    for (order, refunded) in [(kept, 0), (gone, 625)] {
+        let (_, charges, back) = billing.outcome(order).await?;
+        assert_eq!((charges, back), (1, refunded));
+    }
     Ok(())
 }
 
