@@ -25,6 +25,8 @@ pub(crate) struct OwnSystem {
     pub(crate) clocks: &'static [(&'static str, &'static str)],
     /// Whether PostgreSQL has a standby. The services then know both servers, and no proxy is before these.
     pub(crate) standby: Option<Replication>,
+    /// Whether its database is restored from a backup, with the programs of this machine's PostgreSQL.
+    pub(crate) restores: bool,
     /// What differs from the services as they are.
     pub(crate) alteration: Alteration,
 }
@@ -39,7 +41,7 @@ pub(crate) struct Tools {
 impl Default for OwnSystem {
     fn default() -> Self {
         let (setup, alteration) = (Setup::default(), Alteration::default());
-        Self { setup, nodes: 1, standby: None, crash_point: None, clocks: &[], alteration }
+        Self { setup, nodes: 1, standby: None, crash_point: None, clocks: &[], restores: false, alteration }
     }
 }
 

@@ -111,10 +111,10 @@ impl RunningSystem {
     ) -> Result<Option<Self>> {
         tokio::select! {
             system = async {
-                // Only the servers can be containers: no image contains the variants and the lab programs. A standby and a cluster
-                // are processes; compose.cluster.yaml has a cluster.
+                // Only the servers can be containers: no image contains the variants and the lab programs. A standby, a cluster
+                // and a restore need processes; compose.cluster.yaml has a cluster.
                 let nodes = own.nodes;
-                let are_processes = nodes > 1 || own.standby.is_some();
+                let are_processes = nodes > 1 || own.standby.is_some() || own.restores;
                 let choice = if are_processes { Choice { with: Some(With::Local), ..choice } } else { choice };
                 let home = choice.for_servers(terminal).await?;
                 Self::local(LocalSystem::start(choice, home, nodes, Some((own, logs)), terminal).await?).map(Some)

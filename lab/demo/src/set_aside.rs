@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::time::SystemTime;
 
 use anyhow::Result;
 use uuid::Uuid;
@@ -30,6 +31,13 @@ pub(crate) async fn publish_again(system: &RunningSystem, ids: &str) -> Result<u
         again += count(system, Selection { published: true, ..Selection::of(ids) }, "pending").await?;
     }
     Ok(again)
+}
+
+/// Publishes again what a service has published since. Returns how many events these are.
+pub(crate) async fn publish_since(system: &RunningSystem, service: &str, from: SystemTime) -> Result<usize> {
+    let at = Some(service.parse().map_err(anyhow::Error::msg)?);
+    let since = Which::Between(Some(humantime::format_rfc3339_millis(from).to_string()), None);
+    count(system, Selection { published: true, at, ..Selection::of(since) }, "pending").await
 }
 
 /// Replays, and counts an outcome.

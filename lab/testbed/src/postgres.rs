@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use uuid::Uuid;
 
 use crate::command::{command_as, is_root, shown};
@@ -64,7 +64,7 @@ impl Postgres {
     /// Starts a standby of this server, and waits until it answers. It follows at the port `through`, which leads to this
     /// server. Not in containers.
     pub async fn standby(&self, through: u16) -> Result<Self> {
-        ensure!(self.cluster.is_some(), "a standby needs this machine's PostgreSQL: --with local");
+        self.local()?;
         let port = free_port()?;
         let (cluster, dir) = Cluster::new()?;
         cluster.copy(self, through, &name_at(port))?;
@@ -79,10 +79,35 @@ impl Postgres {
         if self.server.pid().await.is_some() {
             self.server.kill().await?;
         }
-        let cluster =
-            self.cluster.as_ref().context("a standby needs this machine's PostgreSQL: --with local")?;
-        cluster.copy(primary, through, &self.standby_name())?;
+        self.local()?.copy(primary, through, &self.standby_name())?;
         self.server.start().await
+    }
+
+    /// Copies schemas of a database into a file: all of it as it is at one moment. Not in containers.
+    pub fn back_up(&self, database: &str, schemas: &[&str]) -> Result<PathBuf> {
+        let file = self.local()?.data.join("backup");
+        let mut dump = self.client("pg_dump", database)?;
+        dump.args(schemas.iter().map(|schema| format!("--schema={schema}")));
+        run(dump.arg("--format=custom").arg("--file").arg(&file))?;
+        Ok(file)
+    }
+
+    /// Replaces schemas of a database by their copies.
+    pub fn restore(&self, database: &str, backup: &Path) -> Result<()> {
+        let mut restore = self.client("pg_restore", database)?;
+        run(restore.args(["--clean", "--if-exists", "--single-transaction"]).arg(backup))
+    }
+
+    /// A client program, as the administrator of a database.
+    fn client(&self, program: &str, database: &str) -> Result<Command> {
+        let mut client = self.local()?.command(program);
+        client.env("PGPASSWORD", &self.password).args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
+        client.args(["-U", "postgres", "-d", database]);
+        Ok(client)
+    }
+
+    fn local(&self) -> Result<&Cluster> {
+        self.cluster.as_ref().context("this needs the machine's own PostgreSQL: --with local")
     }
 
     /// How `synchronous_standby_names` and `pg_stat_replication` name this server when it is a standby.

@@ -16,6 +16,7 @@ mod network;
 mod objectives;
 mod progress;
 mod report;
+mod restore;
 mod sequence;
 mod service;
 mod time;
@@ -29,12 +30,13 @@ pub(crate) use drill_run::DrillOptions;
 
 /// All drills, in the order in which `drill all` runs them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
-    let groups: [&[Drill]; 9] = [
+    let groups: [&[Drill]; 10] = [
         &broker::DRILLS,
         &cluster::DRILLS,
         &network::DRILLS,
         &database::DRILLS,
         &failover::DRILLS,
+        &restore::DRILLS,
         &service::DRILLS,
         &client::DRILLS,
         &data::DRILLS,

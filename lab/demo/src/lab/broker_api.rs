@@ -83,6 +83,11 @@ impl BrokerApi {
         Ok(())
     }
 
+    /// Removes the messages of a queue that no consumer holds.
+    pub async fn purge(&self, queue: &str) -> Result<()> {
+        self.delete(&format!("queues/{}/{queue}/contents", self.vhost)).await
+    }
+
     async fn list(&self, path: &str) -> Result<Vec<Value>> {
         Ok(self.client.get(self.address(path)).send().await?.error_for_status()?.json().await?)
     }
