@@ -220,6 +220,7 @@ ALTERATIONS = [
     ("replicated", "RabbitmqCluster/rabbitmq", f"spec.override.statefulSet.{POD}.containers.0.volumeMount", []),
     ("replicated", "RabbitmqCluster/rabbitmq", f"spec.override.statefulSet.{POD}.volumes.0.secret.secretName", "users"),
     ("replicated", "Job/bootstrap", "apiVersion", "batch/v2"),
+    ("replicated", "Deployment/relay", f"{POD}.containers.0.env.5.name", "ORDERS_ONLY_RELAY"),
 ]
 
 

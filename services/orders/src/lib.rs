@@ -21,8 +21,8 @@ use inbox::Inbox;
 use outbox::Wake;
 use rabbitmq::topology;
 use service::{
-    Assembly, Needed, Parts, Service,
-    environment::{age, duration},
+    Assembly, Health, Needed, Parts, Service,
+    environment::{age, duration, exit_invalid_config},
 };
 use sqlx::migrate::Migrator;
 
@@ -50,6 +50,18 @@ pub async fn run(
     routes: impl FnOnce(Router, &Settings, &Wake) -> anyhow::Result<Router>,
 ) -> anyhow::Result<ExitCode> {
     let (mut service, settings) = Assembly::start::<OrderSettings>(&SERVICE, INBOX, parts).await?;
+    if settings.own.relay_only {
+        if settings.publisher.relay_workers == 0 {
+            exit_invalid_config("ORDERS_RELAY_WORKERS: at least 1 with ORDERS_RELAY_ONLY");
+        }
+        let health = Health::new().with("database", Needed::Yes, service.process.database());
+        let health = health.with("broker", Needed::Yes, service.relays.probe());
+        service.process.serve(Router::new(), health);
+        if !service.process.prepare().await {
+            return Ok(service.process.run().await);
+        }
+        return service.run_relays().await;
+    }
     let wake = service.parts.wake(service.relays.wake.clone());
     let state = AppState::new(&service.process, &settings, wake.clone());
     // Orders are accepted without a broker: only the database is needed.
@@ -101,6 +113,11 @@ pub struct OrderSettings {
     /// How long an `Idempotency-Key` is kept at least, for example 1day. A client that retries later gets a second order.
     #[arg(long, default_value = "1day", value_parser = age)]
     pub keep_idempotency_keys: Duration,
+
+    /// Whether this process only publishes the events of others: no API, no consumer. The others then need no relays
+    /// (RELAY_WORKERS=0).
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set)]
+    pub relay_only: bool,
 }
 
 /// For `value_parser`: a duration of less than a minute, or an age of up to years.

@@ -29,7 +29,7 @@ pub use postgres::{
 };
 pub use relay::{Relay, RelayOptions, Step};
 pub use retention::retention;
-pub use wake::{Wake, listen};
+pub use wake::{Wake, announce, listen};
 
 /// The tables of an outbox, to be applied in the schema of the service that owns it.
 pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations/outbox");

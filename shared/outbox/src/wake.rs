@@ -7,7 +7,7 @@ use database::Pool;
 use messaging::{Backoff, RoundLimiter};
 use tokio::{
     sync::{Mutex, Notify},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -53,8 +53,8 @@ impl Wake {
 
 /// Wakes the relays when another writer calls `outbox_wake()`, which sends `NOTIFY`, until `stop`.
 ///
-/// An instance sends none after its own commits: each has relays, so all others would scan for nothing. And a `NOTIFY` inside
-/// the order's transaction holds a server-wide lock until after its flush to disk: throughput falls to less than half
+/// An instance with relays sends none after its own commits: all others would scan for nothing. And a `NOTIFY` inside the
+/// order's transaction holds a server-wide lock until after its flush to disk: throughput falls to less than half
 /// (docs/variants.md).
 ///
 /// PostgreSQL does not repeat a notification, and the listener does not report what it missed while its connection was
@@ -71,6 +71,23 @@ pub async fn listen(pool: Pool, wake: Wake, stop: CancellationToken) {
         }
     };
     stop.run_until_cancelled(listening).await;
+}
+
+/// Sends `NOTIFY` after the commits of a process without relays, one for all of a round, until `stop`.
+pub async fn announce(pool: Pool, wake: Wake, stop: CancellationToken) {
+    let announcing = async {
+        let mut limiter = RoundLimiter::new();
+        loop {
+            wake.0.committed.notified().await;
+            let began = Instant::now();
+            let sent = sqlx::query!("select outbox_wake()").execute(&pool);
+            if let Ok(Err(error)) = timeout(STATEMENT_DEADLINE, sent).await {
+                tracing::debug!(%error, "failed to wake the relays");
+            }
+            limiter.wait(began.elapsed()).await;
+        }
+    };
+    stop.run_until_cancelled(announcing).await;
 }
 
 /// Receives notifications until the connection fails, or returns `Ok` when it has been silent for long.

@@ -112,6 +112,15 @@ impl<P: Parts> Assembly<P> {
         self.process.serve(Router::new(), health);
     }
 
+    /// Publishes and serves the outbox's admin routes until the stop, and does nothing else. After [`Process::prepare`].
+    pub async fn run_relays(self) -> anyhow::Result<ExitCode> {
+        let Self { mut process, relays, parts, .. } = self;
+        process.watch_database();
+        process.serve_admin(relays.admin_routes());
+        parts.start_relays(relays, &mut process).await?;
+        Ok(process.run().await)
+    }
+
     /// Consumes with `handler`, publishes, and serves the admin API, until the stop. After [`Process::prepare`].
     pub async fn run(self, handler: impl Handler) -> anyhow::Result<ExitCode> {
         let Self { mut process, relays, consumer, parts, admin_routes } = self;
@@ -197,6 +206,8 @@ impl RelayTasks {
         }
         if settings.relay_workers > 0 {
             process.spawn("listener", outbox::listen(pool, wake, stop.clone()));
+        } else {
+            process.spawn("announcer", outbox::announce(operations.clone(), wake, stop.clone()));
         }
         process.spawn("backlog", outbox::observe_backlog(operations.clone(), stop.clone()));
         process.spawn("outbox retention", outbox::retention(operations, settings.keep_published).run(stop));

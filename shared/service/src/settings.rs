@@ -150,7 +150,7 @@ fn ratio(text: &str) -> Result<f64, String> {
 #[derive(Debug, Clone, Args)]
 pub struct PublisherSettings {
     /// Relays in this process. They share the work by lanes; while one waits for the broker's confirms, another reads and
-    /// marks. With 0, what this process writes waits for the poll of another instance.
+    /// marks. With 0, this process wakes the relays of other instances after a commit.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=16))]
     pub relay_workers: u8,
 

@@ -128,6 +128,30 @@ async fn poison_message_is_set_aside_and_later_orders_are_applied() -> anyhow::R
     Ok(())
 }
 
+/// The first instance has no relay, and the second one only relays, which would poll once an hour.
+#[tokio::test]
+async fn process_that_only_relays_publishes_what_another_without_relays_has_written() -> anyhow::Result<()> {
+    let vhost = testbed::vhost().await?;
+    let instances = Instances { orders: 2, ..Instances::default() };
+    let setup = Setup { instances, ..Setup::default() }.with("ORDERS_RELAY_POLL", "1h");
+    let stage = Stage::ready(&vhost.url(), setup).await?;
+    for (name, only, workers) in [("orders", "false", "0"), ("orders-2", "true", "2")] {
+        stage.system.terminate(name).await?;
+        stage.system.set("ORDERS_RELAY_ONLY", only);
+        stage.system.set("ORDERS_RELAY_WORKERS", workers);
+        stage.system.start_again(name).await?;
+    }
+    stage.system.wait_ready(CONDITION_DEADLINE).await?;
+    for _ in 0..5 {
+        stage.order().await?;
+    }
+    assert_eq!(stage.held().await?.confirmed, 5);
+    let refused = stage.client.get(format!("{}/orders", stage.system.url("orders-2")?)).send().await?;
+    assert_eq!(refused.status(), 404);
+    assert!(stage.counter("orders-2", "outbox_published_total").await? >= 5.0);
+    Ok(())
+}
+
 #[tokio::test]
 async fn instances_that_start_together_on_an_empty_database_apply_all_orders() -> anyhow::Result<()> {
     let vhost = testbed::vhost().await?;

@@ -153,6 +153,21 @@ async fn outbox_wake_in_sql_wakes_the_relay() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn commit_in_a_process_without_relays_wakes_the_relay_of_another() -> anyhow::Result<()> {
+    let (outbox, wake, relay) = idle_relay().await?;
+    let _listener = listen(&outbox.pool, &outbox, &relay, wake).await?;
+    let (without_relays, stop) = (Wake::new(), CancellationToken::new());
+    tokio::spawn(outbox::announce(outbox.pool.clone(), without_relays.clone(), stop.clone()));
+    let _stop = stop.drop_guard();
+    relay
+        .publishes_after(&outbox, async || {
+            without_relays.after_commit();
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test]
 async fn listener_that_lost_its_connection_wakes_the_relay_and_subscribes_again() -> anyhow::Result<()> {
     let (outbox, wake, relay) = idle_relay().await?;
     let _listener = listen(&outbox.pool, &outbox, &relay, wake).await?;
