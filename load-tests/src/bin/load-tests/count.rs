@@ -26,6 +26,9 @@ pub(crate) struct Options {
     /// How many instances of each service run.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) instances: u16,
+    /// Lets every commit wait for a standby of PostgreSQL: what rests on a read then costs a commit too.
+    #[arg(long)]
+    standby: bool,
 }
 
 const CONFIRMED_DEADLINE: Duration = Duration::from_secs(30);
@@ -70,6 +73,9 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         Ok(())
     })
     .await?;
+    if options.standby {
+        rig.start_standby().await?;
+    }
     let mut database = rig.connect(Login::Auditor).await?;
     place(&rig, &mut database, WARM_UP).await?;
     tokio::time::sleep(setup.pause(SETTLE)).await;

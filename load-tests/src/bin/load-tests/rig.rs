@@ -39,6 +39,7 @@ pub(crate) struct Rig {
     options: SystemOptions,
     rabbitmq: Rabbitmq,
     postgres: Postgres,
+    standby: Option<Postgres>,
     urls: DatabaseUrls,
     home: Home,
     setup: Setup,
@@ -96,7 +97,18 @@ impl Rig {
         system.wait_ready(READY_DEADLINE).await?;
         tokio::time::sleep(setup.pause(SETTLE)).await;
         let busy_before = busy_share().await;
-        Ok(Self { system, options, rabbitmq, postgres, urls, home, setup: setup.clone(), busy_before })
+        let standby = None;
+        Ok(Self {
+            system,
+            options,
+            rabbitmq,
+            postgres,
+            standby,
+            urls,
+            home,
+            setup: setup.clone(),
+            busy_before,
+        })
     }
 
     pub(crate) fn amqp_url(&self) -> String {
@@ -141,6 +153,13 @@ impl Rig {
         self.options.setup.settings.extend(settings);
         self.system = System::start(self.options.clone()).await?;
         self.system.wait_ready(READY_DEADLINE).await
+    }
+
+    /// Starts a standby, and lets every commit wait for it. Not in containers.
+    pub(crate) async fn start_standby(&mut self) -> Result<()> {
+        let standby = self.standby.insert(self.postgres.standby(self.postgres.port()).await?);
+        let names = format!("= 'ANY 1 ({})'", standby.standby_name());
+        testbed::set_standby(&self.postgres.admin_url("postgres"), &names).await
     }
 
     /// Restarts PostgreSQL with its statistics of statements. The services connect again.
