@@ -49,6 +49,9 @@ enum Command {
         /// How many nodes RabbitMQ has: 1, or 3 processes of this machine (docs/nodes.md).
         #[arg(long, default_value = "1", value_parser = ["1", "3"])]
         nodes: String,
+        /// How many processes of each service run, on this machine (docs/operations.md#several-instances).
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+        instances: u8,
     },
     /// Serve a live page over the running system. `demo up` starts it too.
     Board {
@@ -216,7 +219,9 @@ impl Cli {
         match self.command {
             // These three repair or stop something when they are interrupted, so they handle Ctrl-C themselves.
             None => tour::run(choice, TOUR, terminal).await,
-            Some(Command::Up { nodes }) => up::run(choice, nodes.parse()?, terminal).await,
+            Some(Command::Up { nodes, instances }) => {
+                up::run(choice, nodes.parse()?, instances.into(), terminal).await
+            }
             Some(Command::Drill {
                 names,
                 rate,

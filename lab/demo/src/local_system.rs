@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use testbed::{DatabaseUrls, Home, Passwords, RabbitmqCluster, Server, Setup, System, SystemOptions, sql};
+use testbed::{
+    DatabaseUrls, Home, Instances, Passwords, RabbitmqCluster, Server, Setup, System, SystemOptions, sql,
+};
 
 use crate::alteration::Alteration;
 use crate::choice::Choice;
@@ -37,13 +39,14 @@ pub(crate) struct LocalSystem {
 }
 
 impl LocalSystem {
-    /// Builds the services and starts everything, with servers where `home` says and so many nodes of RabbitMQ, and returns when
-    /// it is ready. With `own`, a system for one drill: the one of `demo up` may be running as well, so it takes neither its port
-    /// nor its directory of logs.
+    /// Builds the services and starts everything, with servers where `home` says and so many nodes of RabbitMQ and instances
+    /// of each service, and returns when it is ready. With `own`, a system for one drill: the one of `demo up` may be running
+    /// as well, so it takes neither its port nor its directory of logs.
     pub(crate) async fn start(
         choice: Choice,
         home: Home,
         nodes: usize,
+        instances: usize,
         own: Option<(OwnSystem, PathBuf)>,
         terminal: &Terminal,
     ) -> Result<Self> {
@@ -83,6 +86,7 @@ impl LocalSystem {
                 Some(tools)
             }
             None => {
+                options.setup.instances = Instances { orders: instances, inventory: instances, billing: instances };
                 options.orders_port = if testbed::is_free(DOCUMENTED_PORT) { DOCUMENTED_PORT } else { 0 };
                 None
             }

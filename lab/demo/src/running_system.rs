@@ -91,7 +91,7 @@ impl RunningSystem {
     /// Starts a system, and returns when it accepts orders.
     async fn start(choice: Choice, home: Home, terminal: &Terminal) -> Result<Self> {
         match home {
-            Home::Local => Self::local(LocalSystem::start(choice, home, 1, None, terminal).await?),
+            Home::Local => Self::local(LocalSystem::start(choice, home, 1, 1, None, terminal).await?),
             Home::Docker => {
                 let compose = Compose::new()?;
                 compose.up(terminal).await?;
@@ -117,7 +117,7 @@ impl RunningSystem {
                 let are_processes = nodes > 1 || own.standby.is_some() || own.restores;
                 let choice = if are_processes { Choice { with: Some(With::Local), ..choice } } else { choice };
                 let home = choice.for_servers(terminal).await?;
-                Self::local(LocalSystem::start(choice, home, nodes, Some((own, logs)), terminal).await?).map(Some)
+                Self::local(LocalSystem::start(choice, home, nodes, 1, Some((own, logs)), terminal).await?).map(Some)
             } => system,
             stop = interrupted() => stop.map(|()| None),
         }

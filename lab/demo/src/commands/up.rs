@@ -25,27 +25,38 @@ use crate::terminal::Terminal;
 /// How often `demo up` checks that all processes run.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Stays in the foreground. Ctrl-C stops everything that it started. A cluster has `nodes` of RabbitMQ.
-pub(crate) async fn run(choice: Choice, nodes: usize, terminal: &Terminal) -> Result<Verdict> {
+/// Stays in the foreground. Ctrl-C stops everything that it started. A cluster has `nodes` of RabbitMQ; of each
+/// service run `instances`.
+pub(crate) async fn run(
+    choice: Choice,
+    nodes: usize,
+    instances: usize,
+    terminal: &Terminal,
+) -> Result<Verdict> {
     if let Some(system) = RunningSystem::find(choice.requested()).await? {
         bail!("a system is running already, at {}; `cargo demo down` stops it", system.orders_url());
     }
     match choice.for_system(terminal).await? {
-        Home::Local => local(choice, nodes, terminal).await,
+        Home::Local => local(choice, nodes, instances, terminal).await,
         Home::Docker => {
             ensure!(
                 nodes == 1,
                 "a cluster needs `--with local`; in containers, `docker compose -f compose.yaml -f compose.cluster.yaml \
                  up --build --wait` starts one"
             );
+            ensure!(
+                instances == 1,
+                "several instances need `--with local`; in containers, `docker compose -f compose.yaml -f compose.scale.yaml \
+                 up --scale orders=4 --scale inventory=2 --scale billing=2 --wait` starts them"
+            );
             containers(terminal).await
         }
     }
 }
 
-async fn local(choice: Choice, nodes: usize, terminal: &Terminal) -> Result<Verdict> {
+async fn local(choice: Choice, nodes: usize, instances: usize, terminal: &Terminal) -> Result<Verdict> {
     let system = tokio::select! {
-        system = LocalSystem::start(choice, Home::Local, nodes, None, terminal) => system?,
+        system = LocalSystem::start(choice, Home::Local, nodes, instances, None, terminal) => system?,
         stop = interrupted() => return stop.map(|()| Verdict::Interrupted),
     };
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
@@ -70,6 +81,10 @@ async fn local(choice: Choice, nodes: usize, terminal: &Terminal) -> Result<Verd
     let addresses = &state.addresses;
     print_first_steps(terminal, &addresses.orders_url);
     print_board(terminal, &board);
+    for number in 2..=instances {
+        let name = format!("orders-{number}");
+        terminal.print(format!("  {name:<12}{}", system.processes.url(&name)?));
+    }
     terminal.print(format!("  inventory   {}/metrics", addresses.inventory_url));
     terminal.print(format!("  billing     {}/metrics", addresses.billing_url));
     terminal.print(format!("  provider    {}/faults", addresses.provider_url));
