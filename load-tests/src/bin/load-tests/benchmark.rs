@@ -74,7 +74,10 @@ impl Benchmark {
         let mut smoke = Self::parse(&format!("{} {options}", self.name()))?;
         // What decides which code runs stays.
         match (self, &mut smoke) {
-            (Self::Count(options), Self::Count(smoke)) => smoke.instances = options.instances,
+            (Self::Count(options), Self::Count(smoke)) => {
+                smoke.instances = options.instances;
+                smoke.standby = options.standby;
+            }
             (Self::Consumer(options), Self::Consumer(smoke)) => smoke.partitions = options.partitions,
             _ => {}
         }

@@ -28,7 +28,7 @@ pub(crate) struct Options {
     pub(crate) instances: u16,
     /// Lets every commit wait for a standby of PostgreSQL: what rests on a read then costs a commit too.
     #[arg(long)]
-    standby: bool,
+    pub(crate) standby: bool,
 }
 
 const CONFIRMED_DEADLINE: Duration = Duration::from_secs(30);
