@@ -35,7 +35,7 @@ const CONSUMERS: [&str; 2] = ["inventory", "billing"];
 /// `outage` is the age of the backup.
 async fn restore_consumers(run: &DrillRun<'_>) -> Result<()> {
     let own = run.system.own()?;
-    // Stock is decided anew, in the order in which the events come again: nothing is left of what is scarce.
+    // Who gets the last piece is decided again, maybe differently: nothing is left of what is scarce.
     let sold_out = "update stock set on_hand = reserved where sku = 'POT-003'";
     run.system.execute_as("inventory", sold_out).await?;
     let before_the_backup = run.started_at;
