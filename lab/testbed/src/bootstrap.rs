@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::eventually::eventually;
+use crate::sql;
 
 /// A bootstrap may have to wait for another one that runs at the same time.
 const BOOTSTRAP_DEADLINE: Duration = Duration::from_secs(60);
@@ -112,6 +113,12 @@ async fn run(admin_url: &str, passwords: &Passwords) -> Result<()> {
     transaction.commit().await?;
     admin.close().await?;
     Ok(())
+}
+
+/// Runs `migrations/log_relay.sql` in the database of `admin_url`: the services may read the write-ahead log.
+pub async fn allow_log_relay(admin_url: &str) -> Result<()> {
+    let script = include_str!("../../../migrations/log_relay.sql");
+    sql::execute(admin_url, script, BOOTSTRAP_DEADLINE).await.context("failed to run log_relay.sql")
 }
 
 /// Waits until the database accepts connections. The error says why the last attempt failed.

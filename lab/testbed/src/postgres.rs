@@ -4,6 +4,7 @@ use std::borrow::BorrowMut;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use uuid::Uuid;
@@ -15,11 +16,15 @@ use crate::install::find_postgres;
 use crate::ports::free_port;
 use crate::private_dir::PrivateDir;
 use crate::server::{LocalServer, Probe, Server};
+use crate::sql;
 
 /// All tests of a process share a server, and each opens its own pools: the default of 100 connections is too low.
 const MAX_CONNECTIONS: &str = "max_connections=400";
 
 const NAME: &str = "PostgreSQL";
+
+/// How long a change of a setting may take.
+const SETTING_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A PostgreSQL server with the operations of a [`Server`]. It keeps its port and its data until it is dropped.
 #[derive(Debug)]
@@ -80,6 +85,16 @@ impl Postgres {
             self.server.kill().await?;
         }
         self.local()?.copy(primary, through, &self.standby_name())?;
+        self.server.start().await
+    }
+
+    /// Changes settings that need a restart, and restarts the server.
+    pub async fn set(&self, settings: &[(&str, &str)]) -> Result<()> {
+        for (name, value) in settings {
+            let sql = format!("alter system set {name} = '{value}'");
+            sql::execute(&self.admin_url("postgres"), &sql, SETTING_DEADLINE).await?;
+        }
+        self.server.stop().await?;
         self.server.start().await
     }
 

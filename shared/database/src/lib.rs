@@ -22,4 +22,4 @@ pub use pool::{Pool, Session};
 pub use prepare::{InvalidDatabase, prepare};
 pub use retention::{ClockWatch, Erase, Retention, Round, Window};
 pub use session_settings::PoolKind;
-pub use url::DatabaseUrl;
+pub use url::{DatabaseUrl, ServerLogin};

@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{DatabaseHealth, DatabaseUrl, Fault, PoolKind, url::is_read_only};
+use crate::{DatabaseHealth, DatabaseUrl, Fault, PoolKind, ServerLogin, url::is_read_only};
 
 /// How long a borrower waits for a connection. A request is then answered that the service is overloaded.
 const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
@@ -121,6 +121,11 @@ impl Pool {
     /// action that rests on a *read* alone: a publish, a repeated answer, the acknowledgement of a duplicate.
     pub async fn await_replication(&self) -> Result<(), Error> {
         self.begin_with("begin; set local synchronous_commit = on").await?.commit_read().await
+    }
+
+    /// The server that the connections have found, for a replication connection.
+    pub fn server(&self) -> ServerLogin {
+        self.sessions.manager().url.server()
     }
 
     /// Connects for `LISTEN`, outside of this pool: sqlx ends a listener with a statement that has no deadline, and a silent

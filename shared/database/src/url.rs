@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use percent_encoding::percent_decode_str;
 use sqlx::{ConnectOptions as _, Error, PgConnection, postgres::PgConnectOptions};
 use tokio::{
     sync::Mutex,
@@ -33,6 +34,15 @@ pub struct DatabaseUrl {
     search: Arc<Search>,
 }
 
+/// One server, and a login. Without `Debug`: nothing can print the password.
+pub struct ServerLogin {
+    pub host: String,
+    pub port: u16,
+    pub user: String,
+    pub password: String,
+    pub database: String,
+}
+
 /// What all clones of a URL share: what one connection finds out helps the others.
 #[derive(Debug, Default)]
 struct Search {
@@ -53,6 +63,20 @@ impl DatabaseUrl {
     /// The options for the server that was found to accept writes last.
     pub fn options(&self) -> PgConnectOptions {
         self.servers[self.search.first.load(Relaxed)].clone()
+    }
+
+    /// The server that was found to accept writes last, for a client that is not sqlx.
+    pub fn server(&self) -> ServerLogin {
+        let options = self.options();
+        let url = options.to_url_lossy();
+        let password = url.password().unwrap_or_default();
+        ServerLogin {
+            host: options.get_host().into(),
+            port: options.get_port(),
+            user: options.get_username().into(),
+            password: percent_decode_str(password).decode_utf8_lossy().into(),
+            database: options.get_database().unwrap_or_default().into(),
+        }
     }
 
     /// Connects to the server; of several, to the first that answers and accepts writes.
@@ -200,6 +224,8 @@ mod tests {
             let parsed = url.parse::<DatabaseUrl>().unwrap();
             assert_eq!(format!("{parsed:?}"), shown);
             assert!(parsed.servers.iter().all(|server| server.get_database() == Some("shop")), "{url}");
+            let (encoded, server) = (url.contains("%2C"), parsed.server());
+            assert_eq!((server.password == "a,b", server.user), (encoded, "orders".into()), "{url}");
         }
     }
 }

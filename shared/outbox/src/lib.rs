@@ -6,12 +6,14 @@
 //!   ([`Relay::run`]).
 //! - [`Store`]: what the relay needs of a database, so that the simulation can replace it. [`PostgresStore`]: the real one.
 //! - [`Wake`]: wake-ups, so that a new event does not wait for the next poll. Nothing relies on them.
+//! - [`LogStore`]: optional, the outbox as a relay reads it from PostgreSQL's write-ahead log.
 //! - [`retention()`]: erases published events after a while. [`observe_backlog`]: what is pending, for `/metrics`.
 //!
 //! This gives *at-least-once* delivery: a crash between the broker's confirm and the relay's mark publishes an event
 //! again, with the same id. `shared/inbox` drops the second copy.
 
 mod gauges;
+mod log_relay;
 pub mod parked_events;
 mod postgres;
 mod relay;
@@ -23,6 +25,7 @@ use events::NewEvent;
 use sqlx::PgConnection;
 
 pub use gauges::observe_backlog;
+pub use log_relay::{LogStore, LogTransaction, observe_log};
 pub use postgres::{
     Claim, ClaimedEvent, MAX_NACKED_ATTEMPTS, OutboxTransaction, PostgresStore, PostgresTransaction,
     RETRY_SECONDS, Store, mark_published_and_commit, mark_refused, try_write,

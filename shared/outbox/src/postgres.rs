@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
-    Error,
+    Error, Wake,
     scan_watermark::{Scan, ScanWatermark},
 };
 
@@ -61,6 +61,12 @@ pub trait Store: Send {
         lanes: u8,
         batch: u16,
     ) -> impl Future<Output = Result<Claim<Self::Transaction<'_>>, Error>> + Send;
+
+    /// Waits after a claim that found nothing until there may be something, or for as long as `poll`. `last_step` is how long
+    /// the relay's last step took.
+    fn wait(&mut self, wake: &Wake, last_step: Duration, poll: Duration) -> impl Future<Output = ()> + Send {
+        wake.woken(last_step, poll)
+    }
 }
 
 /// An open transaction that holds lanes. Its marks become true together at [`commit`](Self::commit). If it is dropped or
@@ -84,7 +90,7 @@ pub trait OutboxTransaction: Send {
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
 
 /// Waits for a message to the server. `what` says what failed, if it fails: `failed to <verb> <object>`.
-async fn within_deadline<T>(
+pub(crate) async fn within_deadline<T>(
     what: &'static str,
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, Error> {
@@ -153,9 +159,7 @@ impl Store for PostgresStore {
         // In another transaction, because the locks must outlive it. An event whose commit was cancelled while it waited for the
         // standby is visible, and gone once the standby takes over: published, it would be a phantom.
         if has_standby {
-            within_deadline("failed to wait for the standby", self.pool.await_replication()).await?;
-            // The server ends a session that is idle in its transaction: the time of this wait does not count any more.
-            within_deadline("failed to keep the claim's session", session.ping()).await?;
+            await_standby(&self.pool, &mut session).await?;
         }
         Ok(Claim::Events { events, more, transaction: PostgresTransaction { session, scan } })
     }
@@ -176,6 +180,13 @@ impl OutboxTransaction for PostgresTransaction<'_> {
         self.scan.committed(confirmed.iter().map(|event| event.seq));
         Ok(())
     }
+}
+
+/// Waits until the synchronous standby has what a claim has read, and keeps the claim's session.
+pub(crate) async fn await_standby(pool: &Pool, session: &mut Session) -> Result<(), Error> {
+    within_deadline("failed to wait for the standby", pool.await_replication()).await?;
+    // The server ends a session that is idle in its transaction: the time of this wait does not count any more.
+    within_deadline("failed to keep the claim's session", session.ping()).await
 }
 
 /// An event of a claim. `None`: the row says only that others hold what is claimable.
@@ -238,7 +249,7 @@ pub async fn mark_published_and_commit(
 }
 
 /// An array of numbers as PostgreSQL reads it.
-fn array(numbers: impl IntoIterator<Item = i64>) -> String {
+pub(crate) fn array(numbers: impl IntoIterator<Item = i64>) -> String {
     let numbers: Vec<_> = numbers.into_iter().map(|number| number.to_string()).collect();
     format!("{{{}}}", numbers.join(","))
 }

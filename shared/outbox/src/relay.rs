@@ -186,7 +186,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = wake.woken(took, self.options.poll.min(self.options.full_scan)) => {}
+                () = self.store.wait(&wake, took, self.options.poll.min(self.options.full_scan)) => {}
                 () = sleep(pause), if is_busy => {}
             }
         }

@@ -1,0 +1,93 @@
+-- Optional. Without it: only the polling relay. `docs/log-relay.md` describes the relay that reads the write-ahead log
+-- (`ORDERS_RELAY=log`). Nothing here is used by the polling relay, and nothing here needs `wal_level = logical` until a log relay
+-- starts.
+
+-- The replication slot of this outbox. No row: no log relay has ever run here, so it may create the slot. With a row, a missing
+-- slot was lost, and a new one would hide that: the relay halts until an operator calls `outbox_log_drop()`.
+create table outbox_log_slot (
+    only_row boolean primary key default true check (only_row),
+    slot name not null,
+    -- Of the server that has the slot. A copy of this database on another server has the row too, and no slot that fits it.
+    system_identifier bigint not null,
+    created_at timestamptz not null default clock_timestamp()
+);
+
+-- Creates the publication, if there is none. In a transaction before the slot's: the log is decoded with the catalog as it
+-- was at each change, and a change from before the publication could never be decoded.
+--
+-- The table's owner calls it, with the right to create in the database. Inserts only: the relay's marks are updates.
+create function outbox_log_publish() returns void language plpgsql set search_path from current as $$
+declare
+    publication name := current_schema() || '_outbox';
+begin
+    if not exists (select from pg_publication where pubname = publication) then
+        execute format(
+            'create publication %I for table outbox
+                 (seq, event_id, aggregate_id, event_type, payload, headers, lane) with (publish = ''insert'')',
+            publication);
+    end if;
+end $$;
+
+-- Creates the slot and its row, if there is no row. It waits for all transactions that are running. The role needs the
+-- attribute `replication`. Two instances wait for each other. A slot without a row was left by an instance that died between
+-- the two: no relay has read from it. The slot is created before anything is written, or PostgreSQL would refuse it.
+create function outbox_log_create() returns void language plpgsql set search_path from current as $$
+declare
+    new_slot name := left(regexp_replace(lower(current_database() || '_' || current_schema()), '[^a-z0-9_]', '_', 'g'), 56)
+                     || '_outbox';
+begin
+    perform pg_advisory_xact_lock(hashtext('outbox_log:' || current_schema()));
+    if exists (select from outbox_log_slot) then
+        return;
+    end if;
+    perform pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = new_slot;
+    perform pg_create_logical_replication_slot(new_slot, 'pgoutput');
+    insert into outbox_log_slot (slot, system_identifier) select new_slot, system_identifier from pg_control_system();
+end $$;
+
+-- For an operator: drops the slot and forgets it. After a slot was lost, the log relay goes on with a new one, and publishes what
+-- is pending from the table. After the change to the polling relay, the server keeps no log for the slot any more. It fails
+-- while a relay reads from the slot.
+create function outbox_log_drop() returns void language plpgsql set search_path from current as $$
+begin
+    perform pg_advisory_xact_lock(hashtext('outbox_log:' || current_schema()));
+    perform pg_drop_replication_slot(slot_name) from pg_replication_slots join outbox_log_slot on slot_name = slot;
+    delete from outbox_log_slot;
+end $$;
+
+-- The slot: why it cannot be used (null: it can), whether a relay reads from it, and how much log the server keeps that no relay
+-- has acknowledged.
+create function outbox_log_state()
+returns table (slot text, publication text, system_identifier text, halted text, active boolean, lag_bytes double precision)
+language sql volatile set search_path from current as $$
+    select kept.slot::text, current_schema() || '_outbox', kept.system_identifier::text,
+           case when kept.system_identifier <> (select system_identifier from pg_control_system())
+                    then 'its slot belongs to another server'
+                when slots.slot_name is null
+                    then 'its slot does not exist: it was dropped, or a fail-over led to a server without it'
+                when slots.wal_status = 'lost'
+                    then 'its slot is lost: the server has removed log that was not read (max_slot_wal_keep_size)'
+           end,
+           coalesce(slots.active, false),
+           coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), slots.confirmed_flush_lsn), 0)::double precision
+    from outbox_log_slot kept left join pg_replication_slots slots on slots.slot_name = kept.slot
+$$;
+
+-- The claim of a log relay: locks the lanes of these events, and returns those that may be published now, given that the relay
+-- has read all earlier events of the log. Not: events that are published or discarded; refused ones, and those behind an
+-- earlier event of their aggregate that is pending and not among these. The relay passes them: `outbox_claim` finds those
+-- that are pending when their turn comes.
+--
+-- Two statements, as in `outbox_claim`: the second has a snapshot that is younger than the locks. It waits for lanes that another
+-- relay holds, because the log has one order.
+create function outbox_claim_logged(seqs bigint[]) returns setof bigint language plpgsql volatile as $$
+begin
+    perform from outbox_lanes where lane in (select lane from outbox where seq = any(seqs)) order by lane for update;
+    return query
+        select event.seq from outbox event
+        where event.seq = any(seqs) and event.published_at is null and event.attempts = 0
+          and (event.aggregate_version = 1 or not exists (
+              select from outbox older
+              where older.aggregate_id = event.aggregate_id and older.aggregate_version < event.aggregate_version
+                and older.published_at is null and (older.attempts > 0 or not older.seq = any(seqs))));
+end $$;

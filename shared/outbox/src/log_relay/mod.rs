@@ -1,0 +1,245 @@
+//! Optional. Without it: the relay polls the table. `docs/log-relay.md` compares the two.
+//!
+//! A [`Store`] that learns from PostgreSQL's write-ahead log which events were committed, in the order of their commits. The
+//! relay over it is the same, with its steps, crash points and metrics:
+//!
+//! ```text
+//! claim     the next events of the log; begin; lock their lanes; which of them may be published now? The others are passed
+//! publish, refused, mark   as ever: the table says what became of an event
+//! acknowledge              the server may forget the log up to the first event that is not done
+//! ```
+//!
+//! *Mark, then acknowledge*: after a crash in between the server sends events again, and the claim finds them marked. *The log
+//! never waits for one event*: what was refused is passed, and so are the later events of its aggregate. They are pending in
+//! the table, and a claim from the table, every few seconds, publishes them when their turn comes. It also finds what an
+//! operator replays, and what was committed before the slot existed.
+//!
+//! One relay holds the slot, and the others look once per poll whether it is free. What cannot be repaired without a person
+//! halts the relay: a lost slot, or one on another server (`1004_outbox_log.sql`).
+
+mod pgoutput;
+mod stream;
+
+use std::{collections::HashSet, time::Duration};
+
+use database::{Pool, Session, observe};
+use messaging::{Refusal, RoundLimiter};
+use sqlx::{AssertSqlSafe, Row as _, raw_sql};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Claim, ClaimedEvent, Error, OutboxTransaction, PostgresStore, PostgresTransaction, Store, Wake,
+    mark_published_and_commit, mark_refused,
+    postgres::{array, await_standby, within_deadline},
+    try_write,
+};
+use stream::LogStream;
+
+/// The outbox in the pool's schema, read from the log.
+pub struct LogStore {
+    pool: Pool,
+    /// While this relay holds the slot.
+    stream: Option<LogStream>,
+    limiter: RoundLimiter,
+    /// Claims what the log has passed.
+    table: PostgresStore,
+    table_interval: Duration,
+    next_table_claim: Instant,
+}
+
+impl LogStore {
+    /// `table_interval` is how often the table is searched for events that the log has passed.
+    pub fn new(pool: Pool, table_interval: Duration) -> Self {
+        Self {
+            table: PostgresStore::new(pool.clone(), Duration::ZERO),
+            pool,
+            stream: None,
+            limiter: RoundLimiter::new(),
+            table_interval,
+            next_table_claim: Instant::now(),
+        }
+    }
+
+    /// Opens the log. `None`: another relay holds the slot.
+    async fn open(&self) -> Result<Option<LogStream>, Error> {
+        let state = || within_deadline("failed to read the state of the slot", slot_state(&self.pool));
+        let slot = match state().await? {
+            Some(slot) => slot,
+            None => {
+                let publish = sqlx::query!("select outbox_log_publish()").execute(&self.pool);
+                within_deadline("failed to create the publication", publish).await?;
+                let create = sqlx::query!("select outbox_log_create()").execute(&self.pool);
+                within_deadline("failed to create the slot", create).await?;
+                state()
+                    .await?
+                    .ok_or_else(|| Error::new("failed to create the slot", "it was dropped at once"))?
+            }
+        };
+        if let Some(reason) = slot.halted {
+            return Err(Error::new(
+                "the log relay has halted until an operator calls outbox_log_drop()",
+                reason,
+            ));
+        }
+        if slot.active {
+            return Ok(None);
+        }
+        let stream = LogStream::open(self.pool.server(), &slot).await?;
+        tracing::info!(slot = slot.slot, "this relay reads the log");
+        Ok(Some(stream))
+    }
+}
+
+impl Store for LogStore {
+    type Transaction<'store> = LogTransaction<'store>;
+
+    async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<LogTransaction<'_>>, Error> {
+        if self.stream.as_ref().is_none_or(LogStream::has_ended) {
+            self.stream = None;
+            self.stream = self.open().await?;
+            self.next_table_claim = Instant::now();
+        }
+        let Some(stream) = &mut self.stream else { return Ok(Claim::Idle) };
+        if self.next_table_claim <= Instant::now() {
+            self.next_table_claim = Instant::now() + self.table_interval;
+            if let Claim::Events { events, more, transaction } = self.table.claim(lanes, batch).await? {
+                // The log's events and these take turns.
+                if more {
+                    self.next_table_claim = Instant::now() + self.table_interval.min(TABLE_PAUSE);
+                }
+                return Ok(Claim::Events {
+                    events,
+                    more: true,
+                    transaction: LogTransaction::Table(transaction),
+                });
+            }
+        }
+        loop {
+            let arrived = stream.next_batch(batch.into())?;
+            if arrived.is_empty() {
+                return Ok(Claim::Idle);
+            }
+            let seqs: HashSet<_> = arrived.iter().map(|event| event.seq).collect();
+            let mut session = within_deadline("failed to connect", self.pool.acquire()).await?;
+            // As text: a prepared statement would need its own message for `begin`. Only numbers are in it.
+            let sql = format!(
+                "begin; select seq, current_setting('synchronous_standby_names') <> '' as has_standby
+                 from outbox_claim_logged('{}') as seq",
+                array(seqs.iter().copied())
+            );
+            let claiming = async {
+                let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
+                let has_standby = rows.first().map_or(Ok(false), |row| row.try_get("has_standby"))?;
+                let claimed =
+                    rows.iter().map(|row| row.try_get("seq")).collect::<Result<HashSet<i64>, _>>()?;
+                Ok((claimed, has_standby))
+            };
+            let (claimed, has_standby) = within_deadline("failed to claim events", claiming).await?;
+            let events: Vec<_> =
+                arrived.into_iter().filter(|event| claimed.contains(&event.seq)).cloned().collect();
+            stream.done(|seq| seqs.contains(&seq) && !claimed.contains(&seq));
+            if events.is_empty() {
+                within_deadline("failed to end a claim", session.rollback()).await?;
+                continue;
+            }
+            if has_standby {
+                await_standby(&self.pool, &mut session).await?;
+            }
+            let more = stream.has_more_than(events.len());
+            let transaction = LogTransaction::Log { session, stream, refused: vec![] };
+            return Ok(Claim::Events { events, more, transaction });
+        }
+    }
+
+    /// Waits for the log, and not for wake-ups: the server announces each commit. Without the slot it waits for the poll.
+    async fn wait(&mut self, _: &Wake, last_step: Duration, poll: Duration) {
+        match &mut self.stream {
+            None => sleep(poll).await,
+            Some(stream) => {
+                self.limiter.wait(last_step).await;
+                let until_table = self.next_table_claim.saturating_duration_since(Instant::now());
+                let _ = timeout(poll.min(until_table), stream.received()).await;
+            }
+        }
+    }
+}
+
+/// The pause between two claims from the table while it has more.
+const TABLE_PAUSE: Duration = Duration::from_millis(20);
+
+/// An open transaction that has the lanes of its events locked.
+pub enum LogTransaction<'store> {
+    /// The events come from the log.
+    Log { session: Session, stream: &'store mut LogStream, refused: Vec<i64> },
+    /// The log has passed them.
+    Table(PostgresTransaction<'store>),
+}
+
+impl OutboxTransaction for LogTransaction<'_> {
+    async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
+        match self {
+            Self::Log { session, .. } => try_write(session, event.seq).await,
+            Self::Table(transaction) => transaction.try_write(event).await,
+        }
+    }
+
+    async fn mark_refused(&mut self, events: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
+        match self {
+            Self::Log { session, refused, .. } => {
+                refused.extend(events.iter().map(|(event, _)| event.seq));
+                mark_refused(session, events).await
+            }
+            Self::Table(transaction) => transaction.mark_refused(events).await,
+        }
+    }
+
+    /// Events without an answer stay, and are claimed again.
+    async fn commit(self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
+        match self {
+            Self::Log { session, stream, refused } => {
+                mark_published_and_commit(session, confirmed).await?;
+                let done: HashSet<_> = confirmed.iter().map(|event| event.seq).chain(refused).collect();
+                stream.done(|seq| done.contains(&seq));
+                Ok(())
+            }
+            Self::Table(transaction) => transaction.commit(confirmed).await,
+        }
+    }
+}
+
+/// The row of `outbox_log_state`.
+struct SlotState {
+    slot: String,
+    publication: String,
+    system_identifier: String,
+    halted: Option<String>,
+    active: bool,
+    lag_bytes: f64,
+}
+
+/// `None`: no log relay has run on this outbox.
+async fn slot_state(pool: &Pool) -> Result<Option<SlotState>, sqlx::Error> {
+    sqlx::query_as!(
+        SlotState,
+        r#"select slot as "slot!", publication as "publication!", system_identifier as "system_identifier!", halted,
+                  active as "active!", lag_bytes as "lag_bytes!"
+           from outbox_log_state()"#
+    )
+    .fetch_optional(pool)
+    .await
+}
+
+/// Shows the slot in the gauges `outbox_log_lag_bytes` and `outbox_log_halted`, until `stop`.
+pub async fn observe_log(pool: Pool, stop: CancellationToken) {
+    let count = async || {
+        let slot = slot_state(&pool).await?;
+        let halted = slot.as_ref().is_some_and(|slot| slot.halted.is_some());
+        Ok([slot.map_or(0.0, |slot| slot.lag_bytes), f64::from(u8::from(halted))])
+    };
+    let show = |[lag_bytes, halted]: [f64; 2]| {
+        metrics::gauge!("outbox_log_lag_bytes").set(lag_bytes);
+        metrics::gauge!("outbox_log_halted").set(halted);
+    };
+    observe(count, show, stop).await;
+}

@@ -1,0 +1,198 @@
+//! The committed events of the write-ahead log, in the order of their commits, and how far the log may be forgotten.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, SystemTime},
+};
+
+use database::ServerLogin;
+use futures_util::FutureExt as _;
+use pgwire_replication::{Lsn, PgWireError, ReplicationClient, ReplicationConfig, ReplicationEvent};
+use tokio::time::{Instant, timeout};
+
+use super::{SlotState, pgoutput::Columns};
+use crate::{ClaimedEvent, Error};
+
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// When the server ends a connection whose client does not answer: the slot of a frozen process is free after it. The
+/// server asks at half of it, so a client that hears nothing for longer has lost the server.
+const SESSION_OPTIONS: &str = "-c wal_sender_timeout=10s";
+const MAX_SILENCE: Duration = Duration::from_secs(15);
+
+/// How soon the server is told what may be forgotten. After a restart it sends again what it was not told.
+const ACKNOWLEDGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Longer than the server is ever silent: it asks, and this client only answers.
+const NO_OWN_PING: Duration = Duration::from_secs(3600);
+
+/// The messages that are received ahead. When they are full the server waits, however long the transaction is.
+const RECEIVED_AHEAD: usize = 1000;
+
+/// 2000-01-01, from which PostgreSQL counts.
+const POSTGRES_EPOCH: Duration = Duration::from_secs(946_684_800);
+
+/// Holds the slot: no other relay reads from it while this lives.
+pub struct LogStream {
+    client: ReplicationClient,
+    columns: Columns,
+    /// When the transaction committed whose rows are being received.
+    transaction: Option<SystemTime>,
+    entries: VecDeque<Entry>,
+    events: usize,
+    heard: Instant,
+    /// What [`next_batch`](Self::next_batch) returns next.
+    failure: Option<Error>,
+    has_ended: bool,
+}
+
+enum Entry {
+    Event(ClaimedEvent),
+    /// The log may be forgotten up to here when all entries before are done.
+    Position(Lsn),
+}
+
+impl LogStream {
+    /// Connects and reads from where the slot was acknowledged. It fails if another relay holds the slot.
+    pub(super) async fn open(server: ServerLogin, slot: &SlotState) -> Result<Self, Error> {
+        let ServerLogin { host, port, user, password, database } = server;
+        let publication = slot.publication.as_str();
+        let config = ReplicationConfig::new(host, user, password, database, &slot.slot, publication)
+            .with_port(port)
+            .with_options(SESSION_OPTIONS)
+            .with_application_name("log relay")
+            .with_status_interval(ACKNOWLEDGE_INTERVAL)
+            .with_wakeup_interval(NO_OWN_PING)
+            .with_buffer_size(RECEIVED_AHEAD);
+        let failed = |error| Error::new("failed to open the log", error);
+        let mut stream = Self {
+            client: ReplicationClient::connect_gated(config).await.map_err(failed)?,
+            columns: Columns::default(),
+            transaction: None,
+            entries: VecDeque::new(),
+            events: 0,
+            heard: Instant::now(),
+            failure: None,
+            has_ended: false,
+        };
+        let client = &mut stream.client;
+        let starting = async {
+            let server = client.identify_system().await?;
+            client.start().await?;
+            client.wait_started().await?;
+            Ok::<_, PgWireError>(server.system_id)
+        };
+        let server = timeout(CONNECT_DEADLINE, starting).await;
+        let server =
+            server.map_err(|_| Error::new("failed to open the log", "the database does not answer"))?;
+        // After a fail-over in between, the slot that was checked is on another server than this connection.
+        if server.map_err(failed)? != slot.system_identifier {
+            return Err(Error::new("failed to open the log", "the slot belongs to another server"));
+        }
+        Ok(stream)
+    }
+
+    /// Whether a batch was a failure: what was not acknowledged is read again from a new stream.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Waits for a message. Its failure is what the next [`next_batch`](Self::next_batch) returns.
+    pub(super) async fn received(&mut self) {
+        if self.failure.is_none() {
+            let received = self.client.recv().await;
+            self.accept(received);
+        }
+    }
+
+    /// The next events, at most `limit`, of those that have arrived.
+    pub(super) fn next_batch(&mut self, limit: usize) -> Result<Vec<&ClaimedEvent>, Error> {
+        while self.events < limit && self.failure.is_none() {
+            let Some(received) = self.client.recv().now_or_never() else { break };
+            self.accept(received);
+        }
+        if self.heard.elapsed() > MAX_SILENCE {
+            self.failure = Some(Error::new("failed to read the log", "the database does not answer"));
+        }
+        if let Some(failure) = self.failure.take() {
+            self.has_ended = true;
+            return Err(failure);
+        }
+        let events = self.entries.iter().filter_map(|entry| match entry {
+            Entry::Event(event) => Some(event),
+            Entry::Position(_) => None,
+        });
+        Ok(events.take(limit).collect())
+    }
+
+    /// Whether more events have arrived than these.
+    pub(super) fn has_more_than(&self, events: usize) -> bool {
+        self.events > events
+    }
+
+    /// Removes events that need not be read again, and acknowledges what is before the first that remains.
+    pub(super) fn done(&mut self, is_done: impl Fn(i64) -> bool) {
+        self.entries.retain(|entry| match entry {
+            Entry::Event(event) => !is_done(event.seq),
+            Entry::Position(_) => true,
+        });
+        self.events = self.entries.iter().filter(|entry| matches!(entry, Entry::Event(_))).count();
+        while let Some(Entry::Position(position)) = self.entries.front() {
+            self.client.update_applied_lsn(*position);
+            self.entries.pop_front();
+        }
+    }
+
+    fn accept(&mut self, received: Result<Option<ReplicationEvent>, PgWireError>) {
+        self.heard = Instant::now();
+        let failed =
+            |cause: Box<dyn std::error::Error + Send + Sync>| Error::new("failed to read the log", cause);
+        match received {
+            Ok(Some(ReplicationEvent::Begin { commit_time_micros, .. })) => {
+                let since = Duration::from_micros(commit_time_micros.try_into().unwrap_or_default());
+                self.transaction = Some(SystemTime::UNIX_EPOCH + POSTGRES_EPOCH + since);
+            }
+            Ok(Some(ReplicationEvent::XLogData { data, .. })) => match self.columns.read(&data) {
+                Ok(Some(row)) => {
+                    self.events += 1;
+                    self.entries.push_back(Entry::Event(ClaimedEvent {
+                        seq: row.seq,
+                        aggregate_id: row.aggregate_id,
+                        created_at: self.transaction.unwrap_or_else(SystemTime::now),
+                        refused_before: false,
+                        message: row.message,
+                    }));
+                }
+                Ok(None) => {}
+                Err(unreadable) => self.failure = Some(failed(unreadable.into())),
+            },
+            Ok(Some(ReplicationEvent::Commit { end_lsn, .. })) => {
+                self.transaction = None;
+                self.position(end_lsn);
+            }
+            // Of a database in which others write and this outbox does not: without it the server would keep all of their log.
+            // Within a transaction it is no position to go on from.
+            Ok(Some(ReplicationEvent::KeepAlive { wal_end, .. })) if self.transaction.is_none() => {
+                self.position(wal_end);
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => self.failure = Some(failed("the database has ended the connection".into())),
+            Err(error) => self.failure = Some(failed(error.into())),
+        }
+    }
+
+    fn position(&mut self, position: Lsn) {
+        match self.entries.back_mut() {
+            None => self.client.update_applied_lsn(position),
+            Some(Entry::Position(last)) => *last = position,
+            Some(Entry::Event(_)) => self.entries.push_back(Entry::Position(position)),
+        }
+    }
+}
+
+impl Drop for LogStream {
+    /// The client would finish in the background, and might wait for a silent server for minutes.
+    fn drop(&mut self) {
+        self.client.abort();
+    }
+}

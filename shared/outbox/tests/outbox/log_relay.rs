@@ -1,0 +1,369 @@
+//! The relay that reads the write-ahead log, against a real PostgreSQL and a scripted broker.
+
+use std::time::Duration;
+
+use messaging::{PublishOutcome, Refusal};
+use outbox::{LogStore, Relay, RelayOptions, Wake};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use testbed::{Postgres, eventually};
+use tokio::{sync::OnceCell, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::{DEADLINE, EventState, NEVER, Outbox, ScriptedBroker, event};
+
+/// A server whose log can be decoded. Each database takes a slot.
+static SERVER: OnceCell<Postgres> = OnceCell::const_new();
+
+async fn logical_server() -> anyhow::Result<Postgres> {
+    let server = Postgres::private().await?;
+    server
+        .set(&[("wal_level", "logical"), ("max_replication_slots", "50"), ("max_wal_senders", "50")])
+        .await?;
+    Ok(server)
+}
+
+async fn logical_outbox() -> anyhow::Result<Outbox> {
+    outbox_on(SERVER.get_or_try_init(logical_server).await?).await
+}
+
+async fn outbox_on(server: &Postgres) -> anyhow::Result<Outbox> {
+    let database = testbed::database_on(&server.admin_url("postgres")).await?;
+    testbed::allow_log_relay(&database.admin_url()).await?;
+    Outbox::on(database).await
+}
+
+/// A log relay in a task. Dropped, it dies as in a crash: nothing is finished.
+struct RunningRelay(JoinHandle<()>, CancellationToken);
+
+impl RunningRelay {
+    /// With a claim from the table every `table_interval`.
+    fn start(outbox: &Outbox, broker: &ScriptedBroker, table_interval: Duration) -> Self {
+        let store = LogStore::new(outbox.relay_pool(), table_interval);
+        let options = RelayOptions { poll: Duration::from_millis(200), ..RelayOptions::default() };
+        let stop = CancellationToken::new();
+        let relay = Relay::over(store, broker.clone(), options).run(Wake::new(), stop.clone());
+        Self(tokio::spawn(relay), stop)
+    }
+
+    /// Starts a relay, and waits until it reads the log.
+    async fn reading(
+        outbox: &Outbox,
+        broker: &ScriptedBroker,
+        table_interval: Duration,
+    ) -> anyhow::Result<Self> {
+        let relay = Self::start(outbox, broker, table_interval);
+        outbox.log_is_read(true).await?;
+        Ok(relay)
+    }
+
+    async fn stop(mut self) -> anyhow::Result<()> {
+        self.1.cancel();
+        Ok(tokio::time::timeout(DEADLINE, &mut self.0).await??)
+    }
+}
+
+impl Drop for RunningRelay {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+const OFTEN: Duration = Duration::from_millis(100);
+
+impl Outbox {
+    async fn log_is_read(&self, expected: bool) -> anyhow::Result<()> {
+        eventually("the slot to be held, or free", DEADLINE, async || {
+            let sql = "select coalesce((select active from outbox_log_state()), false)";
+            let active: bool = sqlx::query_scalar(sql).fetch_one(&self.pool).await?;
+            Ok((active == expected).then_some(()))
+        })
+        .await
+    }
+
+    /// How much log the server keeps for the slot.
+    async fn lag(&self) -> anyhow::Result<f64> {
+        Ok(sqlx::query_scalar("select lag_bytes from outbox_log_state()").fetch_one(&self.pool).await?)
+    }
+
+    async fn pending(&self) -> anyhow::Result<i64> {
+        Ok(sqlx::query_scalar("select count(*) from outbox where published_at is null")
+            .fetch_one(&self.pool)
+            .await?)
+    }
+
+    async fn nothing_is_pending(&self) -> anyhow::Result<()> {
+        eventually("no event to be pending", DEADLINE * 6, async || {
+            Ok((self.pending().await? == 0).then_some(()))
+        })
+        .await
+    }
+
+    async fn relay_halts(&self, broker: &ScriptedBroker) -> anyhow::Result<()> {
+        let store = LogStore::new(self.relay_pool(), OFTEN);
+        let error = Relay::over(store, broker.clone(), RelayOptions::default()).step().await.unwrap_err();
+        assert!(error.to_string().contains("has halted"), "{error}");
+        assert!(broker.seen().is_empty(), "a halted relay has published");
+        Ok(())
+    }
+
+    async fn halted(&self) -> anyhow::Result<Option<String>> {
+        Ok(sqlx::query_scalar("select halted from outbox_log_state()").fetch_one(&self.pool).await?)
+    }
+}
+
+#[tokio::test]
+async fn events_are_published_in_the_order_of_their_commits() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    let late = event(Uuid::now_v7(), 1);
+    let mut slow = outbox.pool.begin().await?;
+    outbox::append(&mut slow, std::slice::from_ref(&late)).await?;
+    let early = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(early).await?;
+    let mut rolled_back = outbox.pool.begin().await?;
+    outbox::append(&mut rolled_back, &[event(Uuid::now_v7(), 1)]).await?;
+    rolled_back.rollback().await?;
+    slow.commit().await?;
+    outbox.is_published(late.event_id).await?;
+    assert_eq!(broker.seen(), [early, late.event_id]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_from_before_the_slot_are_published_before_later_ones_of_their_aggregate() -> anyhow::Result<()>
+{
+    let outbox = logical_outbox().await?;
+    let order = Uuid::now_v7();
+    let first = outbox.append(order, 1).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let hold = broker.hold();
+    let _relay = RunningRelay::start(&outbox, &broker, OFTEN);
+    hold.started().await?;
+    let second = outbox.append(order, 2).await?;
+    hold.release();
+    outbox.is_published(second).await?;
+    assert_eq!(broker.seen(), [first, second]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn relay_that_dies_before_its_marks_publishes_again_and_one_that_dies_after_them_does_not()
+-> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    let hold = broker.hold();
+    let event = outbox.append(Uuid::now_v7(), 1).await?;
+    hold.started().await?;
+    drop(relay);
+    outbox.log_is_read(false).await?;
+    let relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    outbox.is_published(event).await?;
+    assert_eq!(broker.seen(), [event, event]);
+
+    // The server learns what is done once a second: here it has not learned of the mark.
+    drop(relay);
+    outbox.log_is_read(false).await?;
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    let next = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(next).await?;
+    assert_eq!(broker.seen(), [event, event, next]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn refused_event_is_passed_and_holds_back_its_own_aggregate_only() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let order = Uuid::now_v7();
+    let mut refusals = 1;
+    let broker = ScriptedBroker::new(move |message| {
+        let is_first = message.body.windows(12).any(|part| part == br#""sequence":1"#);
+        if is_first
+            && message.body.windows(36).any(|part| part == order.to_string().as_bytes())
+            && refusals > 0
+        {
+            refusals -= 1;
+            return PublishOutcome::Refused(Refusal::Unroutable);
+        }
+        PublishOutcome::Confirmed
+    });
+    let relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    let first = outbox.append(order, 1).await?;
+    let second = outbox.append(order, 2).await?;
+    let other = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(other).await?;
+    assert_eq!(outbox.state(first).await?, EventState { published: false, attempts: 1, parked: false });
+    assert_eq!(outbox.state(second).await?, EventState::PENDING);
+    // The log is behind them: a relay that starts now gets them from the table alone, and in their order.
+    eventually("the log to be acknowledged", DEADLINE, async || {
+        Ok((outbox.lag().await? < 200.0).then_some(()))
+    })
+    .await?;
+    drop(relay);
+    outbox.log_is_read(false).await?;
+    let third = outbox.append(order, 3).await?;
+    outbox.end_back_off().await?;
+    let _relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
+    outbox.is_published(third).await?;
+    let mut seen = broker.seen();
+    seen.retain(|id| *id != other);
+    assert_eq!(seen, [first, first, second, third]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_wait_in_the_log_for_a_broker_that_is_away_and_cost_no_attempt() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let mut unknown = 3;
+    let broker = ScriptedBroker::new(move |_| {
+        unknown -= 1;
+        if unknown >= 0 { PublishOutcome::Unknown } else { PublishOutcome::Confirmed }
+    });
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    broker.set_unavailable(true);
+    let (order, mut ids) = (Uuid::now_v7(), vec![]);
+    for version in 1..=20 {
+        ids.push(outbox.append(order, version).await?);
+    }
+    assert_eq!(outbox.pending().await?, 20);
+    broker.set_unavailable(false);
+    outbox.nothing_is_pending().await?;
+    assert_eq!(outbox.state(ids[0]).await?.attempts, 0);
+    // Its first is repeated until it is confirmed, and no later one overtakes it.
+    assert_eq!(broker.seen()[3..], ids);
+    Ok(())
+}
+
+#[tokio::test]
+async fn second_relay_takes_over_when_the_first_has_stopped() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let (first, second) = (ScriptedBroker::that_confirms(), ScriptedBroker::that_confirms());
+    let holder = RunningRelay::reading(&outbox, &first, NEVER).await?;
+    let _waiting = RunningRelay::start(&outbox, &second, NEVER);
+    let one = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(one).await?;
+    holder.stop().await?;
+    let two = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(two).await?;
+    assert_eq!((first.seen(), second.seen()), (vec![one], vec![two]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_of_the_database_loses_nothing() -> anyhow::Result<()> {
+    let server = logical_server().await?;
+    let outbox = outbox_on(&server).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let _relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
+    let before = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(before).await?;
+    server.kill().await?;
+    server.start().await?;
+    // The pool's connections are dead.
+    let after = eventually("an event to be written", DEADLINE, async || {
+        Ok(Some(outbox.append(Uuid::now_v7(), 1).await?))
+    })
+    .await?;
+    outbox.is_published(after).await?;
+    outbox.nothing_is_pending().await
+}
+
+#[tokio::test]
+async fn log_that_only_others_write_is_acknowledged() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    sqlx::query("create table other as select generate_series(1, 100000)").execute(&outbox.pool).await?;
+    eventually("the log to be acknowledged", DEADLINE, async || {
+        Ok((outbox.lag().await? < 1_000_000.0).then_some(()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn transaction_with_100_000_events_is_published_although_its_relay_dies_in_the_middle()
+-> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    let mut transaction = outbox.pool.begin().await?;
+    sqlx::query("set local statement_timeout = 0").execute(&mut *transaction).await?;
+    sqlx::query(
+        "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                             payload, lane)
+         select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', number % 16
+         from generate_series(1, 100000) as number",
+    )
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    eventually("a part of it to be published", DEADLINE * 3, async || {
+        Ok((outbox.pending().await? <= 90_000).then_some(()))
+    })
+    .await?;
+    drop(relay);
+    outbox.log_is_read(false).await?;
+    let published = 100_000 - outbox.pending().await?;
+    assert!((10_000..100_000).contains(&published), "{published} were published");
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    outbox.nothing_is_pending().await?;
+    // What was in flight when it died is published again, and nothing else.
+    let copies = broker.seen().len() - 100_000;
+    assert!(copies <= RelayOptions::default().batch.into(), "{copies} were published again");
+    Ok(())
+}
+
+#[tokio::test]
+async fn lost_slot_halts_the_relay_until_an_operator_drops_it() -> anyhow::Result<()> {
+    let server = logical_server().await?;
+    server.set(&[("max_slot_wal_keep_size", "1MB"), ("max_wal_size", "32MB")]).await?;
+    let outbox = outbox_on(&server).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
+    drop(relay);
+    outbox.log_is_read(false).await?;
+    let order = Uuid::now_v7();
+    let first = outbox.append(order, 1).await?;
+    // More log than the slot may keep, and a checkpoint, which removes it.
+    let mut admin = PgConnection::connect(&server.admin_url("postgres")).await?;
+    for _ in 0..4 {
+        sqlx::raw_sql("select pg_logical_emit_message(false, '', repeat('x', 1000000)), pg_switch_wal()")
+            .execute(&mut admin)
+            .await?;
+    }
+    sqlx::raw_sql("checkpoint").execute(&mut admin).await?;
+    assert!(outbox.halted().await?.is_some_and(|reason| reason.contains("is lost")));
+    outbox.relay_halts(&broker).await?;
+
+    let second = outbox.append(order, 2).await?;
+    sqlx::query("select outbox_log_drop()").execute(&outbox.pool).await?;
+    let _relay = RunningRelay::start(&outbox, &broker, OFTEN);
+    outbox.is_published(second).await?;
+    assert_eq!(broker.seen(), [first, second]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn slot_that_is_missing_or_on_another_server_halts_the_relay() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
+    drop(relay);
+    outbox.log_is_read(false).await?;
+    for (fault, reason) in [
+        ("update outbox_log_slot set system_identifier = 1", "another server"),
+        (
+            "update outbox_log_slot set system_identifier = (select system_identifier from pg_control_system());
+             select pg_drop_replication_slot(slot) from outbox_log_slot",
+            "does not exist",
+        ),
+    ] {
+        sqlx::raw_sql(AssertSqlSafe(fault)).execute(&mut *outbox.pool.acquire().await?).await?;
+        let halted = outbox.halted().await?;
+        assert!(halted.as_ref().is_some_and(|halted| halted.contains(reason)), "{halted:?}");
+        outbox.relay_halts(&broker).await?;
+    }
+    Ok(())
+}
