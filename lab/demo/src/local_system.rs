@@ -25,6 +25,18 @@ const READY_DEADLINE: Duration = Duration::from_secs(60);
 /// The port that the examples in the documentation use.
 const DOCUMENTED_PORT: u16 = 8080;
 
+/// The settings of the relays in this process's environment: `ORDERS_RELAY=log cargo demo`. Other settings of services are not
+/// taken from there, but from `--set`.
+fn relays_of_the_environment() -> Vec<(String, String)> {
+    let set = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+    ["ORDERS_RELAY", "INVENTORY_RELAY", "BILLING_RELAY"].into_iter().filter_map(set).collect()
+}
+
+/// Whether with this setting a service needs a server whose log can be decoded.
+fn reads_the_log((name, value): &(String, String)) -> bool {
+    name.ends_with("_RELAY") && value == "log"
+}
+
 #[derive(Debug)]
 pub(crate) struct LocalSystem {
     // First, because fields are dropped in this order: the processes are killed before the servers that they use.
@@ -62,6 +74,12 @@ impl LocalSystem {
             tokio::try_join!(build, choice.start_servers(home, nodes, terminal))?;
         terminal.print("Starting the three services …");
 
+        let relays = relays_of_the_environment();
+        let log_relay = relays.iter().any(reads_the_log)
+            || own.as_ref().is_some_and(|(own, _)| own.setup.settings.iter().any(reads_the_log));
+        if log_relay {
+            postgres.set(&[("wal_level", "logical")]).await?;
+        }
         let databases = match own.as_ref().and_then(|(own, _)| own.standby) {
             Some(replication) => Databases::with_standby(postgres, replication).await?,
             None => Databases::one(postgres),
@@ -70,6 +88,9 @@ impl LocalSystem {
         let admin_url = databases.admin_url("shop");
         let passwords = Passwords::random();
         testbed::bootstrap(&admin_url, &passwords).await?;
+        if log_relay {
+            testbed::allow_log_relay(&admin_url).await?;
+        }
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
 
         let mut options = SystemOptions::new(urls.clone(), rabbitmq.url(), Setup::default());
@@ -91,6 +112,8 @@ impl LocalSystem {
                 None
             }
         };
+        // Before the settings of a drill, so those win.
+        options.env.splice(..0, relays);
         let processes = System::start(options).await?;
         processes.wait_ready(READY_DEADLINE).await?;
         Ok(Self { processes, rabbitmq, databases, urls, alteration, tools })

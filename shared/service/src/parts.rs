@@ -5,12 +5,12 @@ use clap::Args;
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
 use messaging::{DeadLetterStore, Handler, SharedHandler, replay::ReplayPolicy};
-use outbox::{Relay, RelayOptions, Store, Wake};
+use outbox::{LogStore, Relay, RelayOptions, Store, Wake};
 use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Consumer, DeadLetterCollector, Endpoint};
 
 use crate::{
     Health, Needed, Process, Service, load,
-    settings::{CommonSettings, ConsumerSettings, PublisherSettings, Settings},
+    settings::{CommonSettings, ConsumerSettings, PublisherSettings, RelayKind, Settings},
 };
 
 /// What a program can replace in a service. Each default is the product's part, so a program of the lab states only the part
@@ -47,7 +47,10 @@ pub trait Parts {
         relays: RelayTasks,
         process: &mut Process,
     ) -> impl Future<Output = anyhow::Result<()>> {
-        relays.start(process, Relay::new);
+        match relays.settings.relay {
+            RelayKind::Poll => relays.start(process, Relay::new),
+            RelayKind::Log => relays.start_log_relay(process),
+        }
         async { Ok(()) }
     }
 
@@ -161,8 +164,11 @@ pub struct RelayTasks {
 }
 
 impl RelayTasks {
-    pub fn new(process: &Process, settings: PublisherSettings) -> Self {
+    pub fn new(process: &Process, mut settings: PublisherSettings) -> Self {
         let CommonSettings { replay_within, .. } = process.settings();
+        if settings.relay == RelayKind::Log {
+            settings.relay_workers = settings.relay_workers.min(1);
+        }
         let connections = u32::from(settings.relay_workers) * CONNECTIONS_OF_A_RELAY;
         Self {
             endpoint: process.endpoint(),
@@ -186,6 +192,14 @@ impl RelayTasks {
         crate::admin::outbox_routes(self.operations.clone(), self.wake.clone(), self.policy)
     }
 
+    /// Starts a relay that reads the log, and shows its slot.
+    pub fn start_log_relay(self, process: &mut Process) {
+        process.spawn("log slot", outbox::observe_log(self.operations.clone(), process.stop()));
+        self.start(process, |pool, publisher, options| {
+            Relay::over(LogStore::new(pool, options.full_scan), publisher, options)
+        });
+    }
+
     /// Starts relays that `relay` makes: in the product [`Relay::new`].
     pub fn start<P: messaging::Publisher + 'static, S: Store + 'static>(
         self,
@@ -204,7 +218,8 @@ impl RelayTasks {
             };
             process.spawn("relay", relay(pool.clone(), publisher, options).run(wake.clone(), stop.clone()));
         }
-        if settings.relay_workers > 0 {
+        // The log itself announces each commit.
+        if settings.relay_workers > 0 && settings.relay == RelayKind::Poll {
             process.spawn("listener", outbox::listen(pool, wake, stop.clone()));
         } else {
             process.spawn("announcer", outbox::announce(operations.clone(), wake, stop.clone()));

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
 use database::DatabaseUrl;
 use reqwest::Url;
 
@@ -146,11 +146,24 @@ fn ratio(text: &str) -> Result<f64, String> {
     ratio.ok_or_else(|| format!("{text:?} is not between 0 and 1"))
 }
 
+/// How a relay learns of new events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RelayKind {
+    Poll,
+    Log,
+}
+
 /// How a service publishes.
 #[derive(Debug, Clone, Args)]
 pub struct PublisherSettings {
+    /// How the relay learns of new events: it polls the table, or it reads PostgreSQL's write-ahead log, which needs
+    /// `wal_level = logical` and rights (docs/log-relay.md). The same for all instances.
+    #[arg(long, default_value = "poll")]
+    pub relay: RelayKind,
+
     /// Relays in this process. They share the work by lanes; while one waits for the broker's confirms, another reads and
-    /// marks. With 0, this process wakes the relays of other instances after a commit.
+    /// marks. Of those that read the log one works, so there is one, or with 0 none. With 0, this process wakes the relays of
+    /// other instances after a commit.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=16))]
     pub relay_workers: u8,
 
