@@ -107,13 +107,14 @@ impl LocalSystem {
                 Some(tools)
             }
             None => {
-                options.setup.instances = Instances { orders: instances, inventory: instances, billing: instances };
+                options.setup.instances =
+                    Instances { orders: instances, inventory: instances, billing: instances };
                 options.orders_port = if testbed::is_free(DOCUMENTED_PORT) { DOCUMENTED_PORT } else { 0 };
                 None
             }
         };
         // Before the settings of a drill, so those win.
-        options.env.splice(..0, relays);
+        options.setup.settings.splice(..0, relays);
         let processes = System::start(options).await?;
         processes.wait_ready(READY_DEADLINE).await?;
         Ok(Self { processes, rabbitmq, databases, urls, alteration, tools })

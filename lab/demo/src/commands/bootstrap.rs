@@ -11,7 +11,8 @@ use crate::terminal::Terminal;
 /// How long the first start of a database server may take on a slow disk.
 const DATABASE_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Waits for the database, then creates the logins and schemas and sets the passwords. It can run again at any time.
+/// Waits for the database, then creates the logins and schemas and sets the passwords; with `LOG_RELAY` the services
+/// may read the write-ahead log. It can run again at any time.
 pub(crate) async fn run(terminal: &Terminal) -> Result<Verdict> {
     check_passwords(std::env::vars())?;
     let variable = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
@@ -25,6 +26,9 @@ pub(crate) async fn run(terminal: &Terminal) -> Result<Verdict> {
     };
     testbed::wait_for_database(&admin_url, DATABASE_DEADLINE).await?;
     testbed::bootstrap(&admin_url, &passwords).await?;
+    if std::env::var_os("LOG_RELAY").is_some() {
+        testbed::allow_log_relay(&admin_url).await?;
+    }
     terminal.print("The logins and their schemas are ready.");
     Ok(Verdict::Held)
 }

@@ -12,6 +12,7 @@ mod drill;
 mod drill_run;
 mod failover;
 mod felt;
+mod log_relay;
 mod network;
 mod objectives;
 mod progress;
@@ -30,13 +31,14 @@ pub(crate) use drill_run::DrillOptions;
 
 /// All drills, in the order in which `drill all` runs them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
-    let groups: [&[Drill]; 10] = [
+    let groups: [&[Drill]; 11] = [
         &broker::DRILLS,
         &cluster::DRILLS,
         &network::DRILLS,
         &database::DRILLS,
         &failover::DRILLS,
         &restore::DRILLS,
+        &log_relay::DRILLS,
         &service::DRILLS,
         &client::DRILLS,
         &data::DRILLS,

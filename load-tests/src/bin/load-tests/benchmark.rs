@@ -79,6 +79,7 @@ impl Benchmark {
                 smoke.standby = options.standby;
             }
             (Self::Consumer(options), Self::Consumer(smoke)) => smoke.partitions = options.partitions,
+            (Self::Orders(options), Self::Orders(smoke)) => smoke.relays = options.relays,
             _ => {}
         }
         Ok(smoke)

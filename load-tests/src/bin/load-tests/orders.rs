@@ -31,7 +31,13 @@ pub(crate) struct Options {
     /// Also list the statements that take most time, at each rate. Counting them costs a few hundredths of all figures.
     #[arg(long)]
     statements: bool,
+    /// Measure the relay that polls and the one that reads the write-ahead log, in turns.
+    #[arg(long)]
+    pub(crate) relays: bool,
 }
+
+/// Both kinds of relay. PostgreSQL writes as much log with `wal_level = logical` for both.
+const RELAYS: [&str; 2] = ["poll", "log"];
 
 const WARM_UP: Duration = Duration::from_secs(3);
 
@@ -42,7 +48,10 @@ const WARM_UP_PER_SECOND: u32 = 100;
 type Rounds = IndexMap<String, (&'static str, Vec<f64>)>;
 
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
-    let rig = Rig::start(setup).await?;
+    let mut rig = Rig::start(setup).await?;
+    if options.relays {
+        rig.allow_log_relay().await?;
+    }
     if options.statements {
         rig.count_statements().await?;
     }
@@ -61,7 +70,14 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
             if options.statements {
                 rig.administer("select pg_stat_statements_reset()").await?;
             }
-            let orders = measure(&rig, rate, options, &mut rounds).await?;
+            for relay in RELAYS.into_iter().filter(|_| options.relays) {
+                rig.use_relay(relay).await?;
+                measure(&rig, rate, options, &format!(", {relay}"), &mut rounds).await?;
+            }
+            if options.relays {
+                continue;
+            }
+            let orders = measure(&rig, rate, options, "", &mut rounds).await?;
             if options.statements && round == 1 {
                 notes.extend(statements(&rig, &load, orders).await?);
             }
@@ -102,15 +118,17 @@ async fn bare_confirms(rig: &Rig) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// Places orders at a rate, or as many as are accepted, waits until all are at rest, and adds one round of each figure.
-/// Returns how many they were.
+/// Places orders at a rate, or as many as are accepted, waits until all are at rest, and adds one round of each figure, whose
+/// name ends with the `relay`. Returns how many they were.
 async fn measure(
     rig: &Rig,
     rate: Option<u32>,
     options: &Options,
+    relay: &str,
     rounds: &mut Rounds,
 ) -> anyhow::Result<f64> {
     let mut auditor = rig.connect(Login::Auditor).await?;
+    let log_before = log_position(&mut auditor).await?;
     let before: i64 =
         sqlx::query_scalar("select max(seq) from orders.outbox").fetch_one(&mut auditor).await?;
     let processes = rig.processes().await;
@@ -130,7 +148,8 @@ async fn measure(
     );
 
     let orders = summary.accepted as f64;
-    let mut add = |what: String, unit, value| rounds.entry(what).or_insert((unit, vec![])).1.push(value);
+    let mut add =
+        |what: String, unit, value| rounds.entry(what + relay).or_insert((unit, vec![])).1.push(value);
     match (rate, summary.latency) {
         (Some(_), Some(latency)) => {
             let answered = [latency.p50, latency.p99].map(|latency| latency.as_secs_f64() * 1e3);
@@ -146,11 +165,20 @@ async fn measure(
             add("orders confirmed, from the first POST to the last".into(), "orders/s", orders / way.all);
         }
     }
+    let log = log_position(&mut auditor).await? - log_before;
+    add("write-ahead log of an order".into(), "kB", log / 1e3 / orders);
     add("processor time of an order".into(), "ms", spent.values().sum::<f64>() / orders);
     for (process, milliseconds) in spent {
         add(format!("… {process}"), "ms", milliseconds / orders);
     }
     Ok(orders)
+}
+
+/// How much log the server has written since it was set up, in bytes.
+async fn log_position(database: &mut PgConnection) -> sqlx::Result<f64> {
+    sqlx::query_scalar("select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8")
+        .fetch_one(database)
+        .await
 }
 
 /// How orders went through the system.

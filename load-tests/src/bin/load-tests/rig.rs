@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use load_tests::{Load, Saturation, Summary};
 use sqlx::{Connection as _, PgConnection, Row as _};
-use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions};
+use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions, sql};
 use uuid::Uuid;
 
 use crate::{
@@ -147,9 +147,35 @@ impl Rig {
         Ok(())
     }
 
+    /// Restarts PostgreSQL so that its log can be decoded, and gives the services the right to.
+    pub(crate) async fn allow_log_relay(&self) -> Result<()> {
+        self.postgres.set(&[("wal_level", "logical")]).await?;
+        testbed::allow_log_relay(&self.database_url(Login::Admin)).await?;
+        self.system.wait_ready(READY_DEADLINE).await
+    }
+
+    /// Restarts all services with this kind of relay, and without a slot of an earlier one.
+    pub(crate) async fn use_relay(&mut self, kind: &str) -> Result<()> {
+        self.system.stop().await?;
+        for service in SERVICES {
+            // The server ends the connection of a stopped relay soon afterwards.
+            testbed::eventually("the slot to be dropped", READY_DEADLINE, async || {
+                let drop = format!("select {service}.outbox_log_drop()");
+                sql::execute(&self.database_url(Login::Admin), &drop, READY_DEADLINE).await.map(Some)
+            })
+            .await?;
+        }
+        let settings = SERVICES.map(|service| (format!("{}_RELAY", service.to_uppercase()), kind.to_owned()));
+        self.start_services(settings.into()).await
+    }
+
     /// Stops all services, and starts them again with further settings.
     pub(crate) async fn restart_services(&mut self, settings: Vec<(String, String)>) -> Result<()> {
         self.system.stop().await?;
+        self.start_services(settings).await
+    }
+
+    async fn start_services(&mut self, settings: Vec<(String, String)>) -> Result<()> {
         self.options.setup.settings.extend(settings);
         self.system = System::start(self.options.clone()).await?;
         self.system.wait_ready(READY_DEADLINE).await

@@ -1,0 +1,119 @@
+//! The order service's relay reads the write-ahead log, and its slot is gone: it halts, and an operator lets it go on.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use sqlx::{Connection as _, PgConnection};
+use tokio::time::sleep;
+
+use super::drill::{Drill, Group, Subject};
+use super::drill_run::DrillRun;
+use super::report::Refusals;
+use crate::databases::Replication;
+use crate::fault::Fault;
+use crate::own_system::OwnSystem;
+use crate::part::BROKER;
+
+pub(super) static DRILLS: [Drill; 2] = [
+    Drill {
+        name: "log-slot-lost",
+        teaches: "A slot keeps log for as long as its reader needs, until the disk is full. A bound protects the disk, and then the \
+                  reader has lost its place: it must say so.",
+        question: "The broker is away, and the server removes log that the relay has not read. Which events are never published?",
+        claim: "A relay whose slot is lost publishes nothing until an operator drops the slot. Then it publishes what is pending in \
+                the table, and nothing is lost.",
+        outage: Duration::from_secs(4),
+        system: Subject::Own(|| with_log_relay(None)),
+        steps: Some(|run| Box::pin(lose_the_slot(run))),
+        ..ROW
+    },
+    Drill {
+        name: "log-failover",
+        teaches: "A replication slot belongs to one server. After a fail-over, a relay that polls goes on by itself, and one that \
+                  reads the log needs an operator.",
+        question: "The primary dies, and its synchronous standby has no slot. Does the relay begin a new one, and what of the \
+                   events before it?",
+        claim: "After a fail-over to a server without its slot the relay publishes nothing until an operator drops the slot. Then \
+                nothing is lost.",
+        outage: Duration::from_secs(4),
+        system: Subject::Own(|| with_log_relay(Some(Replication::Synchronous))),
+        steps: Some(|run| Box::pin(fail_over_without_slot(run))),
+        refusals: Refusals::AreExpected,
+        ..ROW
+    },
+];
+
+const ROW: Drill = Drill { group: Group::Database, ..Drill::ROW };
+
+fn with_log_relay(standby: Option<Replication>) -> OwnSystem {
+    let own = OwnSystem { standby, ..OwnSystem::default() };
+    OwnSystem { setup: own.setup.with("ORDERS_RELAY", "log"), ..own }
+}
+
+async fn lose_the_slot(run: &DrillRun<'_>) -> Result<()> {
+    let databases = &run.system.own()?.databases;
+    let primary = databases.primary();
+    databases.execute_at(primary, "alter system set max_slot_wal_keep_size = '16MB'").await?;
+    databases.execute_at(primary, "select pg_reload_conf()").await?;
+    let killed = run.inject(&Fault::Kill(BROKER)).await?;
+    run.accepted_meanwhile().await;
+    // Three segments of log, as hours of load would write them, and the checkpoint that removes them.
+    for _ in 0..3 {
+        databases
+            .execute_at(primary, "select pg_logical_emit_message(false, '', 'x'), pg_switch_wal()")
+            .await?;
+    }
+    databases.execute_at(primary, "checkpoint").await?;
+    run.phase("lost", "the server has removed log that the relay had not acknowledged");
+    run.repair(killed).await?;
+    stay_halted(run).await?;
+    drop_the_slot(run).await
+}
+
+async fn fail_over_without_slot(run: &DrillRun<'_>) -> Result<()> {
+    let databases = &run.system.own()?.databases;
+    databases.primary().kill().await?;
+    run.phase("outage", "killed the primary with SIGKILL");
+    databases.promote().await?;
+    databases.wait_for_standby(false).await?;
+    run.phase("promote", "the standby is the primary, and waits for no other");
+    stay_halted(run).await?;
+    drop_the_slot(run).await?;
+    databases.renew_standby().await?;
+    databases.wait_for_standby(true).await
+}
+
+/// Waits until the relay has halted, and observes that it stays so while orders are accepted.
+async fn stay_halted(run: &DrillRun<'_>) -> Result<()> {
+    let halted = "outbox_log_halted is 1";
+    run.felt(halted, async || {
+        Ok((run.system.metric("orders", "outbox_log_halted").await? == 1.0).then(|| halted.to_owned()))
+    })
+    .await;
+    let published = run.system.metric("orders", "outbox_published_total").await?;
+    let from = SystemTime::now();
+    sleep(run.outage).await;
+    let accepted = run.accepted_since(from);
+    run.require(format!("{accepted} orders were accepted meanwhile"), accepted > 0);
+    let published = run.system.metric("orders", "outbox_published_total").await? - published;
+    run.claim(format!("the halted relay has published {published} events"), published == 0.0);
+    Ok(())
+}
+
+async fn drop_the_slot(run: &DrillRun<'_>) -> Result<()> {
+    let mut operator = PgConnection::connect(&run.system.own()?.databases.admin_url("shop")).await?;
+    sqlx::raw_sql("select orders.outbox_log_drop()").execute(&mut operator).await?;
+    operator.close().await?;
+    run.phase("repair", "an operator has called outbox_log_drop()");
+    let goes_on = "the relay goes on with a new slot";
+    run.felt(goes_on, async || {
+        let state =
+            "select coalesce((select active and halted is null from orders.outbox_log_state()), false)::text";
+        let mut operator = PgConnection::connect(&run.system.own()?.databases.admin_url("shop")).await?;
+        let active: String = sqlx::query_scalar(state).fetch_one(&mut operator).await?;
+        operator.close().await?;
+        Ok((active == "true").then(|| goes_on.to_owned()))
+    })
+    .await;
+    Ok(())
+}
