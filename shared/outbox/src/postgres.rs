@@ -67,6 +67,9 @@ pub trait Store: Send {
     fn wait(&mut self, wake: &Wake, last_step: Duration, poll: Duration) -> impl Future<Output = ()> + Send {
         wake.woken(last_step, poll)
     }
+
+    /// Gives up what keeps other relays from working, because this one has no broker.
+    fn release(&mut self) {}
 }
 
 /// An open transaction that holds lanes. Its marks become true together at [`commit`](Self::commit). If it is dropped or

@@ -121,6 +121,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
     /// this file says why in this order. After an error, events that were published but not marked are published again.
     pub async fn step(&mut self) -> Result<Step, Error> {
         if self.publisher.ready().await.is_err() {
+            self.store.release();
             return Ok(Step::BrokerUnavailable);
         }
         let (claimed, more, mut transaction) =

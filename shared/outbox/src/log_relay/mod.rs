@@ -95,8 +95,15 @@ impl Store for LogStore {
     type Transaction<'store> = LogTransaction<'store>;
 
     async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<LogTransaction<'_>>, Error> {
-        if self.stream.as_ref().is_none_or(LogStream::has_ended) {
+        let received = match &mut self.stream {
+            Some(stream) => stream.receive(batch.into()).await,
+            None => Ok(()),
+        };
+        if received.is_err() {
             self.stream = None;
+        }
+        received?;
+        if self.stream.is_none() {
             self.stream = self.open().await?;
             self.next_table_claim = Instant::now();
         }
@@ -115,41 +122,45 @@ impl Store for LogStore {
                 });
             }
         }
-        loop {
-            let arrived = stream.next_batch(batch.into())?;
-            if arrived.is_empty() {
-                return Ok(Claim::Idle);
-            }
-            let seqs: HashSet<_> = arrived.iter().map(|event| event.seq).collect();
-            let mut session = within_deadline("failed to connect", self.pool.acquire()).await?;
-            // As text: a prepared statement would need its own message for `begin`. Only numbers are in it.
-            let sql = format!(
-                "begin; select seq, current_setting('synchronous_standby_names') <> '' as has_standby
-                 from outbox_claim_logged('{}') as seq",
-                array(seqs.iter().copied())
-            );
-            let claiming = async {
-                let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
-                let has_standby = rows.first().map_or(Ok(false), |row| row.try_get("has_standby"))?;
-                let claimed =
-                    rows.iter().map(|row| row.try_get("seq")).collect::<Result<HashSet<i64>, _>>()?;
-                Ok((claimed, has_standby))
-            };
-            let (claimed, has_standby) = within_deadline("failed to claim events", claiming).await?;
-            let events: Vec<_> =
-                arrived.into_iter().filter(|event| claimed.contains(&event.seq)).cloned().collect();
-            stream.done(|seq| seqs.contains(&seq) && !claimed.contains(&seq));
-            if events.is_empty() {
-                within_deadline("failed to end a claim", session.rollback()).await?;
-                continue;
-            }
-            if has_standby {
-                await_standby(&self.pool, &mut session).await?;
-            }
-            let more = stream.has_more_than(events.len());
-            let transaction = LogTransaction::Log { session, stream, refused: vec![] };
-            return Ok(Claim::Events { events, more, transaction });
+        let arrived = stream.first(batch.into());
+        if arrived.is_empty() {
+            return Ok(Claim::Idle);
         }
+        let seqs: HashSet<_> = arrived.iter().map(|event| event.seq).collect();
+        let mut session = within_deadline("failed to connect", self.pool.acquire()).await?;
+        // As text: a prepared statement would need its own message for `begin`. Only numbers are in it.
+        let sql = format!(
+            "begin; select seq, current_setting('synchronous_standby_names') <> '' as has_standby
+             from outbox_claim_logged('{}') as seq",
+            array(seqs.iter().copied())
+        );
+        let claiming = async {
+            let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
+            let has_standby = rows.first().map_or(Ok(false), |row| row.try_get("has_standby"))?;
+            let claimed = rows.iter().map(|row| row.try_get("seq")).collect::<Result<HashSet<i64>, _>>()?;
+            Ok((claimed, has_standby))
+        };
+        let (claimed, has_standby) = within_deadline("failed to claim events", claiming).await?;
+        let events: Vec<_> =
+            arrived.into_iter().filter(|event| claimed.contains(&event.seq)).cloned().collect();
+        stream.done(|seq| seqs.contains(&seq) && !claimed.contains(&seq));
+        if events.is_empty() {
+            within_deadline("failed to end a claim", session.rollback()).await?;
+            return Ok(Claim::Idle);
+        }
+        if has_standby {
+            await_standby(&self.pool, &mut session).await?;
+        }
+        let more = stream.has_more_than(events.len());
+        Ok(Claim::Events {
+            events,
+            more,
+            transaction: LogTransaction::Log { session, stream, refused: vec![] },
+        })
+    }
+
+    fn release(&mut self) {
+        self.stream = None;
     }
 
     /// Waits for the log, and not for wake-ups: the server announces each commit. Without the slot it waits for the poll.
@@ -159,7 +170,7 @@ impl Store for LogStore {
             Some(stream) => {
                 self.limiter.wait(last_step).await;
                 let until_table = self.next_table_claim.saturating_duration_since(Instant::now());
-                let _ = timeout(poll.min(until_table), stream.received()).await;
+                let _ = timeout(poll.min(until_table), stream.wait()).await;
             }
         }
     }

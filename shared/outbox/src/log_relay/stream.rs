@@ -41,9 +41,8 @@ pub struct LogStream {
     entries: VecDeque<Entry>,
     events: usize,
     heard: Instant,
-    /// What [`next_batch`](Self::next_batch) returns next.
+    /// Why it has ended.
     failure: Option<Error>,
-    has_ended: bool,
 }
 
 enum Entry {
@@ -73,7 +72,6 @@ impl LogStream {
             events: 0,
             heard: Instant::now(),
             failure: None,
-            has_ended: false,
         };
         let client = &mut stream.client;
         let starting = async {
@@ -92,37 +90,39 @@ impl LogStream {
         Ok(stream)
     }
 
-    /// Whether a batch was a failure: what was not acknowledged is read again from a new stream.
-    pub(super) fn has_ended(&self) -> bool {
-        self.has_ended
-    }
-
-    /// Waits for a message. Its failure is what the next [`next_batch`](Self::next_batch) returns.
-    pub(super) async fn received(&mut self) {
-        if self.failure.is_none() {
+    /// Waits for a message, unless there is an event already. [`receive`](Self::receive) returns its failure.
+    pub(super) async fn wait(&mut self) {
+        if self.events == 0 && self.failure.is_none() {
             let received = self.client.recv().await;
             self.accept(received);
         }
     }
 
-    /// The next events, at most `limit`, of those that have arrived.
-    pub(super) fn next_batch(&mut self, limit: usize) -> Result<Vec<&ClaimedEvent>, Error> {
-        while self.events < limit && self.failure.is_none() {
-            let Some(received) = self.client.recv().now_or_never() else { break };
+    /// Takes what has arrived, until there are so many events. After a failure the stream is of no use: another relay may hold
+    /// the slot, and publish what this one has received.
+    pub(super) async fn receive(&mut self, limit: usize) -> Result<(), Error> {
+        while self.failure.is_none() && (self.events < limit || !self.client.is_running()) {
+            let received = match self.client.recv().now_or_never() {
+                Some(received) => received,
+                None if self.client.is_running() => break,
+                // It has ended meanwhile, and says why at once.
+                None => self.client.recv().await,
+            };
             self.accept(received);
         }
         if self.heard.elapsed() > MAX_SILENCE {
             self.failure = Some(Error::new("failed to read the log", "the database does not answer"));
         }
-        if let Some(failure) = self.failure.take() {
-            self.has_ended = true;
-            return Err(failure);
-        }
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// The first events that have arrived, at most `limit`.
+    pub(super) fn first(&self, limit: usize) -> Vec<&ClaimedEvent> {
         let events = self.entries.iter().filter_map(|entry| match entry {
             Entry::Event(event) => Some(event),
             Entry::Position(_) => None,
         });
-        Ok(events.take(limit).collect())
+        events.take(limit).collect()
     }
 
     /// Whether more events have arrived than these.

@@ -252,6 +252,19 @@ async fn second_relay_takes_over_when_the_first_has_stopped() -> anyhow::Result<
 }
 
 #[tokio::test]
+async fn second_relay_takes_over_when_the_first_has_lost_its_broker() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let (first, second) = (ScriptedBroker::that_confirms(), ScriptedBroker::that_confirms());
+    let _holder = RunningRelay::reading(&outbox, &first, NEVER).await?;
+    let _waiting = RunningRelay::start(&outbox, &second, NEVER);
+    first.set_unavailable(true);
+    let event = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(event).await?;
+    assert_eq!((first.seen(), second.seen()), (vec![], vec![event]));
+    Ok(())
+}
+
+#[tokio::test]
 async fn crash_of_the_database_loses_nothing() -> anyhow::Result<()> {
     let server = logical_server().await?;
     let outbox = outbox_on(&server).await?;
