@@ -55,10 +55,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     if options.statements {
         rig.count_statements().await?;
     }
-    // The first connections, plans and pages are no customer's latency.
-    eprintln!("warming up");
-    rig.load(WARM_UP_PER_SECOND, setup.pause(WARM_UP)).await?;
-    rig.everything_applied().await?;
+    warm_up(&rig, setup).await?;
 
     let (mut figures, mut notes) = (bare_confirms(&rig).await?, Vec::new());
     let rates = options.rate.iter().copied().map(Some);
@@ -72,6 +69,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
             }
             for relay in RELAYS.into_iter().filter(|_| options.relays) {
                 rig.use_relay(relay).await?;
+                warm_up(&rig, setup).await?;
                 measure(&rig, rate, options, &format!(", {relay}"), &mut rounds).await?;
             }
             if options.relays {
@@ -94,6 +92,13 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         "saturation is a closed loop: accepting and confirming share the cores, and accepting does not wait for confirming".into(),
     ]);
     rig.finish("orders", figures, notes).await
+}
+
+/// The first connections, plans and pages are no customer's latency, nor is the creation of a slot.
+async fn warm_up(rig: &Rig, setup: &Setup) -> anyhow::Result<()> {
+    eprintln!("warming up");
+    rig.load(WARM_UP_PER_SECOND, setup.pause(WARM_UP)).await?;
+    rig.everything_applied().await
 }
 
 /// Measures how long the broker alone takes to confirm one message: the least that any publisher adds to a commit.
