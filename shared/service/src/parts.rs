@@ -218,11 +218,13 @@ impl RelayTasks {
             };
             process.spawn("relay", relay(pool.clone(), publisher, options).run(wake.clone(), stop.clone()));
         }
-        // The log itself announces each commit.
-        if settings.relay_workers > 0 && settings.relay == RelayKind::Poll {
-            process.spawn("listener", outbox::listen(pool, wake, stop.clone()));
-        } else {
-            process.spawn("announcer", outbox::announce(operations.clone(), wake, stop.clone()));
+        match (settings.relay, settings.relay_workers) {
+            // The log itself announces each commit.
+            (RelayKind::Log, _) => {}
+            (RelayKind::Poll, 0) => {
+                process.spawn("announcer", outbox::announce(operations.clone(), wake, stop.clone()));
+            }
+            (RelayKind::Poll, _) => process.spawn("listener", outbox::listen(pool, wake, stop.clone())),
         }
         process.spawn("backlog", outbox::observe_backlog(operations.clone(), stop.clone()));
         process.spawn("outbox retention", outbox::retention(operations, settings.keep_published).run(stop));
