@@ -249,7 +249,8 @@ async fn order(stage: &mut Stage<'_>) -> Result<()> {
         stage.launch(killed)?;
         stage.write(&aggregates, 400).await?;
     }
-    stage.settle(PUBLISH_DEADLINE).await?;
+    let settled = stage.settle(PUBLISH_DEADLINE).await?;
+    stage.felt("the last events arrived and were marked", settled);
     checks::order(stage);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use fault_proxy::{Direction::Both, Effect};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{Postgres, commit_waits, eventually, set_standby, terminate_waiting};
@@ -58,7 +58,8 @@ impl Standby {
     /// Kills the primary, and makes the standby the server of the judge and of the instances that start from now on.
     pub(crate) async fn take_over(&self, stage: &mut Stage<'_>) -> Result<()> {
         stage.servers.postgres.kill().await?;
-        is_true(&self.0.admin_url("postgres"), "select pg_promote(true, 60)").await?;
+        let promoted = is_true(&self.0.admin_url("postgres"), "select pg_promote(true, 60)").await?;
+        ensure!(promoted, "failed to promote the standby: it took more than a minute");
         stage.use_server(&self.0);
         Ok(())
     }
