@@ -67,6 +67,9 @@ async fn lose_the_slot(run: &DrillRun<'_>) -> Result<()> {
     run.phase("lost", "the server has removed log that the relay had not acknowledged");
     run.repair(killed).await?;
     stay_halted(run).await?;
+    let pending = "select (count(*))::text from orders.outbox where published_at is null";
+    let pending: u64 = run.system.number(pending).await?;
+    run.require(format!("{pending} events were pending when the slot was dropped"), pending > 0);
     drop_the_slot(run).await
 }
 

@@ -338,11 +338,17 @@ async fn kill_each(run: &DrillRun<'_>) -> Result<()> {
 /// Kills the relay of orders while billing stands still. No order is confirmed then: nobody here consumes `OrderConfirmed`, so
 /// nobody would drop a copy of it.
 async fn kill_relay(run: &DrillRun<'_>) -> Result<()> {
+    let count = async |condition| {
+        let confirmed = "select (count(*))::text from orders.outbox where event_type = 'OrderConfirmed'";
+        run.system.number::<u64>(&format!("{confirmed} {condition}")).await
+    };
+    eventually("an order to be confirmed", CONDITION_DEADLINE, async || {
+        Ok((count("").await? > 0).then_some(()))
+    })
+    .await?;
     let frozen = run.inject(&Fault::Freeze("billing")).await?;
-    let confirmed = "select (count(*))::text from orders.outbox
-                     where event_type = 'OrderConfirmed' and created_at > clock_timestamp() - interval '1 s'";
     eventually("no order to be confirmed for a second", CONDITION_DEADLINE, async || {
-        Ok((run.system.number::<u64>(confirmed).await? == 0).then_some(()))
+        Ok((count("and created_at > clock_timestamp() - interval '1 s'").await? == 0).then_some(()))
     })
     .await?;
     let killed = run.inject(&Fault::Crash).await?;
