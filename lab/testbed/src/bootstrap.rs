@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use tokio::time::timeout;
+use tokio::{sync::Mutex, time::timeout};
 use uuid::Uuid;
 
 use crate::eventually::eventually;
@@ -117,6 +117,9 @@ async fn run(admin_url: &str, passwords: &Passwords) -> Result<()> {
 
 /// Runs `migrations/log_relay.sql` in the database of `admin_url`: the services may read the write-ahead log.
 pub async fn allow_log_relay(admin_url: &str) -> Result<()> {
+    // PostgreSQL refuses concurrent changes of one role, and tests of one server run at the same time.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+    let _one = ONE_AT_A_TIME.lock().await;
     let script = include_str!("../../../migrations/log_relay.sql");
     sql::execute(admin_url, script, BOOTSTRAP_DEADLINE).await.context("failed to run log_relay.sql")
 }
