@@ -1,5 +1,5 @@
 -- The rights of the log relay (docs/log-relay.md). An administrator runs this once in the database, after `bootstrap.sql`, and
--- only if a service shall read the write-ahead log. It is safe to run again.
+-- only if a service should read the write-ahead log. It is safe to run again.
 --
 -- `replication` is a strong right: its holder can read all changes of the server, in all databases. Give it to a service that
 -- shares its server with others only if they may know each other's data.
