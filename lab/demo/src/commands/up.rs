@@ -46,8 +46,8 @@ pub(crate) async fn run(
             );
             ensure!(
                 instances == 1,
-                "several instances need `--with local`; in containers, `docker compose -f compose.yaml -f compose.scale.yaml \
-                 up --scale orders=4 --scale inventory=2 --scale billing=2 --wait` starts them"
+                "several instances need `--with local`; in containers, `PARTITIONS=4 docker compose -f compose.yaml \
+                 -f compose.scale.yaml up --wait` starts them"
             );
             containers(terminal).await
         }

@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long)]
     statements: bool,
     /// Measure the relay that polls and the one that reads the write-ahead log, in turns.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "statements")]
     pub(crate) relays: bool,
 }
 
