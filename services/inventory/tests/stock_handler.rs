@@ -173,6 +173,21 @@ async fn duplicates_and_a_second_cancellation_change_nothing() -> anyhow::Result
     Ok(())
 }
 
+/// Its reservation's id is derived from the event. As a fault of the database it would stop all messages behind it.
+#[tokio::test]
+async fn event_whose_record_was_erased_is_refused_and_changes_nothing() -> anyhow::Result<()> {
+    let inventory = Inventory::start(10).await?;
+    let order = Uuid::now_v7();
+    let creation = [created(order, &[("POT-003", 2)])];
+    inventory.handler.apply(&creation).await?;
+    sqlx::query("delete from processed_events").execute(&inventory.pool).await?;
+    let failure = inventory.handler.apply(&creation).await.unwrap_err();
+    assert!(matches!(failure, messaging::Failure::Permanent(_)), "{failure}");
+    assert_eq!(inventory.reserved("POT-003").await?, 2);
+    assert_eq!(inventory.answers(order).await?, ["StockReserved"]);
+    Ok(())
+}
+
 /// Each of two concurrent groups orders all there is: one of them gets it.
 #[tokio::test]
 async fn two_concurrent_groups_never_reserve_more_than_there_is() -> anyhow::Result<()> {

@@ -46,14 +46,17 @@ const SQLSTATES: [(&str, Fault); 21] = [
     ("XX", Fault::Server),     // corrupted data, an internal error: setting messages aside would not help
 ];
 
+/// The primary keys that a sequence numbers. All others come with a message or are derived from one: the same key a second time
+/// is that message's fault.
+const NUMBERED: [&str; 3] = ["answers_pkey", "dead_letters_pkey", "outbox_pkey"];
+
 impl Fault {
     pub fn of(error: &sqlx::Error) -> Self {
         match error {
-            // A primary key that exists already. Where a message or a client can bring one, the statement says `on
-            // conflict`; so this is a sequence behind its table, as after a restore or a switch to a logical replica.
+            // A sequence is behind its table, as after a restore or a switch to a logical replica.
             sqlx::Error::Database(refusal)
                 if refusal.is_unique_violation()
-                    && refusal.constraint().is_some_and(|name| name.ends_with("_pkey")) =>
+                    && refusal.constraint().is_some_and(|name| NUMBERED.contains(&name)) =>
             {
                 Self::Deployment
             }
@@ -87,6 +90,25 @@ pub fn is_unavailable(error: &sqlx::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_table_that_a_sequence_numbers_is_known() {
+        let migrations = [
+            include_str!("../../../migrations/outbox/1001_outbox.sql"),
+            include_str!("../../../migrations/inbox/2002_dead_letters.sql"),
+            include_str!("../../../migrations/orders/3001_orders.sql"),
+        ];
+        let numbered = migrations.iter().flat_map(|sql| sql.split("create table ").skip(1)).filter(|table| {
+            table
+                .split(";")
+                .next()
+                .is_some_and(|table| table.contains("generated always as identity primary key"))
+        });
+        let mut keys: Vec<_> =
+            numbered.map(|table| format!("{}_pkey", table.split(" ").next().unwrap_or_default())).collect();
+        keys.sort();
+        assert_eq!(keys, NUMBERED);
+    }
 
     #[test]
     fn every_sqlstate_of_the_table_has_its_fault_and_the_longest_one_decides() {
