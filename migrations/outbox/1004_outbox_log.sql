@@ -73,21 +73,25 @@ language sql volatile set search_path from current as $$
     from outbox_log_slot kept left join pg_replication_slots slots on slots.slot_name = kept.slot
 $$;
 
--- The claim of a log relay: locks the lanes of these events, and returns those that may be published now, given that the relay
--- has read all earlier events of the log. Not: events that are published or discarded; refused ones, and those behind an
--- earlier event of their aggregate that is pending and not among these. The relay passes them: `outbox_claim` finds those
--- that are pending when their turn comes.
+-- The claim of a log relay: locks the lanes of these events, and returns the positions of those that may be published now, given
+-- that the relay has read all earlier events of the log. Not: events that are published or discarded; refused ones, and those
+-- behind an earlier event of their aggregate that is pending and not among these. The relay passes them: `outbox_claim` finds
+-- those that are pending when their turn comes.
+--
+-- An event is known by `seq` *and* `event_id`. After the table was restored in place the sequence gives numbers again that the log
+-- has given to others, and a mark by `seq` alone would be set on an event that was never sent.
 --
 -- Two statements, as in `outbox_claim`: the second has a snapshot that is younger than the locks. It waits for lanes that another
 -- relay holds, because the log has one order.
-create function outbox_claim_logged(seqs bigint[]) returns setof bigint language plpgsql volatile as $$
+create function outbox_claim_logged(seqs bigint[], event_ids uuid[]) returns setof bigint language plpgsql volatile as $$
 begin
-    perform from outbox_lanes where lane in (select lane from outbox where seq = any(seqs)) order by lane for update;
+    perform from outbox_lanes where lane in (select lane from outbox where event_id = any(event_ids)) order by lane for update;
     return query
-        select event.seq from outbox event
-        where event.seq = any(seqs) and event.published_at is null and event.attempts = 0
+        select entry.nth
+        from unnest(seqs, event_ids) with ordinality entry (seq, event_id, nth) join outbox event using (seq, event_id)
+        where event.published_at is null and event.attempts = 0
           and (event.aggregate_version = 1 or not exists (
               select from outbox older
               where older.aggregate_id = event.aggregate_id and older.aggregate_version < event.aggregate_version
-                and older.published_at is null and (older.attempts > 0 or not older.seq = any(seqs))));
+                and older.published_at is null and (older.attempts > 0 or not older.event_id = any(event_ids))));
 end $$;

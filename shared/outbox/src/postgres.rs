@@ -251,10 +251,10 @@ pub async fn mark_published_and_commit(
     Ok(())
 }
 
-/// An array of numbers as PostgreSQL reads it.
-pub(crate) fn array(numbers: impl IntoIterator<Item = i64>) -> String {
-    let numbers: Vec<_> = numbers.into_iter().map(|number| number.to_string()).collect();
-    format!("{{{}}}", numbers.join(","))
+/// An array of numbers or UUIDs as PostgreSQL reads it.
+pub(crate) fn array(values: impl IntoIterator<Item = impl ToString>) -> String {
+    let values: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
+    format!("{{{}}}", values.join(","))
 }
 
 /// Writes an event as it is, to the columns that a mark writes.

@@ -34,7 +34,7 @@ use crate::{
     postgres::{array, await_standby, within_deadline},
     try_write,
 };
-use stream::LogStream;
+use stream::{EventKey, LogStream, key};
 
 /// The outbox in the pool's schema, read from the log.
 pub struct LogStore {
@@ -96,7 +96,8 @@ impl Store for LogStore {
 
     async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<LogTransaction<'_>>, Error> {
         let received = match &mut self.stream {
-            Some(stream) => stream.receive(batch.into()).await,
+            Some(stream) if stream.is_from(&self.pool.server()) => stream.receive(batch.into()).await,
+            Some(_) => Err(Error::new("failed to read the log", "the pool has found another server")),
             None => Ok(()),
         };
         if received.is_err() {
@@ -126,24 +127,26 @@ impl Store for LogStore {
         if arrived.is_empty() {
             return Ok(Claim::Idle);
         }
-        let seqs: HashSet<_> = arrived.iter().map(|event| event.seq).collect();
+        let seqs = array(arrived.iter().map(|event| event.seq));
+        let ids = array(arrived.iter().map(|event| event.message.id));
         let mut session = within_deadline("failed to connect", self.pool.acquire()).await?;
-        // As text: a prepared statement would need its own message for `begin`. Only numbers are in it.
+        // As text: a prepared statement would need its own message for `begin`. Only numbers and UUIDs are in it.
         let sql = format!(
-            "begin; select seq, current_setting('synchronous_standby_names') <> '' as has_standby
-             from outbox_claim_logged('{}') as seq",
-            array(seqs.iter().copied())
+            "begin; select nth, current_setting('synchronous_standby_names') <> '' as has_standby
+             from outbox_claim_logged('{seqs}', '{ids}') as nth"
         );
         let claiming = async {
             let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
             let has_standby = rows.first().map_or(Ok(false), |row| row.try_get("has_standby"))?;
-            let claimed = rows.iter().map(|row| row.try_get("seq")).collect::<Result<HashSet<i64>, _>>()?;
+            let claimed = rows.iter().map(|row| row.try_get("nth")).collect::<Result<HashSet<i64>, _>>()?;
             Ok((claimed, has_standby))
         };
         let (claimed, has_standby) = within_deadline("failed to claim events", claiming).await?;
-        let events: Vec<_> =
-            arrived.into_iter().filter(|event| claimed.contains(&event.seq)).cloned().collect();
-        stream.done(|seq| seqs.contains(&seq) && !claimed.contains(&seq));
+        let (events, passed): (Vec<_>, Vec<_>) =
+            (1..).zip(arrived).partition(|(nth, _)| claimed.contains(nth));
+        let events: Vec<_> = events.into_iter().map(|(_, event)| event.clone()).collect();
+        let passed: HashSet<_> = passed.into_iter().map(|(_, event)| key(event)).collect();
+        stream.done(|key| passed.contains(&key));
         if events.is_empty() {
             within_deadline("failed to end a claim", session.rollback()).await?;
             return Ok(Claim::Idle);
@@ -182,7 +185,7 @@ const TABLE_PAUSE: Duration = Duration::from_millis(20);
 /// An open transaction that has the lanes of its events locked.
 pub enum LogTransaction<'store> {
     /// The events come from the log.
-    Log { session: Session, stream: &'store mut LogStream, refused: Vec<i64> },
+    Log { session: Session, stream: &'store mut LogStream, refused: Vec<EventKey> },
     /// The log has passed them.
     Table(PostgresTransaction<'store>),
 }
@@ -198,7 +201,7 @@ impl OutboxTransaction for LogTransaction<'_> {
     async fn mark_refused(&mut self, events: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
         match self {
             Self::Log { session, refused, .. } => {
-                refused.extend(events.iter().map(|(event, _)| event.seq));
+                refused.extend(events.iter().map(|(event, _)| key(event)));
                 mark_refused(session, events).await
             }
             Self::Table(transaction) => transaction.mark_refused(events).await,
@@ -210,8 +213,8 @@ impl OutboxTransaction for LogTransaction<'_> {
         match self {
             Self::Log { session, stream, refused } => {
                 mark_published_and_commit(session, confirmed).await?;
-                let done: HashSet<_> = confirmed.iter().map(|event| event.seq).chain(refused).collect();
-                stream.done(|seq| done.contains(&seq));
+                let done: HashSet<_> = confirmed.iter().map(key).chain(refused).collect();
+                stream.done(|key| done.contains(&key));
                 Ok(())
             }
             Self::Table(transaction) => transaction.commit(confirmed).await,

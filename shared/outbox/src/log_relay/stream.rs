@@ -9,6 +9,7 @@ use database::ServerLogin;
 use futures_util::FutureExt as _;
 use pgwire_replication::{Lsn, PgWireError, ReplicationClient, ReplicationConfig, ReplicationEvent};
 use tokio::time::{Instant, timeout};
+use uuid::Uuid;
 
 use super::{SlotState, pgoutput::Columns};
 use crate::{ClaimedEvent, Error};
@@ -32,9 +33,18 @@ const RECEIVED_AHEAD: usize = 1000;
 /// 2000-01-01, from which PostgreSQL counts.
 const POSTGRES_EPOCH: Duration = Duration::from_secs(946_684_800);
 
+/// `seq` and `event_id`. Either alone may be another event's, after the table was restored in place or an event inserted again.
+pub(super) type EventKey = (i64, Uuid);
+
+pub(super) fn key(event: &ClaimedEvent) -> EventKey {
+    (event.seq, event.message.id)
+}
+
 /// Holds the slot: no other relay reads from it while this lives.
 pub struct LogStream {
     client: ReplicationClient,
+    /// Host and port.
+    server: (String, u16),
     columns: Columns,
     /// When the transaction committed whose rows are being received.
     transaction: Option<SystemTime>,
@@ -56,6 +66,7 @@ impl LogStream {
     pub(super) async fn open(server: ServerLogin, slot: &SlotState) -> Result<Self, Error> {
         let ServerLogin { host, port, user, password, database } = server;
         let publication = slot.publication.as_str();
+        let address = (host.clone(), port);
         let config = ReplicationConfig::new(host, user, password, database, &slot.slot, publication)
             .with_port(port)
             .with_options(SESSION_OPTIONS)
@@ -66,6 +77,7 @@ impl LogStream {
         let failed = |error| Error::new("failed to open the log", error);
         let mut stream = Self {
             client: ReplicationClient::connect_gated(config).await.map_err(failed)?,
+            server: address,
             columns: Columns::default(),
             transaction: None,
             entries: VecDeque::new(),
@@ -88,6 +100,11 @@ impl LogStream {
             return Err(Error::new("failed to open the log", "the slot belongs to another server"));
         }
         Ok(stream)
+    }
+
+    /// Whether it reads from this server. After a fail-over the log of the old one says nothing of the new one's table.
+    pub(super) fn is_from(&self, server: &ServerLogin) -> bool {
+        self.server.0 == server.host && self.server.1 == server.port
     }
 
     /// Waits for a message, unless there is an event already. [`receive`](Self::receive) returns its failure.
@@ -131,9 +148,9 @@ impl LogStream {
     }
 
     /// Removes events that need not be read again, and acknowledges what is before the first that remains.
-    pub(super) fn done(&mut self, is_done: impl Fn(i64) -> bool) {
+    pub(super) fn done(&mut self, is_done: impl Fn(EventKey) -> bool) {
         self.entries.retain(|entry| match entry {
-            Entry::Event(event) => !is_done(event.seq),
+            Entry::Event(event) => !is_done(key(event)),
             Entry::Position(_) => true,
         });
         self.events = self.entries.iter().filter(|entry| matches!(entry, Entry::Event(_))).count();

@@ -173,6 +173,34 @@ async fn relay_that_dies_before_its_marks_publishes_again_and_one_that_dies_afte
     Ok(())
 }
 
+/// After a restore in place the slot and its log remain, and the sequence gives the same numbers again.
+#[tokio::test]
+async fn event_whose_number_the_log_has_given_to_another_is_published_and_the_other_is_not()
+-> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    let hold = broker.hold();
+    let before = outbox.append(Uuid::now_v7(), 1).await?;
+    hold.started().await?;
+    let order = Uuid::now_v7();
+    for version in 1..=3 {
+        outbox.append(order, version).await?;
+    }
+    let restore =
+        "delete from outbox where seq > 1; select setval(pg_get_serial_sequence('outbox', 'seq'), 1)";
+    sqlx::raw_sql(restore).execute(&mut *outbox.pool.acquire().await?).await?;
+    assert_eq!(outbox.count().await?, 1);
+    let (order, mut expected) = (Uuid::now_v7(), vec![before]);
+    for version in 1..=3 {
+        expected.push(outbox.append(order, version).await?);
+    }
+    hold.release();
+    outbox.nothing_is_pending().await?;
+    assert_eq!(broker.seen(), expected);
+    Ok(())
+}
+
 #[tokio::test]
 async fn refused_event_is_passed_and_holds_back_its_own_aggregate_only() -> anyhow::Result<()> {
     let outbox = logical_outbox().await?;
