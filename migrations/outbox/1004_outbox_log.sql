@@ -73,25 +73,41 @@ language sql volatile set search_path from current as $$
     from outbox_log_slot kept left join pg_replication_slots slots on slots.slot_name = kept.slot
 $$;
 
--- The claim of a log relay: locks the lanes of these events, and returns the positions of those that may be published now, given
--- that the relay has read all earlier events of the log. Not: events that are published or discarded; refused ones, and those
--- behind an earlier event of their aggregate that is pending and not among these. The relay passes them: `outbox_claim` finds
--- those that are pending when their turn comes.
+-- The claim of a log relay: locks lanes of these events, and returns the positions of those that it keeps: `claimed`, if it may
+-- be published now, given that the relay has read all earlier events of the log. Otherwise it waits, because another relay
+-- holds its lane, or because its transaction is not visible yet: the log is ahead of that, for as long as a commit waits for
+-- the synchronous standby. The relay passes all others: events that are published or discarded; refused ones, and those behind an
+-- earlier event of their aggregate that is pending and not among these. `outbox_claim` finds those that are pending when their
+-- turn comes.
 --
 -- An event is known by `seq` *and* `event_id`. After the table was restored in place the sequence gives numbers again that the log
 -- has given to others, and a mark by `seq` alone would be set on an event that was never sent.
 --
--- Two statements, as in `outbox_claim`: the second has a snapshot that is younger than the locks. It waits for lanes that another
--- relay holds, because the log has one order.
-create function outbox_claim_logged(seqs bigint[], event_ids uuid[]) returns setof bigint language plpgsql volatile as $$
+-- Two statements, as in `outbox_claim`: the second has a snapshot that is younger than the locks. The log has the lower half
+-- of a transaction's id: the half above is that of the snapshot's end, unless they lie on both sides of its step.
+create function outbox_claim_logged(seqs bigint[], event_ids uuid[], transactions bigint[])
+returns table (nth bigint, claimed boolean)
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    locked smallint[];
 begin
-    perform from outbox_lanes where lane in (select lane from outbox where event_id = any(event_ids)) order by lane for update;
+    locked := array(
+        select lane from outbox_lanes where lane in (select lane from outbox where event_id = any(event_ids))
+        order by lane for update skip locked);
     return query
-        select entry.nth
-        from unnest(seqs, event_ids) with ordinality entry (seq, event_id, nth) join outbox event using (seq, event_id)
-        where event.published_at is null and event.attempts = 0
-          and (event.aggregate_version = 1 or not exists (
-              select from outbox older
-              where older.aggregate_id = event.aggregate_id and older.aggregate_version < event.aggregate_version
-                and older.published_at is null and (older.attempts > 0 or not older.event_id = any(event_ids))));
+        select entry.nth, event.seq is not null and event.lane = any(locked)
+        from unnest(seqs, event_ids, transactions) with ordinality entry (seq, event_id, transaction, nth)
+        cross join lateral (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as id) next
+        left join outbox event using (seq, event_id)
+        where case
+            when event.seq is null then not pg_visible_in_snapshot(
+                (next.id + (((entry.transaction - next.id) << 32) >> 32))::text::xid8, pg_current_snapshot())
+            when not event.lane = any(locked) then true
+            else event.published_at is null and event.attempts = 0
+                and (event.aggregate_version = 1 or not exists (
+                    select from outbox older
+                    where older.aggregate_id = event.aggregate_id and older.aggregate_version < event.aggregate_version
+                      and older.published_at is null and (older.attempts > 0 or not older.event_id = any(event_ids))))
+            end;
 end $$;

@@ -4,7 +4,8 @@
 //! relay over it is the same, with its steps, crash points and metrics:
 //!
 //! ```text
-//! claim     the next events of the log; begin; lock their lanes; which of them may be published now? The others are passed
+//! claim     the next events of the log; begin; lock their lanes; which of them may be published now? Others are passed, or
+//!           wait here: their lane is another relay's, or their commit is not visible yet
 //! publish, refused, mark   as ever: the table says what became of an event
 //! acknowledge              the server may forget the log up to the first event that is not done
 //! ```
@@ -20,7 +21,10 @@
 mod pgoutput;
 mod stream;
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use database::{Pool, Session, observe};
 use messaging::{Refusal, RoundLimiter};
@@ -127,29 +131,35 @@ impl Store for LogStore {
         if arrived.is_empty() {
             return Ok(Claim::Idle);
         }
-        let seqs = array(arrived.iter().map(|event| event.seq));
-        let ids = array(arrived.iter().map(|event| event.message.id));
-        let mut session = within_deadline("failed to connect", self.pool.acquire()).await?;
+        let seqs = array(arrived.iter().map(|(event, _)| event.seq));
+        let ids = array(arrived.iter().map(|(event, _)| event.message.id));
+        let transactions = array(arrived.iter().map(|(_, transaction)| *transaction));
+        let mut session =
+            within_deadline("failed to connect", async { self.pool.for_writing()?.acquire().await }).await?;
         // As text: a prepared statement would need its own message for `begin`. Only numbers and UUIDs are in it.
         let sql = format!(
-            "begin; select nth, current_setting('synchronous_standby_names') <> '' as has_standby
-             from outbox_claim_logged('{seqs}', '{ids}') as nth"
+            "begin; select nth, claimed, current_setting('synchronous_standby_names') <> '' as has_standby
+             from outbox_claim_logged('{seqs}', '{ids}', '{transactions}')"
         );
         let claiming = async {
             let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
             let has_standby = rows.first().map_or(Ok(false), |row| row.try_get("has_standby"))?;
-            let claimed = rows.iter().map(|row| row.try_get("nth")).collect::<Result<HashSet<i64>, _>>()?;
-            Ok((claimed, has_standby))
+            let kept = rows.iter().map(|row| Ok((row.try_get("nth")?, row.try_get("claimed")?)));
+            Ok((kept.collect::<Result<HashMap<i64, bool>, sqlx::Error>>()?, has_standby))
         };
-        let (claimed, has_standby) = within_deadline("failed to claim events", claiming).await?;
-        let (events, passed): (Vec<_>, Vec<_>) =
-            (1..).zip(arrived).partition(|(nth, _)| claimed.contains(nth));
-        let events: Vec<_> = events.into_iter().map(|(_, event)| event.clone()).collect();
-        let passed: HashSet<_> = passed.into_iter().map(|(_, event)| key(event)).collect();
+        let (kept, has_standby) = within_deadline("failed to claim events", claiming).await?;
+        let (mut events, mut passed) = (vec![], HashSet::new());
+        for (nth, (event, _)) in (1..).zip(arrived) {
+            match kept.get(&nth) {
+                Some(true) => events.push(event.clone()),
+                Some(false) => {}
+                None => drop(passed.insert(key(event))),
+            }
+        }
         stream.done(|key| passed.contains(&key));
         if events.is_empty() {
             within_deadline("failed to end a claim", session.rollback()).await?;
-            return Ok(Claim::Idle);
+            return Ok(if kept.is_empty() { Claim::Idle } else { Claim::Busy });
         }
         if has_standby {
             await_standby(&self.pool, &mut session).await?;

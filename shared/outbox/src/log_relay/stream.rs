@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    future::pending,
     time::{Duration, SystemTime},
 };
 
@@ -27,7 +28,8 @@ const ACKNOWLEDGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Longer than the server is ever silent: it asks, and this client only answers.
 const NO_OWN_PING: Duration = Duration::from_secs(3600);
 
-/// The messages that are received ahead. When they are full the server waits, however long the transaction is.
+/// The messages that are received ahead. When they are full the server waits, however long the transaction is. As many events
+/// may wait here for others' locks.
 const RECEIVED_AHEAD: usize = 1000;
 
 /// 2000-01-01, from which PostgreSQL counts.
@@ -46,8 +48,8 @@ pub struct LogStream {
     /// Host and port.
     server: (String, u16),
     columns: Columns,
-    /// When the transaction committed whose rows are being received.
-    transaction: Option<SystemTime>,
+    /// The transaction whose rows are being received.
+    transaction: Option<Transaction>,
     entries: VecDeque<Entry>,
     events: usize,
     heard: Instant,
@@ -55,8 +57,15 @@ pub struct LogStream {
     failure: Option<Error>,
 }
 
+#[derive(Clone, Copy)]
+struct Transaction {
+    id: u32,
+    committed_at: SystemTime,
+}
+
 enum Entry {
-    Event(ClaimedEvent),
+    /// With the id of its transaction.
+    Event(ClaimedEvent, u32),
     /// The log may be forgotten up to here when all entries before are done.
     Position(Lsn),
 }
@@ -107,9 +116,12 @@ impl LogStream {
         self.server.0 == server.host && self.server.1 == server.port
     }
 
-    /// Waits for a message, unless there is an event already. [`receive`](Self::receive) returns its failure.
+    /// Waits for a message, also while events wait that a claim has kept. [`receive`](Self::receive) returns its failure.
     pub(super) async fn wait(&mut self) {
-        if self.events == 0 && self.failure.is_none() {
+        if self.events >= RECEIVED_AHEAD {
+            return pending().await;
+        }
+        if self.failure.is_none() {
             let received = self.client.recv().await;
             self.accept(received);
         }
@@ -133,10 +145,10 @@ impl LogStream {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// The first events that have arrived, at most `limit`.
-    pub(super) fn first(&self, limit: usize) -> Vec<&ClaimedEvent> {
+    /// The first events that have arrived, at most `limit`, each with the id of its transaction.
+    pub(super) fn first(&self, limit: usize) -> Vec<(&ClaimedEvent, u32)> {
         let events = self.entries.iter().filter_map(|entry| match entry {
-            Entry::Event(event) => Some(event),
+            Entry::Event(event, transaction) => Some((event, *transaction)),
             Entry::Position(_) => None,
         });
         events.take(limit).collect()
@@ -150,10 +162,10 @@ impl LogStream {
     /// Removes events that need not be read again, and acknowledges what is before the first that remains.
     pub(super) fn done(&mut self, is_done: impl Fn(EventKey) -> bool) {
         self.entries.retain(|entry| match entry {
-            Entry::Event(event) => !is_done(key(event)),
+            Entry::Event(event, _) => !is_done(key(event)),
             Entry::Position(_) => true,
         });
-        self.events = self.entries.iter().filter(|entry| matches!(entry, Entry::Event(_))).count();
+        self.events = self.entries.iter().filter(|entry| matches!(entry, Entry::Event(..))).count();
         while let Some(Entry::Position(position)) = self.entries.front() {
             self.client.update_applied_lsn(*position);
             self.entries.pop_front();
@@ -165,20 +177,26 @@ impl LogStream {
         let failed =
             |cause: Box<dyn std::error::Error + Send + Sync>| Error::new("failed to read the log", cause);
         match received {
-            Ok(Some(ReplicationEvent::Begin { commit_time_micros, .. })) => {
+            Ok(Some(ReplicationEvent::Begin { xid, commit_time_micros, .. })) => {
                 let since = Duration::from_micros(commit_time_micros.try_into().unwrap_or_default());
-                self.transaction = Some(SystemTime::UNIX_EPOCH + POSTGRES_EPOCH + since);
+                let committed_at = SystemTime::UNIX_EPOCH + POSTGRES_EPOCH + since;
+                self.transaction = Some(Transaction { id: xid, committed_at });
             }
             Ok(Some(ReplicationEvent::XLogData { data, .. })) => match self.columns.read(&data) {
                 Ok(Some(row)) => {
+                    let Some(transaction) = self.transaction else {
+                        self.failure = Some(failed("a row is outside of a transaction".into()));
+                        return;
+                    };
                     self.events += 1;
-                    self.entries.push_back(Entry::Event(ClaimedEvent {
+                    let event = ClaimedEvent {
                         seq: row.seq,
                         aggregate_id: row.aggregate_id,
-                        created_at: self.transaction.unwrap_or_else(SystemTime::now),
+                        created_at: transaction.committed_at,
                         refused_before: false,
                         message: row.message,
-                    }));
+                    };
+                    self.entries.push_back(Entry::Event(event, transaction.id));
                 }
                 Ok(None) => {}
                 Err(unreadable) => self.failure = Some(failed(unreadable.into())),
@@ -202,7 +220,7 @@ impl LogStream {
         match self.entries.back_mut() {
             None => self.client.update_applied_lsn(position),
             Some(Entry::Position(last)) => *last = position,
-            Some(Entry::Event(_)) => self.entries.push_back(Entry::Position(position)),
+            Some(Entry::Event(..)) => self.entries.push_back(Entry::Position(position)),
         }
     }
 }

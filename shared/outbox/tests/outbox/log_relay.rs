@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use messaging::{PublishOutcome, Refusal};
-use outbox::{LogStore, Relay, RelayOptions, Wake};
+use outbox::{LogStore, Relay, RelayOptions, Step, Wake};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use testbed::{Postgres, eventually};
+use testbed::{Postgres, commit_waits, eventually, hang_commits, release_commits};
 use tokio::{sync::OnceCell, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, EventState, NEVER, Outbox, ScriptedBroker, event};
+use crate::support::{DEADLINE, EventState, NEVER, Outbox, ScriptedBroker, aggregate_in_lane, event};
 
 /// A server whose log can be decoded. Each database takes a slot.
 static SERVER: OnceCell<Postgres> = OnceCell::const_new();
@@ -198,6 +199,64 @@ async fn event_whose_number_the_log_has_given_to_another_is_published_and_the_ot
     hold.release();
     outbox.nothing_is_pending().await?;
     assert_eq!(broker.seen(), expected);
+    Ok(())
+}
+
+/// The log has a commit before its waiting for the standby ends, and before any reader sees it.
+#[tokio::test]
+async fn event_that_the_log_has_before_its_commit_is_visible_waits_for_it() -> anyhow::Result<()> {
+    let server = logical_server().await?;
+    let admin = server.admin_url("postgres");
+    let outbox = outbox_on(&server).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let store = LogStore::new(outbox.relay_pool(), NEVER);
+    let mut relay = Relay::over(store, broker.clone(), RelayOptions::default());
+    for _ in 0..2 {
+        assert_eq!(relay.step().await?, Step::Idle);
+    }
+    hang_commits(&admin).await?;
+    let mut writing = std::pin::pin!(outbox.append(Uuid::now_v7(), 1));
+    tokio::select! {
+        written = &mut writing => anyhow::bail!("the commit did not wait for the standby: {written:?}"),
+        waits = commit_waits(&admin) => waits?,
+    }
+    steps_to(&mut relay, Step::Busy).await?;
+    assert!(broker.seen().is_empty(), "published before the standby had it");
+    release_commits(&admin).await?;
+    steps_to(&mut relay, Step::PublishedAll(1)).await?;
+    assert_eq!(broker.seen(), [writing.await?]);
+    Ok(())
+}
+
+async fn steps_to(relay: &mut Relay<ScriptedBroker, LogStore>, expected: Step) -> anyhow::Result<()> {
+    tokio::time::timeout(DEADLINE, async {
+        while relay.step().await? != expected {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::Ok(())
+    })
+    .await
+    .with_context(|| format!("no step was {expected:?}"))?
+}
+
+/// A frozen relay, or a slow one that polls, holds its lanes for up to 30 s.
+#[tokio::test]
+async fn events_of_a_lane_that_another_relay_holds_wait_and_those_of_other_lanes_do_not() -> anyhow::Result<()>
+{
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    let mut holder = outbox.pool.begin().await?;
+    sqlx::query("select from outbox_lanes where lane = 3 for update").execute(&mut *holder).await?;
+    let (held, free) = (aggregate_in_lane(3), aggregate_in_lane(4));
+    let first = outbox.append(held, 1).await?;
+    let second = outbox.append(held, 2).await?;
+    let other = outbox.append(free, 1).await?;
+    outbox.is_published(other).await?;
+    assert_eq!(broker.seen(), [other]);
+    holder.rollback().await?;
+    outbox.is_published(second).await?;
+    assert_eq!(broker.seen(), [other, first, second]);
     Ok(())
 }
 
