@@ -30,6 +30,8 @@ impl Columns {
         let mut rest = Reader(message);
         match rest.byte()? {
             b'R' => {
+                // Until the new ones are known: rows of another form would be misread.
+                self.0.clear();
                 *self = Self::from_relation(&mut rest)?;
                 Ok(None)
             }
@@ -69,8 +71,8 @@ impl Columns {
             let position = self.0.iter().position(|name| name == column);
             position.and_then(|position| values.get(position)).copied().ok_or(Unreadable(column))
         };
-        let headers: serde_json::Value =
-            serde_json::from_str(value("headers")?).map_err(|_| Unreadable("headers"))?;
+        // Any JSON is allowed in it, also what this reader does not take, and only the trace depends on it.
+        let headers: serde_json::Value = serde_json::from_str(value("headers")?).unwrap_or_default();
         Ok(Row {
             seq: value("seq")?.parse().map_err(|_| Unreadable("seq"))?,
             aggregate_id: value("aggregate_id")?.parse().map_err(|_| Unreadable("aggregate_id"))?,

@@ -199,7 +199,8 @@ impl LogStream {
                     self.entries.push_back(Entry::Event(event, transaction.id));
                 }
                 Ok(None) => {}
-                Err(unreadable) => self.failure = Some(failed(unreadable.into())),
+                // It would be sent again forever. The claim from the table publishes the event.
+                Err(unreadable) => tracing::error!(%unreadable, "passed a message of the log"),
             },
             Ok(Some(ReplicationEvent::Commit { end_lsn, .. })) => {
                 self.transaction = None;

@@ -82,6 +82,13 @@ impl Outbox {
         .await
     }
 
+    async fn log_is_acknowledged(&self) -> anyhow::Result<()> {
+        eventually("the log to be acknowledged", DEADLINE, async || {
+            Ok((self.lag().await? < 200.0).then_some(()))
+        })
+        .await
+    }
+
     /// How much log the server keeps for the slot.
     async fn lag(&self) -> anyhow::Result<f64> {
         Ok(sqlx::query_scalar("select lag_bytes from outbox_log_state()").fetch_one(&self.pool).await?)
@@ -284,10 +291,7 @@ async fn refused_event_is_passed_and_holds_back_its_own_aggregate_only() -> anyh
     assert_eq!(outbox.state(first).await?, EventState { published: false, attempts: 1, parked: false });
     assert_eq!(outbox.state(second).await?, EventState::PENDING);
     // The log is behind them: a relay that starts now gets them from the table alone, and in their order.
-    eventually("the log to be acknowledged", DEADLINE, async || {
-        Ok((outbox.lag().await? < 200.0).then_some(()))
-    })
-    .await?;
+    outbox.log_is_acknowledged().await?;
     drop(relay);
     outbox.log_is_read(false).await?;
     let third = outbox.append(order, 3).await?;
@@ -413,6 +417,41 @@ async fn transaction_with_100_000_events_is_published_although_its_relay_dies_in
     let copies = broker.seen().len() - 100_000;
     assert!(copies <= RelayOptions::default().batch.into(), "{copies} were published again");
     Ok(())
+}
+
+#[tokio::test]
+async fn event_that_cannot_be_read_from_the_log_is_published_from_the_table() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let _relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
+    let publish = async |columns: &str| {
+        let sql = format!("alter publication orders_outbox set table outbox ({columns})");
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *outbox.pool.acquire().await?).await
+    };
+    publish("seq, event_id").await?;
+    let unreadable = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(unreadable).await?;
+    outbox.log_is_acknowledged().await?;
+    publish("seq, event_id, aggregate_id, event_type, payload, headers, lane").await?;
+    let next = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(next).await?;
+    assert_eq!(broker.seen(), [unreadable, next]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn headers_that_cannot_be_read_cost_the_trace_only() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    // A number that PostgreSQL takes, and the relay's parser does not.
+    let insert = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                                      payload, lane, headers)
+                  values (gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', 0, '{\"number\": 1e400}')
+                  returning event_id";
+    let event: Uuid = sqlx::query_scalar(insert).fetch_one(&outbox.pool).await?;
+    outbox.is_published(event).await?;
+    outbox.log_is_acknowledged().await
 }
 
 #[tokio::test]
