@@ -12,19 +12,21 @@ create table outbox_log_slot (
     created_at timestamptz not null default clock_timestamp()
 );
 
--- Creates the publication, if there is none. In a transaction before the slot's: the log is decoded with the catalog as it
--- was at each change, and a change from before the publication could never be decoded.
+-- Creates the publication, if there is none, and adds the table, if it is not in it: a restore in place has dropped it, and with
+-- it its place in the publication. In a transaction before the slot's: the log is decoded with the catalog as it was at each
+-- change, and a change from before the publication could never be decoded.
 --
 -- The table's owner calls it, with the right to create in the database. Inserts only: the relay's marks are updates.
 create function outbox_log_publish() returns void language plpgsql set search_path from current as $$
 declare
     publication name := current_schema() || '_outbox';
+    content text := 'table outbox (seq, event_id, aggregate_id, event_type, payload, headers, lane)';
 begin
     if not exists (select from pg_publication where pubname = publication) then
-        execute format(
-            'create publication %I for table outbox
-                 (seq, event_id, aggregate_id, event_type, payload, headers, lane) with (publish = ''insert'')',
-            publication);
+        execute format('create publication %I for %s with (publish = ''insert'')', publication, content);
+    elsif not exists (select from pg_publication_rel join pg_publication on pg_publication.oid = prpubid
+                      where pubname = publication and prrelid = 'outbox'::regclass) then
+        execute format('alter publication %I add %s', publication, content);
     end if;
 end $$;
 

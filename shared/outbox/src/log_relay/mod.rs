@@ -68,11 +68,15 @@ impl LogStore {
     /// Opens the log. `None`: another relay holds the slot.
     async fn open(&self) -> Result<Option<LogStream>, Error> {
         let state = || within_deadline("failed to read the state of the slot", slot_state(&self.pool));
+        let publish = || {
+            let publish =
+                async { sqlx::query!("select outbox_log_publish()").execute(self.pool.for_writing()?).await };
+            within_deadline("failed to publish the outbox to the log", publish)
+        };
         let slot = match state().await? {
             Some(slot) => slot,
             None => {
-                let publish = sqlx::query!("select outbox_log_publish()").execute(&self.pool);
-                within_deadline("failed to create the publication", publish).await?;
+                publish().await?;
                 let create = sqlx::query!("select outbox_log_create()").execute(&self.pool);
                 within_deadline("failed to create the slot", create).await?;
                 state()
@@ -89,6 +93,8 @@ impl LogStore {
         if slot.active {
             return Ok(None);
         }
+        // Without the table the log would say nothing, and the relay would not notice.
+        publish().await?;
         let stream = LogStream::open(self.pool.server(), &slot).await?;
         tracing::info!(slot = slot.slot, "this relay reads the log");
         Ok(Some(stream))

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use database::DatabaseHealth;
 use messaging::{PublishOutcome, Refusal};
 use outbox::{LogStore, Relay, RelayOptions, Step, Wake};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
@@ -416,6 +417,57 @@ async fn transaction_with_100_000_events_is_published_although_its_relay_dies_in
     // What was in flight when it died is published again, and nothing else.
     let copies = broker.seen().len() - 100_000;
     assert!(copies <= RelayOptions::default().batch.into(), "{copies} were published again");
+    Ok(())
+}
+
+/// As a restore in place does: the table is another, and the publication does not have it.
+#[tokio::test]
+async fn relay_publishes_a_table_that_the_publication_has_lost() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    drop(relay);
+    outbox.log_is_read(false).await?;
+    sqlx::query("alter publication orders_outbox drop table outbox").execute(&outbox.pool).await?;
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    let event = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(event).await?;
+    assert_eq!(broker.seen(), [event]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn relay_creates_no_slot_while_health_says_that_commits_hang() -> anyhow::Result<()> {
+    let server = logical_server().await?;
+    let admin = server.admin_url("postgres");
+    let outbox = outbox_on(&server).await?;
+    let (health, stop) = (DatabaseHealth::default(), CancellationToken::new());
+    health.set_prepared();
+    let _stop = stop.clone().drop_guard();
+    tokio::spawn(health.clone().watch(outbox.url().parse().map_err(anyhow::Error::msg)?, stop));
+    let probe = health.probe();
+    hang_commits(&admin).await?;
+    let mut writing = std::pin::pin!(outbox.append(Uuid::now_v7(), 1));
+    tokio::select! {
+        written = &mut writing => anyhow::bail!("the commit did not wait for the standby: {written:?}"),
+        hang = eventually("health to name the standby", DEADLINE, async || {
+            Ok(probe().is_err_and(|reason| reason.contains("standby")).then_some(()))
+        }) => hang?,
+    }
+    let broker = ScriptedBroker::that_confirms();
+    let store = LogStore::new(outbox.relay_pool().with_health(health.clone()), OFTEN);
+    let mut relay = Relay::over(store, broker.clone(), RelayOptions::default());
+    let failed = relay.step().await;
+    assert!(failed.is_err(), "{failed:?}");
+    let state: Option<String> =
+        sqlx::query_scalar("select slot from outbox_log_state()").fetch_optional(&outbox.pool).await?;
+    assert_eq!(state, None, "a slot was created");
+
+    release_commits(&admin).await?;
+    let event = writing.await?;
+    eventually("health to be well again", DEADLINE, async || Ok(probe().is_ok().then_some(()))).await?;
+    steps_to(&mut relay, Step::Published(1)).await?;
+    assert_eq!(broker.seen(), [event]);
     Ok(())
 }
 
