@@ -42,7 +42,8 @@ begin
     if exists (select from outbox_log_slot) then
         return;
     end if;
-    perform pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = new_slot;
+    perform pg_drop_replication_slot(slot_name) from pg_replication_slots
+        where slot_name = new_slot and database = current_database();
     perform pg_create_logical_replication_slot(new_slot, 'pgoutput');
     insert into outbox_log_slot (slot, system_identifier) select new_slot, system_identifier from pg_control_system();
 end $$;
@@ -53,18 +54,24 @@ end $$;
 create function outbox_log_drop() returns void language plpgsql set search_path from current as $$
 begin
     perform pg_advisory_xact_lock(hashtext('outbox_log:' || current_schema()));
-    perform pg_drop_replication_slot(slot_name) from pg_replication_slots join outbox_log_slot on slot_name = slot;
+    perform pg_drop_replication_slot(slot_name) from pg_replication_slots join outbox_log_slot on slot_name = slot
+        where database = current_database();
     delete from outbox_log_slot;
 end $$;
 
 -- The slot: why it cannot be used (null: it can), whether a relay reads from it, and how much log the server keeps that no relay
--- has acknowledged.
+-- has acknowledged. With `*` in `synchronous_standby_names` a log relay counts as a synchronous standby: it would wait for itself,
+-- or a commit would be acknowledged that no standby has.
 create function outbox_log_state()
 returns table (slot text, publication text, system_identifier text, halted text, active boolean, lag_bytes double precision)
 language sql volatile set search_path from current as $$
     select kept.slot::text, current_schema() || '_outbox', kept.system_identifier::text,
            case when kept.system_identifier <> (select system_identifier from pg_control_system())
                     then 'its slot belongs to another server'
+                when current_setting('synchronous_standby_names') like '%*%'
+                    then 'synchronous_standby_names contains *, so its connection would count as a standby: name the standbys'
+                when slots.slot_name is null and exists (select from pg_replication_slots where slot_name = kept.slot)
+                    then 'its slot is of another database of this server: this one was copied'
                 when slots.slot_name is null
                     then 'its slot does not exist: it was dropped, or a fail-over led to a server without it'
                 when slots.wal_status = 'lost'
@@ -72,7 +79,8 @@ language sql volatile set search_path from current as $$
            end,
            coalesce(slots.active, false),
            coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), slots.confirmed_flush_lsn), 0)::double precision
-    from outbox_log_slot kept left join pg_replication_slots slots on slots.slot_name = kept.slot
+    from outbox_log_slot kept
+    left join pg_replication_slots slots on slots.slot_name = kept.slot and slots.database = current_database()
 $$;
 
 -- The claim of a log relay: locks lanes of these events, and returns the positions of those that it keeps: `claimed`, if it may

@@ -16,7 +16,8 @@
 //! operator replays, and what was committed before the slot existed.
 //!
 //! One relay holds the slot, and the others look once per poll whether it is free. What cannot be repaired without a person
-//! halts the relay: a lost slot, or one on another server (`1004_outbox_log.sql`).
+//! halts the relay: a lost slot, one of another server or database, or a setting that would make this relay a synchronous
+//! standby (`outbox_log_state` in `1004_outbox_log.sql`).
 
 mod pgoutput;
 mod stream;
@@ -85,10 +86,7 @@ impl LogStore {
             }
         };
         if let Some(reason) = slot.halted {
-            return Err(Error::new(
-                "the log relay has halted until an operator calls outbox_log_drop()",
-                reason,
-            ));
+            return Err(Error::new("the log relay has halted until an operator repairs it", reason));
         }
         if slot.active {
             return Ok(None);

@@ -7,7 +7,7 @@ use database::DatabaseHealth;
 use messaging::{PublishOutcome, Refusal};
 use outbox::{LogStore, Relay, RelayOptions, Step, Wake};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use testbed::{Postgres, commit_waits, eventually, hang_commits, release_commits};
+use testbed::{Postgres, commit_waits, eventually, hang_commits, release_commits, set_standby};
 use tokio::{sync::OnceCell, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -533,6 +533,47 @@ async fn lost_slot_halts_the_relay_until_an_operator_drops_it() -> anyhow::Resul
     let _relay = RunningRelay::start(&outbox, &broker, OFTEN);
     outbox.is_published(second).await?;
     assert_eq!(broker.seen(), [first, second]);
+    Ok(())
+}
+
+/// Its connection would be the standby that commits wait for.
+#[tokio::test]
+async fn setting_that_makes_any_connection_a_standby_halts_the_relay() -> anyhow::Result<()> {
+    let server = logical_server().await?;
+    let outbox = outbox_on(&server).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
+    drop(relay);
+    outbox.log_is_read(false).await?;
+    set_standby(&server.admin_url("postgres"), "= 'FIRST 1 (*)'").await?;
+    eventually("the state to name the setting", DEADLINE, async || {
+        let halted = outbox.halted().await?;
+        Ok(halted.is_some_and(|reason| reason.contains("synchronous_standby_names")).then_some(()))
+    })
+    .await?;
+    outbox.relay_halts(&broker).await
+}
+
+#[tokio::test]
+async fn slot_of_another_database_halts_the_relay_and_is_never_dropped() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
+    drop(relay);
+    outbox.log_is_read(false).await?;
+    sqlx::query("select outbox_log_drop()").execute(&outbox.pool).await?;
+    let server = SERVER.get().context("the server runs")?;
+    let mut other = PgConnection::connect(&server.admin_url("postgres")).await?;
+    let create = "select pg_create_logical_replication_slot('elsewhere', 'pgoutput')";
+    sqlx::raw_sql(create).execute(&mut other).await?;
+    let copy = "insert into outbox_log_slot (slot, system_identifier)
+                select 'elsewhere', system_identifier from pg_control_system()";
+    sqlx::query(copy).execute(&outbox.pool).await?;
+    let halted = outbox.halted().await?;
+    assert!(halted.as_ref().is_some_and(|reason| reason.contains("another database")), "{halted:?}");
+    outbox.relay_halts(&broker).await?;
+    sqlx::query("select outbox_log_drop()").execute(&outbox.pool).await?;
+    sqlx::raw_sql("select pg_drop_replication_slot('elsewhere')").execute(&mut other).await?;
     Ok(())
 }
 
