@@ -28,6 +28,11 @@ const PAUSE_FACTOR: u32 = 20;
 /// The longest pause, as a multiple of the usual interval: a minute by default.
 const MAX_PAUSE_FACTOR: u32 = 20;
 
+/// The least pause after a full scan that took so long.
+pub(crate) fn pause_after(took: Duration, interval: Duration) -> Duration {
+    (took * PAUSE_FACTOR).min(interval * MAX_PAUSE_FACTOR)
+}
+
 /// The watermark of each lane, and when the lane is scanned in full again.
 #[derive(Debug, Clone)]
 pub(crate) struct ScanWatermark {
@@ -84,7 +89,7 @@ impl Scan<'_> {
     /// Sets when these lanes are scanned in full again; without any, all.
     fn lanes_read(&mut self, lanes: &[usize]) {
         let (now, interval) = (Instant::now(), self.watermark.full_scan_interval);
-        let pause = (self.began.elapsed() * PAUSE_FACTOR).min(interval * MAX_PAUSE_FACTOR);
+        let pause = pause_after(self.began.elapsed(), interval);
         for lane in (0..LANE_COUNT).filter(|lane| self.is_full[*lane]) {
             let was_read = lanes.is_empty() || lanes.contains(&lane);
             // A lane that was locked out of this scan is due for a full one soon, but not in every step if each takes long.

@@ -37,6 +37,7 @@ use crate::{
     Claim, ClaimedEvent, Error, OutboxTransaction, PostgresStore, PostgresTransaction, Store, Wake,
     mark_published_and_commit, mark_refused,
     postgres::{array, await_standby, within_deadline},
+    scan_watermark::pause_after,
     try_write,
 };
 use stream::{EventKey, LogStream, key};
@@ -57,7 +58,7 @@ impl LogStore {
     /// `table_interval` is how often the table is searched for events that the log has passed.
     pub fn new(pool: Pool, table_interval: Duration) -> Self {
         Self {
-            table: PostgresStore::new(pool.clone(), Duration::ZERO),
+            table: PostgresStore::new(pool.clone(), table_interval),
             pool,
             stream: None,
             limiter: RoundLimiter::new(),
@@ -66,23 +67,21 @@ impl LogStore {
         }
     }
 
-    /// Opens the log. `None`: another relay holds the slot.
-    async fn open(&self) -> Result<Option<LogStream>, Error> {
-        let state = || within_deadline("failed to read the state of the slot", slot_state(&self.pool));
+    /// Opens the log, with this slot, or a new one. `None`: another relay holds the slot.
+    async fn open(pool: &Pool, slot: Option<SlotState>) -> Result<Option<LogStream>, Error> {
         let publish = || {
             let publish =
-                async { sqlx::query!("select outbox_log_publish()").execute(self.pool.for_writing()?).await };
+                async { sqlx::query!("select outbox_log_publish()").execute(pool.for_writing()?).await };
             within_deadline("failed to publish the outbox to the log", publish)
         };
-        let slot = match state().await? {
+        let slot = match slot {
             Some(slot) => slot,
             None => {
                 publish().await?;
-                let create = sqlx::query!("select outbox_log_create()").execute(&self.pool);
+                let create = sqlx::query!("select outbox_log_create()").execute(pool);
                 within_deadline("failed to create the slot", create).await?;
-                state()
-                    .await?
-                    .ok_or_else(|| Error::new("failed to create the slot", "it was dropped at once"))?
+                let created = within_deadline(READ_STATE, slot_state(pool)).await?;
+                created.ok_or_else(|| Error::new("failed to create the slot", "it was dropped at once"))?
             }
         };
         if let Some(reason) = slot.halted {
@@ -93,7 +92,7 @@ impl LogStore {
         }
         // Without the table the log would say nothing, and the relay would not notice.
         publish().await?;
-        let stream = LogStream::open(self.pool.server(), &slot).await?;
+        let stream = LogStream::open(pool.server(), &slot).await?;
         tracing::info!(slot = slot.slot, "this relay reads the log");
         Ok(Some(stream))
     }
@@ -112,16 +111,20 @@ impl Store for LogStore {
             self.stream = None;
         }
         received?;
-        if self.stream.is_none() {
-            self.stream = self.open().await?;
-            self.next_table_claim = Instant::now();
-        }
-        let Some(stream) = &mut self.stream else { return Ok(Claim::Idle) };
-        if self.next_table_claim <= Instant::now() {
-            self.next_table_claim = Instant::now() + self.table_interval;
+        let slot = match self.stream {
+            Some(_) => None,
+            None => within_deadline(READ_STATE, slot_state(&self.pool)).await?,
+        };
+        let has_slot = self.stream.is_some() || slot.is_some();
+        if self.next_table_claim <= Instant::now() && (self.stream.is_some() || !has_slot) {
+            let began = Instant::now();
+            self.next_table_claim = began + self.table_interval;
             if let Claim::Events { events, more, transaction } = self.table.claim(lanes, batch).await? {
-                // The log's events and these take turns.
-                if more {
+                // The log's events and these take turns. Without a slot a full batch is followed by another: each attempt to create
+                // one waits for all transactions of the server, and may take its whole deadline.
+                if !has_slot && events.len() >= batch.into() {
+                    self.next_table_claim = Instant::now();
+                } else if has_slot && more {
                     self.next_table_claim = Instant::now() + self.table_interval.min(TABLE_PAUSE);
                 }
                 return Ok(Claim::Events {
@@ -130,7 +133,17 @@ impl Store for LogStore {
                     transaction: LogTransaction::Table(transaction),
                 });
             }
+            // As long as after a full scan: where the table's claims have published nothing, each of them is one.
+            let pause = pause_after(began.elapsed(), self.table_interval);
+            self.next_table_claim = Instant::now() + pause.max(self.table_interval);
         }
+        if self.stream.is_none() {
+            // The table's turn is next, whether this succeeds or not.
+            self.next_table_claim = Instant::now();
+            self.stream = Self::open(&self.pool, slot).await?;
+            return Ok(Claim::Idle);
+        }
+        let Some(stream) = &mut self.stream else { return Ok(Claim::Idle) };
         let arrived = stream.first(batch.into());
         if arrived.is_empty() {
             return Ok(Claim::Idle);
@@ -142,16 +155,20 @@ impl Store for LogStore {
             within_deadline("failed to connect", async { self.pool.for_writing()?.acquire().await }).await?;
         // As text: a prepared statement would need its own message for `begin`. Only numbers and UUIDs are in it.
         let sql = format!(
-            "begin; select nth, claimed, current_setting('synchronous_standby_names') <> '' as has_standby
+            "begin; select nth, claimed, current_setting('synchronous_standby_names') as standbys
              from outbox_claim_logged('{seqs}', '{ids}', '{transactions}')"
         );
         let claiming = async {
             let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
-            let has_standby = rows.first().map_or(Ok(false), |row| row.try_get("has_standby"))?;
+            let standbys = rows.first().map_or(Ok(String::new()), |row| row.try_get("standbys"))?;
             let kept = rows.iter().map(|row| Ok((row.try_get("nth")?, row.try_get("claimed")?)));
-            Ok((kept.collect::<Result<HashMap<i64, bool>, sqlx::Error>>()?, has_standby))
+            Ok((kept.collect::<Result<HashMap<i64, bool>, sqlx::Error>>()?, standbys))
         };
-        let (kept, has_standby) = within_deadline("failed to claim events", claiming).await?;
+        let (kept, standbys) = within_deadline("failed to claim events", claiming).await?;
+        if standbys.contains('*') {
+            stream.end("synchronous_standby_names contains *");
+            return Ok(Claim::Idle);
+        }
         let (mut events, mut passed) = (vec![], HashSet::new());
         for (nth, (event, _)) in (1..).zip(arrived) {
             match kept.get(&nth) {
@@ -165,7 +182,7 @@ impl Store for LogStore {
             within_deadline("failed to end a claim", session.rollback()).await?;
             return Ok(if kept.is_empty() { Claim::Idle } else { Claim::Busy });
         }
-        if has_standby {
+        if !standbys.is_empty() {
             await_standby(&self.pool, &mut session).await?;
         }
         let more = stream.has_more_than(events.len());
@@ -257,6 +274,8 @@ async fn slot_state(pool: &Pool) -> Result<Option<SlotState>, sqlx::Error> {
     .fetch_optional(pool)
     .await
 }
+
+const READ_STATE: &str = "failed to read the state of the slot";
 
 /// Shows the slot in the gauges `outbox_log_lag_bytes` and `outbox_log_halted`, until `stop`.
 pub async fn observe_log(pool: Pool, stop: CancellationToken) {

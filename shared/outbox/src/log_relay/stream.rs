@@ -104,11 +104,17 @@ impl LogStream {
         let server = timeout(CONNECT_DEADLINE, starting).await;
         let server =
             server.map_err(|_| Error::new("failed to open the log", "the database does not answer"))?;
-        // After a fail-over in between, the slot that was checked is on another server than this connection.
+        // The pool has found another server since the state was read. A promoted standby has the same identifier, and is known by
+        // the slot that it lacks.
         if server.map_err(failed)? != slot.system_identifier {
             return Err(Error::new("failed to open the log", "the slot belongs to another server"));
         }
         Ok(stream)
+    }
+
+    /// Lets the next [`receive`](Self::receive) fail.
+    pub(super) fn end(&mut self, reason: &'static str) {
+        self.failure = Some(Error::new("failed to read the log", reason));
     }
 
     /// Whether it reads from this server. After a fail-over the log of the old one says nothing of the new one's table.
@@ -140,7 +146,7 @@ impl LogStream {
             self.accept(received);
         }
         if self.heard.elapsed() > MAX_SILENCE {
-            self.failure = Some(Error::new("failed to read the log", "the database does not answer"));
+            self.end("the database does not answer");
         }
         self.failure.take().map_or(Ok(()), Err)
     }

@@ -157,6 +157,20 @@ async fn events_from_before_the_slot_are_published_before_later_ones_of_their_ag
     Ok(())
 }
 
+/// The slot's creation waits for all transactions of the server.
+#[tokio::test]
+async fn events_are_published_from_the_table_while_the_slot_cannot_be_created() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let mut long = outbox.pool.begin().await?;
+    sqlx::query("select pg_current_xact_id()").execute(&mut *long).await?;
+    let event = outbox.append(Uuid::now_v7(), 1).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let _relay = RunningRelay::start(&outbox, &broker, NEVER);
+    outbox.is_published(event).await?;
+    long.rollback().await?;
+    outbox.log_is_read(true).await
+}
+
 #[tokio::test]
 async fn relay_that_dies_before_its_marks_publishes_again_and_one_that_dies_after_them_does_not()
 -> anyhow::Result<()> {
@@ -542,15 +556,18 @@ async fn setting_that_makes_any_connection_a_standby_halts_the_relay() -> anyhow
     let server = logical_server().await?;
     let outbox = outbox_on(&server).await?;
     let broker = ScriptedBroker::that_confirms();
-    let relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
-    drop(relay);
-    outbox.log_is_read(false).await?;
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
     set_standby(&server.admin_url("postgres"), "= 'FIRST 1 (*)'").await?;
     eventually("the state to name the setting", DEADLINE, async || {
         let halted = outbox.halted().await?;
         Ok(halted.is_some_and(|reason| reason.contains("synchronous_standby_names")).then_some(()))
     })
     .await?;
+    // The relay that reads already stops at the first event.
+    tokio::select! {
+        written = outbox.append(Uuid::now_v7(), 1) => anyhow::bail!("no standby has this: {written:?}"),
+        free = outbox.log_is_read(false) => free?,
+    }
     outbox.relay_halts(&broker).await
 }
 
