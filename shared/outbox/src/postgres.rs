@@ -36,7 +36,7 @@ pub struct ClaimedEvent {
 pub enum Claim<T> {
     /// Nothing is claimable.
     Idle,
-    /// Other relays hold what is claimable, or have just published it.
+    /// Other relays hold what is claimable, or have just published it; or it is committed, and not visible yet.
     Busy,
     /// Claimable events in the order of `seq`. Their lanes are locked while the transaction lives.
     Events {
