@@ -180,7 +180,7 @@ impl Store for LogStore {
         stream.done(|key| passed.contains(&key));
         if events.is_empty() {
             within_deadline("failed to end a claim", session.rollback()).await?;
-            return Ok(if kept.is_empty() { Claim::Idle } else { Claim::Busy });
+            return Ok(if stream.has_more_than(0) { Claim::Busy } else { Claim::Idle });
         }
         if !standbys.is_empty() {
             await_standby(&self.pool, &mut session).await?;
