@@ -9,8 +9,10 @@ use super::super::Stage;
 use crate::reconciliation::{Kind, Reconciliation, Wait, settle};
 
 /// A system in which something is pending, but nothing has changed for this long, is judged as it is. A relay polls
-/// every second and makes a full scan every three; a payment that a killed process was handling is due again after six.
-const UNCHANGED_FOR: Duration = Duration::from_secs(10);
+/// every second and makes a full scan every three; a payment that a killed process was handling is due again after six, and on
+/// a busy machine nothing else may happen until several seconds later.
+const UNCHANGED_FOR: Duration = Duration::from_secs(20);
+
 /// How long a system that keeps changing is observed.
 const JUDGE_DEADLINE: Duration = Duration::from_secs(120);
 
