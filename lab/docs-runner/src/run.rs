@@ -25,8 +25,9 @@ pub(crate) struct PageRun {
 
 /// Makes the clone, in place of the one that an earlier page has used: what a page changes is gone afterwards.
 ///
-/// It has the files of the checkout, uncommitted changes too, with their times: cargo compares times to find what has changed. What cargo has built is linked into it: cargo names its files by paths inside of the workspace, so a
-/// page builds only what it changes. Cargo writes into files of `.fingerprint`, so those are copied; it replaces all others.
+/// It has the files of the checkout, uncommitted changes too, with their times: cargo compares times to find what has changed.
+/// What cargo has built is linked into it: cargo names its files by paths inside of the workspace, so a page builds only what
+/// it changes. Cargo writes into files of `.fingerprint`, so those are copied; it replaces all others.
 const CLONE: &str = r#"set -euo pipefail
 clone=target/docs-runner/clone
 rm -rf $clone

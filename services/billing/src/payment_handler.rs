@@ -133,9 +133,9 @@ async fn record_payments(
 
 /// Voids or refunds the payments of cancelled orders, and records the cancellations.
 ///
-/// A payment for which the provider was never called is void, except after a restore: the call may be forgotten. One for which it may be working right now is called for
-/// again until its outcome is known; the worker then sees the mark and has it refunded. Locked in the order of their ids, as
-/// the worker locks them: otherwise the two could deadlock.
+/// A payment for which the provider was never called is void, except after a restore: the call may be forgotten. One for which
+/// it may be working right now is called for again until its outcome is known; the worker then sees the mark and has it
+/// refunded. Locked in the order of their ids, as the worker locks them: otherwise the two could deadlock.
 async fn cancel_payments(
     transaction: &mut PgConnection,
     orders: &HashMap<Uuid, Uuid>,

@@ -6,7 +6,7 @@
 //! ```text
 //! claim     the next events of the log; begin; lock their lanes; which of them may be published now? Others are passed, or
 //!           wait here: their lane is another relay's, or their commit is not visible yet
-//! publish, refused, mark   as ever: the table says what became of an event
+//! publish, refused, mark   as the polling relay does: the table says what became of an event
 //! acknowledge              the server may forget the log up to the first event that is not done
 //! ```
 //!
@@ -174,7 +174,9 @@ impl Store for LogStore {
             match kept.get(&nth) {
                 Some(true) => events.push(event.clone()),
                 Some(false) => {}
-                None => drop(passed.insert(key(event))),
+                None => {
+                    passed.insert(key(event));
+                }
             }
         }
         stream.done(|key| passed.contains(&key));
