@@ -1,8 +1,8 @@
 //! Commits that wait for a synchronous standby.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use sqlx::{Connection as _, PgConnection};
 
 use crate::eventually::eventually;
@@ -21,8 +21,8 @@ pub async fn hang_commits(admin_url: &str) -> Result<()> {
         failed = commit_repeatedly(&mut writer) => failed?,
         waits = commit_waits(admin_url) => waits?,
     }
-    // Its commit would be taken for one of those that the caller makes.
-    execute(admin_url, &format!("select pg_terminate_backend({process})")).await
+    // Until its session is gone, its commit would be taken for one that the caller makes.
+    execute(admin_url, &format!("select pg_terminate_backend({process}, 10000)")).await
 }
 
 /// Ends [`hang_commits`].
@@ -52,11 +52,18 @@ pub async fn terminate_waiting(admin_url: &str) -> Result<()> {
 /// until [`release_commits`].
 pub async fn write_without_standby<T>(admin_url: &str, write: impl Future<Output = T>) -> Result<()> {
     hang_commits(admin_url).await?;
-    tokio::select! {
-        _ = write => bail!("the commit did not wait for the standby"),
-        waits = commit_waits(admin_url) => waits?,
+    let (mut write, mut waited) = (pin!(write), false);
+    // Until the write itself ends: the first commit that waits may be another's.
+    loop {
+        tokio::select! {
+            _ = &mut write => break,
+            waits = commit_waits(admin_url) => waits?,
+        }
+        waited = true;
+        terminate_waiting(admin_url).await?;
     }
-    terminate_waiting(admin_url).await
+    ensure!(waited, "the commit did not wait for the standby");
+    Ok(())
 }
 
 /// Commits until a commit fails.

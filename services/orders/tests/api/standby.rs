@@ -1,5 +1,6 @@
 //! What only the primary has is not answered again: a fail-over would lose an order that a client has a 201 for.
 
+use reqwest::RequestBuilder;
 use sqlx::{Connection as _, PgConnection};
 use testbed::{commit_waits, eventually, hang_commits, release_commits, write_without_standby};
 
@@ -9,15 +10,22 @@ use crate::support::{DEADLINE, Orders, order};
 async fn answer_is_repeated_only_when_the_synchronous_standby_has_the_order() -> anyhow::Result<()> {
     let server = testbed::Postgres::private().await?;
     let admin = server.admin_url("postgres");
-    let orders = Orders::launch(testbed::database_on(&admin).await?, &[]).await?;
+    // A relay's commits would wait, too.
+    let no_relay = [("ORDERS_RELAY_WORKERS", "0")];
+    let orders = Orders::launch(testbed::database_on(&admin).await?, &no_relay).await?;
     orders.service.ready().await?;
     let body = order();
+    // Where the machine is slow, health says for a moment that commits hang, and the service begins no write then.
+    let answer = async |request: RequestBuilder| {
+        orders.service.ready().await?;
+        orders.ask(request).await
+    };
     let place =
         || orders.client.post(format!("{}/orders", orders.url)).header("idempotency-key", "k").json(&body);
-    write_without_standby(&admin, place().send()).await?;
+    write_without_standby(&admin, answer(place())).await?;
     assert_eq!(orders.rows().await?, (1, 1, 1), "the order must be visible");
     {
-        let mut again = std::pin::pin!(orders.ask(place()));
+        let mut again = std::pin::pin!(answer(place()));
         tokio::select! {
             _ = &mut again => anyhow::bail!("the answer did not wait for the standby"),
             waits = commit_waits(&admin) => waits?,
@@ -25,13 +33,11 @@ async fn answer_is_repeated_only_when_the_synchronous_standby_has_the_order() ->
         release_commits(&admin).await?;
         assert_eq!(again.await?.status, 201);
     }
-    // Health may say that commits hang.
-    orders.service.ready().await?;
-    let placed = orders.ask(place()).await?;
+    let placed = answer(place()).await?;
     let id = placed.body["id"].as_str().unwrap_or_default();
     let cancel = || orders.client.post(format!("{}/orders/{id}/cancellation", orders.url));
-    write_without_standby(&admin, cancel().send()).await?;
-    let mut again = std::pin::pin!(orders.ask(cancel()));
+    write_without_standby(&admin, answer(cancel())).await?;
+    let mut again = std::pin::pin!(answer(cancel()));
     tokio::select! {
         _ = &mut again => anyhow::bail!("the answer did not wait for the standby"),
         waits = commit_waits(&admin) => waits?,
@@ -49,7 +55,9 @@ async fn no_more_sessions_wait_once_health_says_that_commits_hang() -> anyhow::R
     let orders = Orders::launch(testbed::database_on(&admin).await?, &[]).await?;
     orders.service.ready().await?;
     hang_commits(&admin).await?;
+    orders.service.ready().await?;
     tokio::spawn(orders.client.post(format!("{}/orders", orders.url)).json(&order()).send());
+    commit_waits(&admin).await?;
     eventually("health to say that commits hang", DEADLINE, async || {
         Ok((orders.get("/readyz").await?.0 == 503).then_some(()))
     })
