@@ -370,8 +370,8 @@ impl<'a> Stage<'a> {
         self.until(time, async |_| Ok(false)).await.map(drop)
     }
 
-    /// Waits until all publishable events have arrived and are no longer pending, for as long as there is progress. False: none
-    /// has arrived for twice `patience`, or some are lost. In between, the relay is slow or the machine is: nothing is proven.
+    /// Waits until all publishable events have arrived and are no longer pending, for as long as there is progress. False: there
+    /// was none for twice `patience`, or some are lost. In between, the relay is slow or the machine is: nothing is proven.
     pub(crate) async fn settle(&mut self, patience: Duration) -> Result<bool> {
         let all = self.publishable();
         let mut missing = all.clone();
@@ -397,15 +397,19 @@ impl<'a> Stage<'a> {
             Ok(lost_since.is_some_and(|since: Instant| since.elapsed() > LOST_AFTER))
         })
         .await?;
-        if longest > patience {
-            let seconds = patience.as_secs();
-            self.felt(format!("published within {seconds} s ({} s passed)", longest.as_secs()), false);
-        }
         let all_are_marked = async |stage: &mut Self| {
             sleep(POLL_INTERVAL).await;
             Ok(stage.outbox.pending().await?.is_disjoint(&all))
         };
-        Ok(missing.is_empty() && self.until(2 * patience, all_are_marked).await?)
+        let arrived = Instant::now();
+        let is_settled = missing.is_empty() && self.until(2 * patience, all_are_marked).await?;
+        longest = longest.max(arrived.elapsed());
+        if longest > patience {
+            let seconds = patience.as_secs();
+            let what = format!("published and marked within {seconds} s ({} s passed)", longest.as_secs());
+            self.felt(what, false);
+        }
+        Ok(is_settled)
     }
 
     fn publishable(&self) -> HashSet<Uuid> {
