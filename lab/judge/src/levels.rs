@@ -19,7 +19,7 @@ use crate::{
     entrant::Entrant,
     outbox::{TOO_LARGE, UNWANTED, WANTED, aggregates},
     stage::{BODY, CONFIRM, STOP_DEADLINE, Servers, Stage},
-    standby::Standby,
+    standby::{self, Standby},
     verdict::{LevelResult, Promise, Verdict},
 };
 
@@ -55,7 +55,7 @@ const LONG_DEADLINE: Duration = Duration::from_secs(60);
 const LEVEL_DEADLINE: Duration = Duration::from_secs(300);
 const BROKER_AWAY: Duration = Duration::from_secs(15);
 const DATABASE_AWAY: Duration = Duration::from_secs(5);
-/// How often each crash and each reset is repeated.
+/// How often a fault is repeated.
 const ROUNDS: usize = 2;
 
 /// Judges an entrant on one level. An error in the environment makes the result inconclusive.
@@ -312,10 +312,11 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     checks::everything_is_published(stage).await
 }
 
-/// Level 7: a transaction that began early commits late, when later events are published.
+/// Level 7: a transaction that began early commits late, when later events are published. Another one's commit waits: the log
+/// shows it before its event is visible.
 async fn late_commit(stage: &mut Stage<'_>) -> Result<()> {
     stage.start(1).await?;
-    for _ in 0..3 {
+    for _ in 0..ROUNDS {
         let late = stage.events.next(Uuid::new_v4(), WANTED, 0);
         let never = stage.events.next(Uuid::new_v4(), WANTED, 0);
         let open = stage.outbox.begin(&late).await?;
@@ -325,6 +326,11 @@ async fn late_commit(stage: &mut Stage<'_>) -> Result<()> {
         stage.felt("later events were published before the commit", overtaken);
         stage.outbox.commit(open, late).await?;
         roll_back(rolled_back).await?;
+        if !stage.settle(PUBLISH_DEADLINE).await? {
+            break;
+        }
+        let waiting = stage.events.next(Uuid::new_v4(), WANTED, 0);
+        standby::commit_slowly(stage, waiting).await?;
         if !stage.settle(PUBLISH_DEADLINE).await? {
             break;
         }
@@ -402,10 +408,11 @@ async fn never_replicated(stage: &mut Stage<'_>) -> Result<()> {
         return checks::everything_is_published(stage).await;
     }
     let event = stage.events.next(Uuid::new_v4(), WANTED, 0);
-    standby.commit_without(stage, &event).await?;
+    let visible = standby.commit_without(stage, &event).await?;
     // A relay that makes sure that the standby has what it publishes waits in a commit.
-    let was_read =
-        async |stage: &mut Stage<'_>| Ok(stage.arrivals.has(event.id) || standby.is_waited_for(stage).await?);
+    let was_read = async |stage: &mut Stage<'_>| {
+        Ok(stage.arrivals.has(event.id) || standby.relay_waits(stage, &visible).await?)
+    };
     let was_read = stage.until(PUBLISH_DEADLINE, was_read).await?;
     stage.felt("the relay has read the event", was_read);
     stage.until_arrived(event.id, READ_TO_PUBLISHED).await?;

@@ -17,6 +17,12 @@ pub(crate) const WANTED: &str = "judge.wanted";
 /// The routing key of events that no queue wants.
 pub(crate) const UNWANTED: &str = "judge.unwanted";
 
+/// Commits. The events are visible at once, and the log shows them when the second transaction has been written to disk. With
+/// a usual commit it is the other way round for a moment, and a relay that reads the log would hold a level or break it by
+/// chance. Level 7 makes that moment long.
+const COMMIT: &str =
+    "set local synchronous_commit = off; commit; select pg_logical_emit_message(true, 'judge', '')";
+
 /// An event that the judge has made.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
@@ -87,11 +93,10 @@ impl Outbox {
 
     /// Writes events in one transaction.
     pub(crate) async fn write(&mut self, events: Vec<Event>) -> Result<()> {
-        let sql: Vec<_> = events.iter().map(|event| self.insert(event)).collect();
-        self.execute(&sql.join(";\n")).await.context("failed to write events")?;
-        let now = Instant::now();
-        self.committed.extend(events.into_iter().map(|event| (event, now)));
-        self.wake().await
+        let inserts: Vec<_> = events.iter().map(|event| self.insert(event)).collect();
+        let sql = format!("begin; {}; {COMMIT}", inserts.join(";\n"));
+        self.execute(&sql).await.context("failed to write events")?;
+        self.record(events).await
     }
 
     /// Writes an event in a transaction that stays open, on another connection.
@@ -107,12 +112,14 @@ impl Outbox {
 
     /// Commits what [`Outbox::begin`] has written.
     pub(crate) async fn commit(&mut self, mut open: PgConnection, event: Event) -> Result<()> {
-        sqlx::raw_sql("commit").execute(&mut open).await.context("failed to commit an event")?;
-        self.committed.push((event, Instant::now()));
-        self.wake().await
+        sqlx::raw_sql(COMMIT).execute(&mut open).await.context("failed to commit an event")?;
+        self.record(vec![event]).await
     }
 
-    async fn wake(&mut self) -> Result<()> {
+    /// Records events that were committed just now, and wakes the relay.
+    pub(crate) async fn record(&mut self, events: Vec<Event>) -> Result<()> {
+        let now = Instant::now();
+        self.committed.extend(events.into_iter().map(|event| (event, now)));
         match self.table.after_commit.clone() {
             Some(sql) => self.execute(&sql).await.context("failed to wake the relay"),
             None => Ok(()),

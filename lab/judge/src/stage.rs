@@ -274,6 +274,11 @@ impl<'a> Stage<'a> {
         self.outbox.move_to(url);
     }
 
+    /// The name of the database.
+    pub(crate) fn database(&self) -> &str {
+        &self.name
+    }
+
     /// Where the proxy listens for a route.
     pub(crate) fn address(&self, route: &str) -> Result<SocketAddr> {
         Ok(self.proxy.address(route)?)

@@ -18,7 +18,7 @@ struct Mistake {
     proves_nothing: &'static [u8],
 }
 
-const MISTAKES: [Mistake; 12] = [
+const MISTAKES: [Mistake; 13] = [
     Mistake { name: "transient", breaks: &[1], ..NONE },
     // It also loses what was marked when a publish is lost or refused, or the broker is away. It publishes without its lock.
     Mistake { name: "mark-first", breaks: &[2, 3, 4, 5, 6], proves_nothing: &[8, 9] },
@@ -32,6 +32,8 @@ const MISTAKES: [Mistake; 12] = [
     Mistake { name: "no-timeout", breaks: &[8], ..NONE },
     Mistake { name: "no-backoff", breaks: &[9], ..NONE },
     Mistake { name: "slot", breaks: &[10], ..NONE },
+    // It is a slot, too. It never reads the event that the standby has not: it has acknowledged it before.
+    Mistake { name: "log", breaks: &[7, 10], proves_nothing: &[11] },
     Mistake { name: "no-barrier", breaks: &[11], ..NONE },
 ];
 

@@ -110,6 +110,17 @@ class Slot(Relay):
         self.database.execute("create table if not exists before_slot as select coalesce(max(seq), 0) as seq from outbox")
 
 
+class Log(Slot):
+    """Acknowledges what the slot shows when it finds nothing to publish: an event may not be visible yet."""
+
+    def claim(self):
+        shown = self.database.execute("select max(lsn) from pg_logical_slot_peek_changes(current_database(), null, null)")
+        [end], events = shown.fetchone(), super().claim()
+        if end and not events:
+            self.database.execute("select pg_replication_slot_advance(current_database(), %s)", [end])
+        return events
+
+
 class NoBarrier(Relay):
     """Publishes what the standby may not have yet."""
 
@@ -120,6 +131,6 @@ class NoBarrier(Relay):
 MISTAKES = {
     "transient": Transient, "mark-first": MarkFirst, "new-id": NewId, "no-confirms": NoConfirms,
     "skip-locked": SkipLocked, "not-mandatory": NotMandatory, "give-up": GiveUp, "cursor": Cursor,
-    "no-timeout": NoTimeout, "no-backoff": NoBackoff, "slot": Slot, "no-barrier": NoBarrier,
+    "no-timeout": NoTimeout, "no-backoff": NoBackoff, "slot": Slot, "log": Log, "no-barrier": NoBarrier,
 }
 run(MISTAKES[sys.argv[1]]())
