@@ -102,6 +102,11 @@ async fn play(servers: &Servers, entrant: &Entrant, level: u8, result: &mut Leve
         11 => never_replicated(&mut stage).await,
         other => anyhow::bail!("there is no level {other}"),
     };
+    // On level 4 a loss is no breach: an instance that does not wait for confirms is killed there, too.
+    let played = match played {
+        Ok(()) if level != 4 => checks::everything_is_published(&mut stage).await,
+        played => played,
+    };
     result.breaches = std::mem::take(&mut stage.breaches);
     result.facts = std::mem::take(&mut stage.facts);
     result.restarts = stage.restarts;
@@ -128,7 +133,6 @@ async fn publish(stage: &mut Stage<'_>) -> Result<()> {
         stage.pass(Duration::from_millis(50)).await?;
     }
     stage.settle(PUBLISH_DEADLINE).await?;
-    checks::everything_is_published(stage).await?;
     checks::messages(stage);
     if !stage.terminate(1).await? {
         stage.breach(Promise::EndsWhenAsked, None, format!("it ran for {STOP_DEADLINE:?} after SIGTERM"));
@@ -165,7 +169,6 @@ async fn crash(stage: &mut Stage<'_>) -> Result<()> {
         }
         stage.kill(1).await?;
     }
-    checks::everything_is_published(stage).await?;
     checks::identity(stage);
     Ok(())
 }
@@ -217,7 +220,7 @@ async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
             break;
         }
     }
-    checks::everything_is_published(stage).await
+    Ok(())
 }
 
 /// Level 4: two instances publish a backlog and a load; one is held up, then each is killed once, and the other goes on.
@@ -270,7 +273,6 @@ async fn refused(stage: &mut Stage<'_>) -> Result<()> {
     }
     stage.write(&aggregates, 10).await?;
     stage.settle(PUBLISH_DEADLINE).await?;
-    checks::everything_is_published(stage).await?;
     checks::refused_events_are_kept(stage).await
 }
 
@@ -299,7 +301,7 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     ensure!(is_back, "the judge's queue did not come back with the broker: run the level again");
     stage.clear("broker-1")?;
     if !stage.settle(LONG_DEADLINE).await? {
-        return checks::everything_is_published(stage).await;
+        return Ok(());
     }
 
     servers.postgres.kill().await?;
@@ -308,8 +310,7 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     stage.felt("the database was away", was_away);
     servers.postgres.start().await?;
     stage.write(&aggregates, 20).await?;
-    stage.settle(LONG_DEADLINE).await?;
-    checks::everything_is_published(stage).await
+    stage.settle(LONG_DEADLINE).await.map(drop)
 }
 
 /// Level 7: a transaction that began early commits late, when later events are published. Another one's commit waits: the log
@@ -335,7 +336,7 @@ async fn late_commit(stage: &mut Stage<'_>) -> Result<()> {
             break;
         }
     }
-    checks::everything_is_published(stage).await
+    Ok(())
 }
 
 /// Level 8: an instance is frozen while it waits for a confirm; another takes over; the first wakes up.
@@ -348,13 +349,10 @@ async fn frozen(stage: &mut Stage<'_>) -> Result<()> {
     stage.clear("broker-1")?;
     stage.start(2).await?;
     stage.write(&aggregates, 9).await?;
-    stage.settle(LONG_DEADLINE).await?;
-    checks::everything_is_published(stage).await?;
-    stage.thaw(1)?;
-    if stage.breaches.is_empty() {
+    if stage.settle(LONG_DEADLINE).await? {
+        stage.thaw(1)?;
         stage.write(&aggregates, 9).await?;
         stage.settle(PUBLISH_DEADLINE).await?;
-        checks::everything_is_published(stage).await?;
     }
     Ok(())
 }
@@ -370,7 +368,6 @@ async fn failing(stage: &mut Stage<'_>) -> Result<()> {
         stage.pass(Duration::from_millis(300)).await?;
     }
     stage.settle(LONG_DEADLINE).await?;
-    checks::everything_is_published(stage).await?;
     let still_fail = !stage.outbox.pending().await?.is_disjoint(&ids);
     stage.felt("the failing events were pending", still_fail);
     Ok(())
@@ -383,7 +380,7 @@ async fn fail_over(stage: &mut Stage<'_>) -> Result<()> {
     stage.start(1).await?;
     stage.write(&aggregates, 10).await?;
     if !stage.settle(PUBLISH_DEADLINE).await? {
-        return checks::everything_is_published(stage).await;
+        return Ok(());
     }
     // A frozen relay leaves them pending.
     stage.freeze(1)?;
@@ -394,8 +391,7 @@ async fn fail_over(stage: &mut Stage<'_>) -> Result<()> {
     stage.thaw(1)?;
     stage.restart(1).await?;
     stage.write(&aggregates, 20).await?;
-    stage.settle(PUBLISH_DEADLINE).await?;
-    checks::everything_is_published(stage).await
+    stage.settle(PUBLISH_DEADLINE).await.map(drop)
 }
 
 /// Level 11: an event is visible at the primary, and its standby has never had it. Then the primary dies.
@@ -405,7 +401,7 @@ async fn never_replicated(stage: &mut Stage<'_>) -> Result<()> {
     stage.start(1).await?;
     stage.write(&aggregates, 10).await?;
     if !stage.settle(PUBLISH_DEADLINE).await? {
-        return checks::everything_is_published(stage).await;
+        return Ok(());
     }
     let event = stage.events.next(Uuid::new_v4(), WANTED, 0);
     let visible = standby.commit_without(stage, &event).await?;
@@ -419,8 +415,7 @@ async fn never_replicated(stage: &mut Stage<'_>) -> Result<()> {
     standby.take_over(stage).await?;
     stage.restart(1).await?;
     stage.write(&aggregates, 20).await?;
-    stage.settle(PUBLISH_DEADLINE).await?;
-    checks::everything_is_published(stage).await
+    stage.settle(PUBLISH_DEADLINE).await.map(drop)
 }
 
 async fn roll_back(mut open: PgConnection) -> Result<()> {

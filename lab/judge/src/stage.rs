@@ -121,6 +121,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) events: Events,
     pub(crate) arrivals: Arrivals,
     pub(crate) began: Instant,
+    /// The standby that has taken over.
+    promoted: Option<Postgres>,
     /// What the server answers when a mark is committed.
     pub(crate) commit: Vec<u8>,
     pub(crate) breaches: Vec<Breach>,
@@ -186,6 +188,7 @@ impl<'a> Stage<'a> {
             name,
             events: Events::default(),
             began: Instant::now(),
+            promoted: None,
             commit: format!("{}\0", entrant.outbox.commit).into_bytes(),
             breaches: vec![],
             facts: vec![],
@@ -265,13 +268,14 @@ impl<'a> Stage<'a> {
         self.start(number).await
     }
 
-    /// The database is at another server. Instances use it when they start.
-    pub(crate) fn use_server(&mut self, server: &Postgres) {
+    /// The database is at another server. Instances use it when they start. It runs for as long as the stage.
+    pub(crate) fn use_server(&mut self, server: Postgres) {
         let url = server.admin_url(&self.name);
         for instance in &self.instances {
             instance.process.set("DATABASE_URL", &url);
         }
         self.outbox.move_to(url);
+        self.promoted = Some(server);
     }
 
     /// The name of the database.

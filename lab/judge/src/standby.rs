@@ -100,11 +100,11 @@ impl Standby {
     }
 
     /// Kills the primary, and makes the standby the server of the judge and of the instances that start from now on.
-    pub(crate) async fn take_over(&self, stage: &mut Stage<'_>) -> Result<()> {
+    pub(crate) async fn take_over(self, stage: &mut Stage<'_>) -> Result<()> {
         stage.servers.postgres.kill().await?;
         let promoted = is_true(&self.0.admin_url("postgres"), "pg_promote(true, 50)").await?;
         ensure!(promoted, "failed to promote the standby: it took more than 50 s");
-        stage.use_server(&self.0);
+        stage.use_server(self.0);
         Ok(())
     }
 }
