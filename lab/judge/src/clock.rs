@@ -1,13 +1,13 @@
 //! The clock: how fast an entrant drains a backlog, how late events arrive at rising rates, and what an event costs.
 
 use std::{
-    collections::HashMap,
     fs,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
+use testbed::guard::with_descendants;
 use tokio::time::{sleep_until, timeout};
 
 use crate::{
@@ -179,25 +179,11 @@ async fn hold(
 
 /// The processor time of a process with its descendants and of those that have ended, as Linux counts it: in ticks of 10 ms.
 fn cpu_milliseconds(root: u32) -> f64 {
-    let mut processes: HashMap<u32, (u32, u64)> = HashMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        let Some((pid, rest)) = stat.split_once(" (") else { continue };
-        // The name may contain spaces and parentheses. After it come the state and the parent; the times are 11 to 14.
-        let fields: Vec<_> = rest.rsplit_once(") ").map_or(vec![], |(_, fields)| fields.split(' ').collect());
-        let number =
-            |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-        let ticks = (11..=14).map(number).sum();
-        if let (Ok(pid), Ok(parent)) = (pid.parse(), u32::try_from(number(1))) {
-            processes.insert(pid, (parent, ticks));
-        }
-    }
-    let is_of_family = |mut pid: u32| {
-        while pid != root && pid > 1 {
-            pid = processes.get(&pid).map_or(0, |(parent, _)| *parent);
-        }
-        pid == root
+    let ticks = |pid| -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name may contain spaces and parentheses. Behind it the state is the first field; the times are 11 to 14.
+        let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+        fields.split(' ').skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum()
     };
-    let family = processes.iter().filter(|(pid, _)| is_of_family(**pid));
-    family.map(|(_, (_, ticks))| *ticks as f64 * 10.0).sum()
+    with_descendants(root).unwrap_or_default().into_iter().map(ticks).sum::<u64>() as f64 * 10.0
 }
