@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
+use testbed::remove_settings;
 use tokio::{sync::Mutex, time::timeout};
 
 /// A build may compile a library, or download packages.
@@ -144,11 +145,8 @@ impl Entrant {
         let mut command = Command::new("sh");
         command.args(["-c", script]).current_dir(&self.folder);
         // What cargo sets for a program that it runs would let a build script run again.
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_string_lossy().starts_with("CARGO_PKG_") || variable == "CARGO_MANIFEST_DIR" {
-                command.env_remove(variable);
-            }
-        }
+        remove_settings(&mut command, "CARGO_PKG_");
+        remove_settings(&mut command, "CARGO_MANIFEST_");
         // An entrant in Rust is built like the judge.
         let (profile, release) =
             if cfg!(debug_assertions) { ("debug", "") } else { ("release", "--release") };

@@ -172,7 +172,7 @@ impl<'a> Stage<'a> {
             let mut command = entrant.command()?;
             command.env("DATABASE_URL", through(&database_url, "database")?);
             command.env("AMQP_URL", through(&amqp_url, "broker")?);
-            command.env("INSTANCE", number.to_string()).env("RUST_BACKTRACE", "0");
+            command.env("INSTANCE", number.to_string());
             let log = logs.join(format!("{}-{level}-{number}.log", entrant.name));
             let _ = fs::remove_file(&log);
             let process = RestartableProcess::new(command, log);

@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use uuid::Uuid;
 
+use crate::command::remove_settings;
 use crate::container::{ContainerSpec, RABBITMQ_IMAGE};
 use crate::guard::GuardedProcess;
 use crate::home::Home;
@@ -178,12 +179,8 @@ fn create(membership: &Membership, index: usize) -> Result<LocalServer> {
     let name_server = if index == 0 { Some(start_name_server(*name_server_port, dir.path())?) } else { None };
 
     let mut node = Command::new(script);
-    for (name, _) in std::env::vars_os() {
-        // Settings for a developer's own broker must not reach this one.
-        if name.to_string_lossy().starts_with("RABBITMQ_") {
-            node.env_remove(name);
-        }
-    }
+    // Settings for a developer's own broker must not reach this one.
+    remove_settings(&mut node, "RABBITMQ_");
     node.current_dir(dir.path())
         .env("HOME", at("home"))
         .env("RABBITMQ_NODENAME", node_name(port))
