@@ -67,13 +67,8 @@ impl GuardedProcess {
         Ok(self.child.try_wait()?)
     }
 
-    /// Sends a signal (`"KILL"`, `"STOP"`, …) to the process and all its descendants.
-    pub fn signal(&self, signal: &str) -> Result<()> {
-        signal_all(signal, &with_descendants(self.pid())?)
-    }
-
-    /// Sends a signal to the process alone, as `kill PID` would.
-    pub fn signal_one(&self, signal: &str) -> Result<()> {
+    /// Sends a signal (`"TERM"`, `"STOP"`, …) to the process alone, as `kill PID` would.
+    pub(crate) fn signal_one(&self, signal: &str) -> Result<()> {
         signal_all(signal, &[self.pid()])
     }
 
@@ -122,7 +117,7 @@ impl AtExit {
     }
 
     /// Removes a container and its volumes, twice: this process may end while the engine still creates the container.
-    pub fn remove_container(name: &str) -> Result<Self> {
+    pub(crate) fn remove_container(name: &str) -> Result<Self> {
         let script = r#"docker rm -f -v "$1"; sleep 3; docker rm -f -v "$1""#;
         Self::run(script, &[OsStr::new(name)])
     }

@@ -1,7 +1,5 @@
 //! Chooses between containers and local processes.
 
-use std::sync::OnceLock;
-
 use anyhow::{Result, bail};
 
 use crate::container;
@@ -16,27 +14,15 @@ pub enum Home {
     Local,
 }
 
-/// What the first call of [`Home::decide`] has set.
-static DECIDED: OnceLock<Home> = OnceLock::new();
-
 impl Home {
-    /// Makes [`Home::choose`] return this value from now on, in this process. Later calls have no effect.
-    pub fn decide(self) {
-        let _ = DECIDED.set(self);
-    }
-
     /// Chooses where servers run. The first of these that applies:
     ///
-    /// 1. what [`Home::decide`] has set;
-    /// 2. `TESTBED_WITH`: `docker` or `local`;
-    /// 3. containers, if an engine answers that has the images or can pull them;
-    /// 4. local processes, if both servers are installed.
+    /// 1. `TESTBED_WITH`: `docker` or `local`;
+    /// 2. containers, if an engine answers that has the images or can pull them;
+    /// 3. local processes, if both servers are installed.
     ///
     /// Otherwise the error says in one line what is missing and which command installs it.
     pub async fn choose() -> Result<Self> {
-        if let Some(decided) = DECIDED.get() {
-            return Ok(*decided);
-        }
         match std::env::var("TESTBED_WITH").as_deref() {
             Ok("docker") => return Ok(Self::Docker),
             Ok("local") => return Ok(Self::Local),
