@@ -1,9 +1,9 @@
-//! No login gets the rights of another one through what that one reads.
+//! What each login may do: no more than its own, nor through what another one reads.
 
 use anyhow::Result;
 use sqlx::postgres::PgListener;
 use sqlx::{Connection as _, PgConnection};
-use testbed::{TestDatabase, database};
+use testbed::{DatabaseUrls, Passwords, Postgres, TestDatabase, bootstrap, database};
 
 /// What each trap calls: it reads another service's table with the rights of the reader, and sends what it has read.
 const SPY: &str = "
@@ -48,5 +48,30 @@ async fn row_security_policy_learns_nothing_from_the_auditor() -> Result<()> {
                 alter table orders.orders enable row level security;
                 create policy spy on orders.orders using (orders.spy())";
     assert_eq!(leaked(trap, "select id from orders.orders").await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn service_cannot_read_another_ones_tables_and_the_auditor_cannot_write() -> Result<()> {
+    let database = database().await?;
+    execute(&database, "orders", "create table mine as select 1 as id").await?;
+    assert!(execute(&database, "billing", "select * from orders.mine").await.is_err());
+    execute(&database, "auditor", "select * from orders.mine").await?;
+    assert!(execute(&database, "auditor", "insert into orders.mine values (2)").await.is_err());
+    Ok(())
+}
+
+#[tokio::test]
+async fn second_bootstrap_replaces_the_passwords() -> Result<()> {
+    // On a private server, because logins and passwords are shared by all databases of a server.
+    let server = Postgres::private().await?;
+    let url = server.admin_url("postgres");
+    bootstrap(&url, &Passwords::all("first")).await?;
+    bootstrap(&url, &Passwords::all("it's \"second\"")).await?;
+    let urls = DatabaseUrls::new(&url, &Passwords::all("it's \"second\""))?;
+    PgConnection::connect(&urls.orders).await?;
+    PgConnection::connect(&urls.auditor).await?;
+    let old = DatabaseUrls::new(&url, &Passwords::all("first"))?;
+    assert!(PgConnection::connect(&old.orders).await.is_err());
     Ok(())
 }
