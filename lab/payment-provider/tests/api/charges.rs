@@ -4,16 +4,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
-use crate::support::{Answer, DEADLINE, Provider, charge, kind};
-
-/// Retries with the same key, as a caller does, until the answer is final: a busy machine answers some with 503 or 409.
-async fn charge_with_retries(provider: &Provider, key: &str, body: &Value) -> anyhow::Result<Answer> {
-    testbed::eventually("a final answer", DEADLINE, async || {
-        let answer = provider.charge(Some(key), body).await?;
-        Ok((![409, 503].contains(&answer.0)).then_some(answer))
-    })
-    .await
-}
+use crate::support::{Provider, charge, kind};
 
 #[tokio::test]
 async fn repetition_under_the_same_key_gets_the_first_answer_and_charges_once() -> anyhow::Result<()> {
@@ -35,23 +26,6 @@ async fn repetition_under_the_same_key_gets_the_first_answer_and_charges_once() 
     assert_eq!(provider.rows().await?, (1, 1, 1));
     assert!(!provider.charge(Some("another"), &body).await?.1, "another key is another charge");
     assert_eq!(provider.rows().await?, (2, 1, 2));
-    Ok(())
-}
-
-#[tokio::test]
-async fn fifty_concurrent_requests_with_one_key_make_one_charge_and_get_one_answer() -> anyhow::Result<()> {
-    let provider = Provider::start().await?;
-    for round in 1..=10 {
-        let (body, key) = (charge(), Uuid::new_v4().to_string());
-        let requests = (0..50).map(|_| charge_with_retries(&provider, &key, &body));
-        let answers = futures_util::future::try_join_all(requests).await?;
-        let first: Vec<_> = answers.iter().filter(|(_, repeated, _)| !repeated).collect();
-        assert_eq!(first.len(), 1, "{first:?}");
-        for (status, _, answer) in &answers {
-            assert_eq!((*status, answer), (201, &first[0].2));
-        }
-        assert_eq!(provider.rows().await?, (round, 0, round));
-    }
     Ok(())
 }
 

@@ -1,62 +1,6 @@
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use crate::support::{DEADLINE, Provider, charge, kind};
-
-#[tokio::test]
-async fn error_after_the_charge_charges_once_with_a_key_and_twice_without() -> anyhow::Result<()> {
-    let provider = Provider::start().await?;
-    provider.put_faults(&json!([{ "fault": "error-after", "times": 1 }])).await?;
-    let body = charge();
-    let (status, repeated, problem) = provider.charge(Some("k"), &body).await?;
-    assert_eq!((status, repeated, kind(&problem)), (500, false, "internal"));
-    assert_eq!(provider.rows().await?, (1, 0, 1), "the customer is charged in spite of the error");
-    let (status, repeated, _) = provider.charge(Some("k"), &body).await?;
-    assert_eq!((status, repeated), (201, true));
-    assert_eq!(provider.rows().await?, (1, 0, 1));
-
-    // Without one, the retry charges again.
-    provider.put_faults(&json!([{ "fault": "error-after", "times": 1 }])).await?;
-    assert_eq!(provider.charge(None, &body).await?.0, 500);
-    assert_eq!(provider.charge(None, &body).await?.0, 201);
-    assert_eq!(provider.rows().await?, (3, 0, 1));
-    Ok(())
-}
-
-#[tokio::test]
-async fn retry_after_a_hanging_request_charges_once() -> anyhow::Result<()> {
-    let provider = Provider::start().await?;
-    provider.put_faults(&json!([{ "fault": "hang-after", "times": 1 }])).await?;
-    let body = charge();
-    let mut hanging = tokio::spawn(provider.request("/charges", Some("k"), &body).send());
-    testbed::eventually("the customer to be charged", DEADLINE, async || {
-        Ok((provider.rows().await? == (1, 0, 1)).then_some(()))
-    })
-    .await?;
-    assert!(
-        timeout(Duration::from_millis(300), &mut hanging).await.is_err(),
-        "the request must get no answer"
-    );
-    hanging.abort();
-    let (status, repeated, _) = provider.charge(Some("k"), &body).await?;
-    assert_eq!((status, repeated), (201, true));
-    assert_eq!(provider.rows().await?, (1, 0, 1));
-    Ok(())
-}
-
-#[tokio::test]
-async fn error_before_the_charge_writes_nothing_and_leaves_the_key_free() -> anyhow::Result<()> {
-    let provider = Provider::start().await?;
-    provider.put_faults(&json!([{ "fault": "error-before", "times": 1 }])).await?;
-    let body = charge();
-    assert_eq!(provider.charge(Some("k"), &body).await?.0, 500);
-    assert_eq!(provider.rows().await?, (0, 0, 0));
-    let (status, repeated, _) = provider.charge(Some("k"), &body).await?;
-    assert_eq!((status, repeated), (201, false));
-    Ok(())
-}
+use crate::support::{Provider, charge, kind};
 
 #[tokio::test]
 async fn charge_declined_on_demand_stays_declined_and_captured_one_stays_captured() -> anyhow::Result<()> {
@@ -71,19 +15,6 @@ async fn charge_declined_on_demand_stays_declined_and_captured_one_stays_capture
     assert_eq!(provider.get("/faults").await?, (200, json!([])));
     assert_eq!(provider.charge(Some("declined"), &declined).await?, (402, true, problem));
     assert_eq!(provider.rows().await?, (2, 0, 2));
-    Ok(())
-}
-
-#[tokio::test]
-async fn faults_apply_to_refunds_and_a_key_refunds_once() -> anyhow::Result<()> {
-    let provider = Provider::start().await?;
-    let charge = provider.captured(1_000).await?;
-    let list = json!([{ "fault": "decline" }, { "fault": "error-after", "times": 1 }]);
-    provider.put_faults(&list).await?;
-    assert_eq!(provider.refund(Some("k"), &charge, 600).await?.0, 500);
-    let (status, repeated, _) = provider.refund(Some("k"), &charge, 600).await?;
-    assert_eq!((status, repeated), (201, true));
-    assert_eq!(provider.rows().await?, (1, 1, 1));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Starts the provider in its own process.
 
-use std::{process::Command, time::Duration};
+use std::process::Command;
 
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
@@ -8,11 +8,8 @@ use sqlx::PgPool;
 use testbed::{TestDatabase, TestService};
 use uuid::Uuid;
 
-/// How long a test waits for a condition, on a busy machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
-
 /// The status, whether the answer is marked as a repetition, and the body.
-pub(crate) type Answer = (u16, bool, Value);
+type Answer = (u16, bool, Value);
 
 pub(crate) struct Provider {
     pub(crate) service: TestService,
@@ -33,7 +30,7 @@ impl Provider {
         Ok(Self { service, client: Client::new(), auditor, database })
     }
 
-    pub(crate) fn request(&self, path: &str, key: Option<&str>, body: &Value) -> RequestBuilder {
+    fn request(&self, path: &str, key: Option<&str>, body: &Value) -> RequestBuilder {
         let request = self.client.post(format!("{}{path}", self.service.url())).json(body);
         if let Some(key) = key { request.header("idempotency-key", key) } else { request }
     }
