@@ -1,15 +1,11 @@
 //! What the mailer does with each kind of event.
 
 use events::{Body, Cause, Event, Line, Money, NewEvent, OrderCancelled, OrderCreated, TraceContext};
-use mailer::{MailHandler, QUEUE};
+use mailer::MailHandler;
 use messaging::{Applied, Handler as _, Incoming};
-use testbed::eventually;
 use uuid::Uuid;
 
-use crate::{
-    process::Mailer,
-    support::{DEADLINE, MailerDatabase, confirmed, publish, publisher},
-};
+use crate::support::{MailerDatabase, confirmed};
 
 /// The event as a consumer decodes it.
 fn decoded(event: &NewEvent) -> Event {
@@ -78,25 +74,5 @@ async fn event_of_another_type_is_recorded_and_writes_no_mail() -> anyhow::Resul
     let handler = MailHandler::new(database.pool.clone());
     assert_eq!(handler.apply(&[event]).await?, Applied { first: 1, duplicates: 0 });
     assert_eq!(database.mails().await?.len(), 0);
-    Ok(())
-}
-
-#[tokio::test]
-async fn event_of_an_unknown_version_is_set_aside_and_the_next_one_is_applied() -> anyhow::Result<()> {
-    let (database, vhost) = (MailerDatabase::create().await?, testbed::vhost().await?);
-    let mailer = Mailer::start(&database, &vhost.url()).await?;
-    let (newer, next) = (Uuid::now_v7(), Uuid::now_v7());
-    let mut unknown = confirmed(newer);
-    unknown.payload = unknown.payload.replace("urn:shop:OrderConfirmed:1", "urn:shop:OrderConfirmed:99");
-    publish(&mut publisher(&vhost.url()).await?, &[unknown.clone(), confirmed(next)]).await?;
-    database.wait_for_mails(&[(next, "confirmed".into())]).await?;
-    let letters = eventually("the dead letter to be in the table", DEADLINE, async || {
-        let letters = mailer.dead_letters().await?;
-        Ok((!letters.is_empty()).then_some(letters))
-    })
-    .await?;
-    assert_eq!(letters.len(), 1, "{letters:?}");
-    assert_eq!((&letters[0]["reason"], &letters[0]["queue"]), (&"unknown-schema".into(), &QUEUE.name.into()));
-    assert_eq!(letters[0]["eventId"], unknown.event_id.to_string());
     Ok(())
 }
