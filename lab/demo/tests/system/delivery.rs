@@ -42,32 +42,6 @@ async fn order_reaches_both_services_in_one_trace() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn event_that_is_published_repeatedly_has_one_effect() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::with_defaults(&vhost.url()).await?;
-    for _ in 0..20 {
-        stage.order().await?;
-    }
-    stage.held().await?;
-    // As after a crash between the publish and the mark.
-    let orders = sqlx::PgPool::connect(&stage.database_url("orders")?).await?;
-    for _ in 0..3 {
-        sqlx::query("update outbox set published_at = null").execute(&orders).await?;
-        sqlx::query("select outbox_wake()").execute(&orders).await?;
-        stage.held().await?;
-    }
-    eventually("both services to drop the copies", CONDITION_DEADLINE, async || {
-        let inventory = stage.counter("inventory", "inbox_duplicates_total").await?;
-        let billing = stage.counter("billing", "inbox_duplicates_total").await?;
-        ensure!(inventory >= 60.0 && billing >= 60.0, "dropped {inventory} and {billing}");
-        Ok(Some(()))
-    })
-    .await?;
-    stage.held().await?;
-    Ok(())
-}
-
 /// Publishes a message over the broker's HTTP API, since this crate has no AMQP client.
 pub(crate) async fn publish(vhost: &TestVhost, body: &str, message_id: &str) -> anyhow::Result<()> {
     let properties = json!({ "message_id": message_id, "delivery_mode": 2 });
@@ -100,31 +74,6 @@ async fn message_with_deeply_nested_headers_ends_no_process() -> anyhow::Result<
     }
     let letter = stage.admin("inventory", "/admin/dead-letters/1", None).await?;
     assert!(letter["headers"].to_string().contains("nested too deeply"), "{letter}");
-    Ok(())
-}
-
-#[tokio::test]
-async fn poison_message_is_set_aside_and_later_orders_are_applied() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::with_defaults(&vhost.url()).await?;
-    stage.order().await?;
-    let poison = ["", "not json", "{}", "[]", "\u{0}", &format!("{{\"id\":\"{}\"}}", Uuid::nil())];
-    for (number, body) in poison.iter().enumerate() {
-        publish(&vhost, body, &format!("poison-{number}")).await?;
-        stage.order().await?;
-    }
-    let result = stage.held().await?;
-    assert_eq!(result.in_billing, 7);
-    for service in ["inventory", "billing"] {
-        eventually("the poison to be counted", CONDITION_DEADLINE, async || {
-            let dead = stage.counter(service, "inbox_dead_lettered_total").await?;
-            ensure!(dead >= 6.0, "{service} has set aside {dead}");
-            Ok(Some(()))
-        })
-        .await?;
-        let log = stage.system.log(service)?;
-        assert!(log.contains("message set aside as a dead letter"), "{service} did not log it");
-    }
     Ok(())
 }
 

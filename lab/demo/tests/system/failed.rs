@@ -125,67 +125,6 @@ async fn cancellation_waits_behind_a_creation_that_is_a_dead_letter_and_follows_
 }
 
 #[tokio::test]
-async fn events_set_aside_by_a_defect_are_applied_once_after_its_repair() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::with_defaults(&vhost.url()).await?;
-    let database = stage.database.as_ref().context("no database of its own")?;
-    let mut admin = PgConnection::connect(&database.admin_url()).await?;
-    sqlx::raw_sql(AssertSqlSafe(defect("billing.payments"))).execute(&mut admin).await?;
-    for _ in 0..3 {
-        stage.order().await?;
-    }
-    let set_aside = dead_letters(&stage, "billing", 3).await?;
-    assert_eq!(
-        (&set_aside[0]["reason"], &set_aside[0]["eventType"]),
-        (&json!("unexpected"), &json!("OrderCreated"))
-    );
-    eventually("the log to show every attempt after the first", CONDITION_DEADLINE, async || {
-        let log = stage.system.log("billing")?;
-        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let of_the_event = lines.filter(|line| {
-            line["event_id"] == set_aside[0]["eventId"]
-                && line["event_type"] == "OrderCreated"
-                && line["aggregate_id"] == set_aside[0]["aggregateId"]
-        });
-        let attempts: Vec<_> = of_the_event.filter_map(|line| line["attempt"].as_u64()).collect();
-        Ok((attempts == [2, 3, 4, 5]).then_some(()))
-    })
-    .await?;
-    let replay = async |body: Value| stage.admin("billing", "/admin/dead-letters/replay", Some(body)).await;
-    assert_eq!(replay(json!({ "all": true })).await?["items"][2]["outcome"], "still-fails");
-
-    sqlx::query("drop trigger defect on billing.payments").execute(&mut admin).await?;
-    eventually("the other services to apply their events", CONDITION_DEADLINE, async || {
-        let result = stage.reconcile().await?;
-        Ok((result.reserved == 9 && result.waiting_for_operator() == 3).then_some(()))
-    })
-    .await?;
-    assert!(stage.reconcile().await?.findings.is_empty(), "what is set aside is not missing");
-    let outcomes = |page: &Value| -> Vec<Value> {
-        page["items"].as_array().into_iter().flatten().map(|item| item["outcome"].clone()).collect()
-    };
-    let ids: Vec<_> = set_aside.iter().map(|letter| letter["id"].clone()).collect();
-    assert_eq!(outcomes(&replay(json!({ "all": true })).await?), ["applied"; 3]);
-    assert_eq!(outcomes(&replay(json!({ "ids": ids })).await?), ["unchanged"; 3]);
-    let result = stage.held().await?;
-    assert_eq!((result.in_billing, result.waiting_for_operator()), (3, 0));
-
-    // The events are published once more. Consumers recognise the copies, and the effects stay as they are.
-    let events: Vec<_> = set_aside.iter().map(|letter| letter["eventId"].clone()).collect();
-    let again = stage.admin("orders", "/admin/published/replay", Some(json!({ "ids": events }))).await?;
-    assert_eq!(outcomes(&again), ["pending"; 3]);
-    eventually("both services to drop the copies", CONDITION_DEADLINE, async || {
-        let inventory = stage.counter("inventory", "inbox_duplicates_total").await?;
-        let billing = stage.counter("billing", "inbox_duplicates_total").await?;
-        // Billing has counted each of them in the second replay too.
-        Ok((inventory >= 3.0 && billing >= 6.0).then_some(()))
-    })
-    .await?;
-    stage.held().await?;
-    Ok(())
-}
-
-#[tokio::test]
 async fn reset_leaves_the_seed_data_only_and_the_next_order_is_applied() -> anyhow::Result<()> {
     let vhost = testbed::vhost().await?;
     let stage = Stage::with_defaults(&vhost.url()).await?;

@@ -7,4 +7,3 @@ mod failed;
 mod order;
 mod outages;
 mod saga;
-mod stops;

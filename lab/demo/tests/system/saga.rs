@@ -1,10 +1,7 @@
 //! Orders from their acceptance to their end, and the compensation of cancelled ones.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
-use load_tests::{Load, Mix};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 use testbed::eventually;
@@ -310,47 +307,5 @@ async fn orders_whose_answers_wait_behind_a_stalled_consumer_are_not_cancelled()
     sqlx::raw_sql("commit").execute(&mut admin).await?;
     let result = stage.held().await?;
     assert_eq!((result.confirmed, result.cancelled), (5, 1));
-    Ok(())
-}
-
-/// All faults of the payment provider at once, while billing is killed.
-#[tokio::test]
-async fn provider_faults_and_kills_of_billing_charge_no_customer_twice() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let setup = Setup::default().with("BILLING_PROVIDER_DEADLINE", "500ms");
-    let stage = Stage::ready(&vhost.url(), setup).await?;
-    stage
-        .provider_faults(json!([
-            { "fault": "error-after", "percent": 20 },
-            { "fault": "hang-after", "percent": 10 },
-            { "fault": "error-before", "percent": 10 },
-            { "fault": "slow", "percent": 20, "milliseconds": 300 },
-            { "fault": "decline", "percent": 5 },
-        ]))
-        .await?;
-    let load = Load { mix: Mix::Real, ..Load::new(stage.system.orders_url(), 40, Duration::MAX) };
-    let load = stage.run_until_stopped(load);
-    // Billing charges most of these before inventory's rejection arrives, and then refunds them.
-    for _ in 0..10 {
-        stage.order_of(Uuid::new_v4(), json!([{ "sku": "POT-003", "quantity": 500 }])).await?;
-    }
-    for kill in 1..=3 {
-        eventually("more orders to be accepted", CONDITION_DEADLINE, async || {
-            Ok((stage.accepted() > 50 * kill).then_some(()))
-        })
-        .await?;
-        stage.system.kill("billing").await?;
-        stage.system.start_again("billing").await?;
-    }
-    eventually("many faults to happen, otherwise nothing is tested", CONDITION_DEADLINE, async || {
-        let faults = stage.counter("provider", "provider_faults_struck_total").await?;
-        ensure!(faults > 20.0, "only {faults}");
-        Ok(Some(()))
-    })
-    .await?;
-    load.stop().await?;
-    stage.provider_faults(json!([])).await?;
-    let result = stage.held().await?;
-    assert!(result.confirmed > 50 && result.cancelled > 10 && result.refunded > 0, "{result:?}");
     Ok(())
 }
