@@ -10,7 +10,6 @@
 //! // The client connects to `address`. Its first COMMIT reaches the server; the answer never reaches the client.
 //! let commit = Effect::ResetOnPattern { pattern: b"COMMIT".to_vec(), forward: true };
 //! proxy.set("postgres", Fault::new(commit, Direction::TowardUpstream, Duration::from_secs(60)).times(1))?;
-//! proxy.until("postgres", Duration::from_secs(30), |stats| stats.resets == 1).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -108,8 +107,6 @@ pub enum Error {
     UnknownRoute(String),
     #[error("failed to set a fault: {0}")]
     InvalidFault(&'static str),
-    #[error("failed to see the condition on route {0:?} within {1:?}: the last stats are {2:?}")]
-    DeadlinePassed(String, Duration, Stats),
 }
 
 /// What the tasks of one route share.
@@ -192,24 +189,6 @@ impl Proxy {
     /// What each route has done since the start.
     pub fn stats(&self) -> BTreeMap<String, Stats> {
         self.routes.iter().map(|(name, state)| (name.clone(), *state.stats.borrow())).collect()
-    }
-
-    /// Waits until the stats of a route meet a condition, and returns those.
-    ///
-    /// # Errors
-    /// When the deadline passes first.
-    pub async fn until(
-        &self,
-        name: &str,
-        deadline: Duration,
-        condition: impl FnMut(&Stats) -> bool,
-    ) -> Result<Stats, Error> {
-        let mut stats = self.route(name)?.stats.subscribe();
-        if let Ok(Ok(met)) = timeout(deadline, stats.wait_for(condition)).await {
-            return Ok(*met);
-        }
-        let last = *stats.borrow();
-        Err(Error::DeadlinePassed(name.to_owned(), deadline, last))
     }
 
     fn route(&self, name: &str) -> Result<&Arc<RouteState>, Error> {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fault_proxy::{Direction, Effect, Error, Fault, Proxy, Route};
+use fault_proxy::{Direction, Effect, Error, Fault, Proxy, Route, Stats};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -84,7 +84,16 @@ impl Rig {
     }
 
     async fn resets(&self, resets: u64) {
-        self.proxy.until("echo", DEADLINE, |stats| stats.resets == resets).await.unwrap();
+        self.until(|stats| stats.resets == resets).await;
+    }
+
+    async fn until(&self, condition: impl Fn(&Stats) -> bool) {
+        let met = async {
+            while !condition(&self.proxy.stats()["echo"]) {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(DEADLINE, met).await.unwrap();
     }
 }
 
@@ -150,7 +159,7 @@ async fn a_cut_resets_open_connections_and_refuses_new_ones_until_it_ends() {
     assert!(is_reset(&mut client).await);
     let mut refused = rig.connect().await;
     assert!(is_reset(&mut refused).await);
-    rig.proxy.until("echo", DEADLINE, |stats| stats.refused == 1 && stats.resets == 1).await.unwrap();
+    rig.until(|stats| stats.refused == 1 && stats.resets == 1).await;
     sleep(Duration::from_millis(500)).await;
     rig.used().await;
 }

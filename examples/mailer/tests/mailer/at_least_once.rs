@@ -30,7 +30,10 @@ async fn mailer_killed_between_commit_and_acknowledgement_writes_one_mail() -> a
     proxy.set("rabbitmq", fault)?;
     let order = Uuid::now_v7();
     publish(&mut publisher, &[confirmed(order)]).await?;
-    proxy.until("rabbitmq", DEADLINE, |stats| stats.resets > 0).await?;
+    eventually("the acknowledgement to be lost", DEADLINE, async || {
+        Ok((proxy.stats()["rabbitmq"].resets > 0).then_some(()))
+    })
+    .await?;
     mailer.service.kill().await?;
     let mail = [(order, "confirmed".to_owned())];
     assert_eq!(database.mails().await?, mail);
