@@ -11,7 +11,9 @@ use anyhow::{Context as _, Result, bail};
 use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION, Proxy, Route};
 use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use testbed::{Postgres, RabbitmqCluster, RestartableProcess, eventually, set_standby};
+use testbed::{
+    Postgres, RabbitmqCluster, RestartableProcess, TestVhost, eventually, set_standby, sql, vhost_on,
+};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -35,7 +37,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const LOST_AFTER: Duration = Duration::from_secs(5);
 pub(crate) const STOP_DEADLINE: Duration = Duration::from_secs(10);
 const SERVER_DEADLINE: Duration = Duration::from_secs(60);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `basic.ack` begins with these bytes: class 60, method 80. (AMQP 0-9-1, 1.8.3.13)
 pub(crate) const CONFIRM: &[u8] = &[0, 60, 0, 80];
@@ -55,12 +56,8 @@ pub struct Servers {
 impl Servers {
     /// Sets up servers that were just started.
     pub async fn set_up((postgres, rabbitmq): (Postgres, RabbitmqCluster)) -> Result<Self> {
-        let mut admin = PgConnection::connect(&postgres.admin_url("postgres")).await?;
         // For relays that read the write-ahead log.
-        sqlx::raw_sql("alter system set wal_level = logical").execute(&mut admin).await?;
-        admin.close().await?;
-        postgres.stop().await?;
-        postgres.start().await?;
+        postgres.set(&[("wal_level", "logical")]).await?;
         Ok(Self { postgres, rabbitmq })
     }
 
@@ -130,7 +127,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) restarts: u32,
     proxy: Proxy,
     instances: [Instance; 2],
-    /// The database and the virtual host.
+    vhost: TestVhost,
+    /// The database.
     name: String,
 }
 
@@ -138,16 +136,13 @@ impl<'a> Stage<'a> {
     pub(crate) async fn set_up(servers: &'a Servers, entrant: &Entrant, level: &str) -> Result<Self> {
         servers.restore().await?;
         let name = format!("judge_{}", Uuid::now_v7().simple());
-        let api = servers.rabbitmq.first().api_url();
-        let mut admin = PgConnection::connect(&servers.postgres.admin_url("postgres")).await?;
-        sqlx::raw_sql(AssertSqlSafe(format!("create database {name}"))).execute(&mut admin).await?;
-        put(&format!("{api}/api/vhosts/{name}"), "{}").await?;
-        let user = Url::parse(&api)?.username().to_owned();
-        let all = r#"{"configure": ".*", "write": ".*", "read": ".*"}"#;
-        put(&format!("{api}/api/permissions/{name}/{user}"), all).await?;
+        let create = format!("create database {name}");
+        sql::execute(&servers.postgres.admin_url("postgres"), &create, SERVER_DEADLINE).await?;
+        let broker = servers.rabbitmq.first();
+        let vhost = vhost_on(broker.base_url(), broker.api_url()).await?;
 
         let database_url = servers.postgres.admin_url(&name);
-        let amqp_url = format!("{}/{name}", servers.rabbitmq.first().base_url());
+        let amqp_url = vhost.url();
         let arrivals = Arrivals::start(&amqp_url, &entrant.outbox.exchange).await?;
         let mut outbox = Outbox::new(entrant.outbox.clone(), database_url.clone());
         if !entrant.set_up(&database_url, &amqp_url).await? {
@@ -185,6 +180,7 @@ impl<'a> Stage<'a> {
             arrivals,
             proxy,
             instances,
+            vhost,
             name,
             events: Events::default(),
             began: Instant::now(),
@@ -201,17 +197,12 @@ impl<'a> Stage<'a> {
         for number in [1, 2] {
             self.kill(number).await?;
         }
-        let api = self.servers.rabbitmq.first().api_url();
-        let vhost = format!("{api}/api/vhosts/{}", self.name);
-        let deleted = reqwest::Client::new().delete(vhost).timeout(REQUEST_TIMEOUT).send().await?;
-        deleted.error_for_status().context("failed to delete a virtual host")?;
         self.servers.restore().await?;
+        // The broker answers now.
+        drop(self.vhost);
         let admin_url = self.servers.postgres.admin_url("postgres");
         drop_slots(&admin_url, &format!("database = '{}'", self.name)).await?;
-        let mut admin = PgConnection::connect(&admin_url).await?;
-        let drop = format!("drop database {} with (force)", self.name);
-        sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut admin).await?;
-        Ok(())
+        sql::execute(&admin_url, &format!("drop database {} with (force)", self.name), SERVER_DEADLINE).await
     }
 
     /// Writes publishable events in one transaction, one of each aggregate in turn. Returns the id of the last.
@@ -458,11 +449,4 @@ fn host(url: &str) -> Result<String> {
     let (host, port) =
         (url.host_str().unwrap_or_default(), url.port().context("the server's URL has no port")?);
     Ok(format!("{host}:{port}"))
-}
-
-async fn put(url: &str, body: &'static str) -> Result<()> {
-    let request = reqwest::Client::new().put(url).header("content-type", "application/json").body(body);
-    let response = request.timeout(REQUEST_TIMEOUT).send().await?;
-    response.error_for_status().context("failed to create a virtual host")?;
-    Ok(())
 }

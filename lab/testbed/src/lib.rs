@@ -62,4 +62,4 @@ pub use standby_waits::{commit_waits, hang_commits, release_commits, set_standby
 pub use system::System;
 pub use system_options::{Instances, Setup, SystemOptions};
 pub use test_service::TestService;
-pub use vhost::{TestVhost, vhost};
+pub use vhost::{TestVhost, vhost, vhost_on};

@@ -23,6 +23,11 @@ pub struct TestVhost {
 /// Creates an empty virtual host on the shared broker.
 pub async fn vhost() -> Result<TestVhost> {
     let (amqp, api) = shared_servers::rabbitmq().await?;
+    vhost_on(amqp, api).await
+}
+
+/// Creates an empty virtual host on a broker, by its AMQP URL without one and the URL of its management API.
+pub async fn vhost_on(amqp: String, api: String) -> Result<TestVhost> {
     let name = format!("test-{}", Uuid::now_v7().simple());
     let vhost = TestVhost { name, amqp, api };
     vhost.set(&format!("vhosts/{}", vhost.name), Some("{}".to_owned())).await?;
