@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -97,30 +97,7 @@ impl Ledger {
     /// It fails as [`acknowledged`](Self::acknowledged) does.
     pub fn acknowledged_since(&self, position: &mut u64) -> Result<Vec<Uuid>> {
         self.check()?;
-        let mut file = match File::open(&self.path) {
-            Ok(file) => file,
-            // `demo reset` has removed it.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                *position = 0;
-                return Ok(vec![]);
-            }
-            Err(error) => {
-                return Err(error).with_context(|| format!("failed to read {}", self.path.display()));
-            }
-        };
-        if file.metadata()?.len() < *position {
-            *position = 0;
-        }
-        file.seek(SeekFrom::Start(*position))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text)?;
-        // Another process may be writing the last line.
-        let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
-        let acknowledgement = |line| serde_json::from_str(line).map(|found: Acknowledgement| found.id);
-        let ids = complete.lines().map(acknowledgement).collect::<Result<_, _>>();
-        let ids = ids.context("failed to read a line of the ledger")?;
-        *position += complete.len() as u64;
-        Ok(ids)
+        read_since(&self.path, position)
     }
 
     fn check(&self) -> Result<()> {
@@ -135,25 +112,33 @@ impl Ledger {
 
 /// Reads the distinct order ids of a ledger. A file that does not exist has none.
 pub fn read(path: &Path) -> Result<Vec<Uuid>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| format!("failed to read {}", path.display())),
-    };
-    let mut ids = HashSet::new();
-    let mut lines = BufReader::new(file).lines().enumerate().peekable();
-    while let Some((number, line)) = lines.next() {
-        match serde_json::from_str::<Acknowledgement>(&line?) {
-            Ok(acknowledgement) => ids.insert(acknowledgement.id),
-            // The writer was killed in the middle of its last line: it had not counted that acknowledgement yet.
-            Err(_) if lines.peek().is_none() => break,
-            Err(error) => {
-                return Err(error)
-                    .with_context(|| format!("failed to read line {} of {}", number + 1, path.display()));
-            }
-        };
-    }
+    let ids: HashSet<_> = read_since(path, &mut 0)?.into_iter().collect();
     Ok(ids.into_iter().collect())
+}
+
+fn read_since(path: &Path, position: &mut u64) -> Result<Vec<Uuid>> {
+    let context = || format!("failed to read {}", path.display());
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        // It does not exist yet, or `demo reset` has removed it.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            *position = 0;
+            return Ok(vec![]);
+        }
+        Err(error) => return Err(error).with_context(context),
+    };
+    if file.metadata()?.len() < *position {
+        *position = 0;
+    }
+    file.seek(SeekFrom::Start(*position))?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).with_context(context)?;
+    // Another process may be writing the last line, or was killed meanwhile: it has not counted that acknowledgement.
+    let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
+    let acknowledgement = |line| serde_json::from_str(line).map(|found: Acknowledgement| found.id);
+    let ids = complete.lines().map(acknowledgement).collect::<Result<_, _>>().with_context(context)?;
+    *position += complete.len() as u64;
+    Ok(ids)
 }
 
 fn milliseconds(at: SystemTime) -> u64 {
