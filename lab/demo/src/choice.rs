@@ -1,7 +1,7 @@
 //! The choice between Docker and this machine's own servers.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use testbed::{
     Home, IMAGES, Postgres, RabbitmqCluster, can_install, find_faketime, install_missing, install_packages,
     missing_packages,
@@ -10,37 +10,23 @@ use tokio::process::Command;
 
 use crate::terminal::Terminal;
 
-/// `--with`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum With {
-    /// Containers.
-    Docker,
-    /// This machine's PostgreSQL and RabbitMQ, as private processes on free ports.
-    Local,
-}
-
-impl From<With> for Home {
-    fn from(with: With) -> Self {
-        match with {
-            With::Docker => Self::Docker,
-            With::Local => Self::Local,
-        }
-    }
+/// Parses `--with`.
+pub(crate) fn home() -> impl TypedValueParser<Value = Home> {
+    let docker = PossibleValue::new("docker").help("Containers");
+    let local = PossibleValue::new("local")
+        .help("This machine's PostgreSQL and RabbitMQ, as private processes on free ports");
+    PossibleValuesParser::new([docker, local])
+        .map(|name| if name == "docker" { Home::Docker } else { Home::Local })
 }
 
 /// The options of the command line that decide where servers run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    pub(crate) with: Option<With>,
+    pub(crate) with: Option<Home>,
     pub(crate) may_install: bool,
 }
 
 impl Choice {
-    /// Returns what `--with` requests, if it was given.
-    pub(crate) fn requested(self) -> Option<Home> {
-        self.with.map(Home::from)
-    }
-
     /// Decides for the whole system. Containers need `docker compose` too.
     pub(crate) async fn for_system(self, terminal: &Terminal) -> Result<Home> {
         self.decide(terminal, true).await
@@ -78,12 +64,12 @@ impl Choice {
     /// servers, if they are installed or can be. Otherwise the error names the command that helps.
     async fn decide(self, terminal: &Terminal, with_compose: bool) -> Result<Home> {
         let no_docker = match self.with {
-            Some(With::Local) => None,
+            Some(Home::Local) => None,
             _ => check_docker(terminal, with_compose).await.err(),
         };
         match (self.with, no_docker) {
-            (Some(With::Docker), Some(reason)) => Err(reason.context("--with docker is not possible here")),
-            (Some(With::Docker) | None, None) => Ok(Home::Docker),
+            (Some(Home::Docker), Some(reason)) => Err(reason.context("--with docker is not possible here")),
+            (Some(Home::Docker) | None, None) => Ok(Home::Docker),
             (_, reason) => {
                 self.check_local(reason)?;
                 let missing = missing_packages();

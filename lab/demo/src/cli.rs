@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use flaws::Flaw;
+use testbed::Home;
 use uuid::Uuid;
 
 use crate::Verdict;
 use crate::alteration::{Alteration, sabotage_name, setting, variant_name};
-use crate::choice::{Choice, With};
+use crate::choice::{Choice, home};
 use crate::commands::failed::{self, FailedCommand};
 use crate::commands::{
     board, bootstrap, check, doctor, down, drill, fetch, judge, load, order, queries, reset, sabotage, soak,
@@ -30,8 +31,8 @@ use crate::watch::{Watch, WhichFaults};
 #[command(name = "demo", version)]
 pub struct Cli {
     /// Where the servers run. Without it: in containers if an engine answers, else from this machine's binaries.
-    #[arg(long, global = true, value_enum, env = "DEMO_WITH")]
-    with: Option<With>,
+    #[arg(long, global = true, value_parser = home(), env = "DEMO_WITH")]
+    with: Option<Home>,
     /// Do not install packages. Otherwise missing servers are installed as root on Debian and Ubuntu.
     #[arg(long, global = true)]
     no_install: bool,

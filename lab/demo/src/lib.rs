@@ -36,7 +36,6 @@ mod state;
 mod terminal;
 mod watch;
 
-pub use choice::With;
 pub use cli::Cli;
 pub use judge::Verdict;
 pub use load::StoppableLoad;

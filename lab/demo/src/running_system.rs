@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::alteration::Alteration;
-use crate::choice::{Choice, With};
+use crate::choice::Choice;
 use crate::compose::Compose;
 use crate::control::Control;
 use crate::http;
@@ -85,7 +85,7 @@ impl RunningSystem {
 
     /// Finds the system that is running, and fails if none is.
     pub(crate) async fn require(choice: Choice) -> Result<Self> {
-        Self::find(choice.requested()).await?.context("no system is running: `cargo demo up` starts one")
+        Self::find(choice.with).await?.context("no system is running: `cargo demo up` starts one")
     }
 
     /// Starts a system, and returns when it accepts orders.
@@ -115,7 +115,7 @@ impl RunningSystem {
                 // and a restore need processes; compose.cluster.yaml has a cluster.
                 let nodes = own.nodes;
                 let are_processes = nodes > 1 || own.standby.is_some() || own.restores;
-                let choice = if are_processes { Choice { with: Some(With::Local), ..choice } } else { choice };
+                let choice = if are_processes { Choice { with: Some(Home::Local), ..choice } } else { choice };
                 let home = choice.for_servers(terminal).await?;
                 Self::local(LocalSystem::start(choice, home, nodes, 1, Some((own, logs)), terminal).await?).map(Some)
             } => system,
@@ -172,7 +172,7 @@ impl RunningSystem {
 
     /// Finds the system that is running, or starts one. `None`: interrupted, and nothing is left running.
     pub(crate) async fn find_or_start(choice: Choice, terminal: &Terminal) -> Result<Option<Self>> {
-        if let Some(system) = Self::find(choice.requested()).await? {
+        if let Some(system) = Self::find(choice.with).await? {
             terminal.print(format!("Using the system that is running at {}.", system.orders_url()));
             return Ok(Some(system));
         }

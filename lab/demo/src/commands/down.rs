@@ -18,7 +18,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Stops the processes of `demo up` and removes the containers, with their data and the files of the demo.
 pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
-    let requested = choice.requested();
+    let requested = choice.with;
     if requested != Some(Home::Docker)
         && let Some(state) = State::read()
         && let Ok(control) = Control::connect(&state.control, &state.token).await

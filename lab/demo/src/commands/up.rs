@@ -12,7 +12,7 @@ use tokio::time::{Duration, interval};
 use uuid::Uuid;
 
 use crate::Verdict;
-use crate::choice::{Choice, With};
+use crate::choice::Choice;
 use crate::compose::Compose;
 use crate::control;
 use crate::interrupt::{interrupted, or_interrupted};
@@ -33,7 +33,7 @@ pub(crate) async fn run(
     instances: usize,
     terminal: &Terminal,
 ) -> Result<Verdict> {
-    if let Some(system) = RunningSystem::find(choice.requested()).await? {
+    if let Some(system) = RunningSystem::find(choice.with).await? {
         bail!("a system is running already, at {}; `cargo demo down` stops it", system.orders_url());
     }
     match choice.for_system(terminal).await? {
@@ -72,7 +72,7 @@ async fn local(choice: Choice, nodes: usize, instances: usize, terminal: &Termin
     let mut serving =
         tokio::spawn(control::serve(listener, state.token.clone(), system.clone(), stop.clone()));
     let board = tokio::select! {
-        board = start_board(With::Local) => board,
+        board = start_board(Home::Local) => board,
         stop = interrupted() => {
             State::remove();
             return stop.map(|()| Verdict::Interrupted);
@@ -143,7 +143,7 @@ async fn containers(terminal: &Terminal) -> Result<Verdict> {
     if let Ok(Verdict::Held) = up {
         let url = compose.orders_url().await?.unwrap_or_default();
         let board = tokio::select! {
-            board = start_board(With::Docker) => board,
+            board = start_board(Home::Docker) => board,
             stop = interrupted() => {
                 stop?;
                 compose.down(false).await?;
@@ -170,10 +170,10 @@ const BOARD_PORT: u16 = 8090;
 const BOARD_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Starts the board as a separate process: whatever happens to it, the system goes on. It ends with the returned value.
-async fn start_board(with: With) -> Result<(String, GuardedProcess)> {
+async fn start_board(home: Home) -> Result<(String, GuardedProcess)> {
     let port = if testbed::is_free(BOARD_PORT) { BOARD_PORT } else { testbed::free_port()? };
     let mut command = Command::new(std::env::current_exe()?);
-    let with = if with == With::Local { "local" } else { "docker" };
+    let with = if home == Home::Local { "local" } else { "docker" };
     command.args(["--with", with, "board", "--address", &format!("127.0.0.1:{port}")]);
     let mut process = GuardedProcess::spawn(&command, &paths::home().join("board.log"))?;
     let listening = testbed::eventually("the board", BOARD_DEADLINE, async || {
