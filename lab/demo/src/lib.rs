@@ -32,7 +32,7 @@ pub mod seeds;
 mod set_aside;
 mod soak;
 mod state;
-
+mod story;
 mod terminal;
 mod watch;
 

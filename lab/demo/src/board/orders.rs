@@ -1,8 +1,8 @@
-//! One order, as its rows tell it.
+//! The orders that a click places.
 
 use anyhow::Result;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use crate::http;
@@ -27,11 +27,4 @@ pub(crate) async fn place(system: &RunningSystem, load: &BoardLoad) -> Result<Pl
     let id = http::place(http::order_request(system.orders_url(), &body)?).await?;
     load.record(id);
     Ok(Placed { id, milliseconds: sent.elapsed().as_secs_f64() * 1e3 })
-}
-
-/// Returns what has happened to an order so far, by the databases' clocks.
-pub(crate) async fn story(system: &RunningSystem, id: Uuid) -> Result<Value> {
-    // A `Uuid` prints as hexadecimal digits and dashes only.
-    let query = include_str!("story.sql").replace("PLACED", &format!("'{id}'"));
-    Ok(serde_json::from_str(&system.read(&query).await?)?)
 }

@@ -21,6 +21,7 @@ use uuid::Uuid;
 use crate::choice::Choice;
 use crate::ledger::Ledger;
 use crate::running_system::RunningSystem;
+use crate::story;
 
 use super::board_state::BoardState;
 use super::busy::Busy;
@@ -105,7 +106,7 @@ async fn follow(State(state): State<BoardState>) -> Response {
 }
 
 async fn story(State(state): State<BoardState>, Path(id): Path<Uuid>) -> Response {
-    let story = orders::story(&state.system, id).await;
+    let story = story::story(&state.system, id).await;
     if let Ok(story) = &story {
         state.recorder.keep_story(story);
     }

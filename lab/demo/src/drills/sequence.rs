@@ -4,33 +4,42 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
+use uuid::Uuid;
 
 use super::drill_run::DrillRun;
+use crate::story::story;
 
 #[derive(Deserialize)]
 struct Order {
-    id: String,
+    id: Uuid,
     status: String,
     steps: Vec<Step>,
 }
 
-/// Something that was recorded about the order, with the seconds after it was placed.
+/// Something that was recorded about the order.
 #[derive(Deserialize)]
 struct Step {
-    from: String,
-    /// `null`: at one participant.
-    to: Option<String>,
+    who: String,
     what: String,
+    /// `out` to the broker, `in` from it, or at one participant.
+    way: Option<String>,
+    /// Milliseconds after it was placed.
     at: f64,
 }
 
 /// The diagram, or `None` if no order was placed.
 pub(super) async fn slowest_order(run: &DrillRun<'_>) -> Result<Option<String>> {
-    let found = run.system.read(&query(run.seconds())).await?;
-    if found.trim().is_empty() {
-        return Ok(None);
-    }
-    let order: Order = serde_json::from_str(&found).context("failed to read the slowest order")?;
+    let slowest = format!(
+        "select coalesce((
+             select id::text from orders.orders
+             where placed_at > clock_timestamp() - interval '{} s'
+             order by coalesce(confirmed_at, cancelled_at, clock_timestamp()) - placed_at desc
+             limit 1), '')",
+        run.seconds()
+    );
+    let Ok(id) = run.system.read(&slowest).await?.trim().parse() else { return Ok(None) };
+    let order = story(run.system, id).await?;
+    let order: Order = serde_json::from_value(order).context("failed to read the slowest order")?;
     Ok(Some(diagram(&order)?))
 }
 
@@ -38,57 +47,21 @@ fn diagram(order: &Order) -> Result<String> {
     let mut text =
         format!("`{}`, {} at the end. Times are seconds after it was placed.\n\n", order.id, order.status);
     text.push_str("```mermaid\nsequenceDiagram\n");
-    for participant in ["client", "orders", "RabbitMQ", "inventory", "billing"] {
+    for participant in ["client", "orders", "RabbitMQ", "inventory", "billing", "provider"] {
         writeln!(text, "    participant {participant}")?;
     }
-    for Step { from, to, what, at } in &order.steps {
-        match to {
-            Some(to) => writeln!(text, "    {from}->>{to}: {what} ({at:.3})")?,
-            None => writeln!(text, "    Note over {from}: {what} ({at:.3})")?,
+    writeln!(text, "    client->>orders: POST /orders (0.000)")?;
+    for Step { who, what, way, at } in &order.steps {
+        let who = who.trim_start_matches("relay of ").trim_start_matches("payment ");
+        let seconds = at / 1000.0;
+        match way.as_deref() {
+            Some("out") => writeln!(text, "    {who}->>RabbitMQ: {what} ({seconds:.3})")?,
+            Some(_) => writeln!(text, "    RabbitMQ->>{who}: {what} ({seconds:.3})")?,
+            None => writeln!(text, "    Note over {who}: {what} ({seconds:.3})")?,
         }
     }
     text.push_str("```\n");
     Ok(text)
-}
-
-fn query(seconds: f64) -> String {
-    format!(
-        "with slowest as (
-             select * from orders.orders
-             where placed_at > clock_timestamp() - interval '{seconds} s'
-             order by coalesce(confirmed_at, cancelled_at, clock_timestamp()) - placed_at desc
-             limit 1
-         ), event as (
-             select 'orders' as service, o.* from orders.outbox o where aggregate_id = (select id from slowest)
-             union all
-             select 'inventory', o.* from inventory.outbox o join inventory.reservations r on r.id = o.aggregate_id
-             where r.order_id = (select id from slowest)
-             union all
-             select 'billing', o.* from billing.outbox o join billing.payments p on p.id = o.aggregate_id
-             where p.order_id = (select id from slowest)
-         ), processed as (
-             select 'orders' as service, event_id, processed_at from orders.processed_events
-             union all select 'inventory', event_id, processed_at from inventory.processed_events
-             union all select 'billing', event_id, processed_at from billing.processed_events
-         ), step (\"from\", \"to\", what, at) as (
-             select 'client', 'orders', 'POST /orders', placed_at from slowest
-             union all
-             select service, null, event_type || ' committed', created_at from event
-             union all
-             select service, 'RabbitMQ', event_type || ' marked as published', published_at from event
-             union all
-             select 'RabbitMQ', processed.service, event.event_type || ' applied', processed_at
-             from processed join event using (event_id)
-             union all
-             select 'orders', null, status, coalesce(confirmed_at, cancelled_at) from slowest
-         )
-         select coalesce((
-             select json_build_object('id', id, 'status', status, 'steps', (
-                 select json_agg(json_build_object('from', \"from\", 'to', \"to\", 'what', what,
-                                                   'at', extract(epoch from at - slowest.placed_at)) order by at)
-                 from step where at is not null))::text
-             from slowest), '')"
-    )
 }
 
 #[cfg(test)]
@@ -96,16 +69,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_diagram_has_an_arrow_between_two_and_a_note_at_one() {
-        let step = |to: Option<&str>| Step {
-            from: "orders".into(),
-            to: to.map(str::to_owned),
-            what: "OrderCreated".into(),
-            at: 1.5,
+    fn a_diagram_has_an_arrow_to_the_broker_one_from_it_and_a_note_at_one() {
+        let step = |who: &str, what: &str, way: Option<&str>| Step {
+            who: who.into(),
+            what: what.into(),
+            way: way.map(str::to_owned),
+            at: 1_500.0,
         };
-        let steps = vec![step(Some("RabbitMQ")), step(None)];
-        let text = diagram(&Order { id: "1".into(), status: "confirmed".into(), steps }).unwrap();
-        assert!(text.contains("    orders->>RabbitMQ: OrderCreated (1.500)\n"), "{text}");
-        assert!(text.contains("    Note over orders: OrderCreated (1.500)\n"), "{text}");
+        let steps = vec![
+            step("relay of orders", "marked", Some("out")),
+            step("inventory", "reserved", Some("in")),
+            step("orders", "confirmed", None),
+        ];
+        let text = diagram(&Order { id: Uuid::nil(), status: "confirmed".into(), steps }).unwrap();
+        for line in
+            ["orders->>RabbitMQ: marked", "RabbitMQ->>inventory: reserved", "Note over orders: confirmed"]
+        {
+            assert!(text.contains(&format!("    {line} (1.500)\n")), "{text}");
+        }
     }
 }
