@@ -2,8 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use flaws::{ALL, Flaw, LeftOut};
-
-use crate::lab::{Setup, leave_out};
+use testbed::Setup;
 
 /// One difference, so that a verdict that changes has one cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +19,11 @@ pub(crate) enum Alteration {
 }
 
 impl Alteration {
+    /// The variant that runs in such a setup, if there is one.
+    pub(crate) fn of(setup: &Setup) -> Self {
+        setup.variant.and_then(Flaw::named).map_or(Self::None, Self::Flaw)
+    }
+
     /// For directories and tables. `None`: nothing differs.
     pub(crate) fn name(&self) -> Option<String> {
         match self {
@@ -100,6 +104,18 @@ pub(crate) fn hidden_flaw(student: &str) -> Flaw {
     });
     let flaws = u64::try_from(TO_FIND.len()).unwrap_or(1);
     TO_FIND[usize::try_from((hash >> 32) % flaws).unwrap_or(0)]
+}
+
+/// The setup with one protection left out. A flaw that exists only in memory changes nothing.
+pub(crate) fn leave_out(setup: Setup, flaw: Flaw) -> Setup {
+    match flaw.row().left_out {
+        LeftOut::Part => Setup { lab: true, ..setup.with("SABOTAGE", flaw.name()) },
+        LeftOut::Settings(settings) => {
+            settings.iter().fold(setup, |setup, (name, value)| setup.with(name, *value))
+        }
+        LeftOut::Variant => Setup { variant: Some(flaw.name()), ..setup },
+        LeftOut::InMemory => setup,
+    }
 }
 
 fn is_variant(flaw: Flaw) -> bool {

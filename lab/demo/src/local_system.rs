@@ -2,21 +2,21 @@
 //!
 //! They are killed when this process ends.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use testbed::{
-    DatabaseUrls, Home, Instances, Passwords, RabbitmqCluster, Server, Setup, System, SystemOptions, sql,
+    DatabaseUrls, Passwords, Postgres, RabbitmqCluster, Server, Setup, System, SystemOptions, TestDatabase,
+    TestVhost, sql,
 };
 
 use crate::alteration::Alteration;
-use crate::choice::Choice;
 use crate::databases::Databases;
-use crate::own_system::{OwnSystem, Tools};
+use crate::lab::CrashFile;
+use crate::own_system::OwnSystem;
 use crate::part::{Action, DATABASE, NODES};
-use crate::paths;
-use crate::state::{Addresses, AdminUrls};
+use crate::proxies::Proxies;
+use crate::state::Addresses;
 use crate::terminal::Terminal;
 
 /// How long the services may take until they accept and apply orders.
@@ -41,46 +41,57 @@ fn reads_the_log((name, value): &(String, String)) -> bool {
 pub(crate) struct LocalSystem {
     // First, because fields are dropped in this order: the processes are killed before the servers that they use.
     pub(crate) processes: System,
-    pub(crate) rabbitmq: RabbitmqCluster,
-    pub(crate) databases: Databases,
+    servers: Servers,
     urls: DatabaseUrls,
     /// How it differs from the services as they are.
     pub(crate) alteration: Alteration,
-    /// Only in a drill's own system.
-    tools: Option<Tools>,
+    proxies: Option<Proxies>,
+    crash: Option<CrashFile>,
+}
+
+/// The servers of a system.
+#[derive(Debug)]
+enum Servers {
+    /// They belong to it alone.
+    Private { rabbitmq: RabbitmqCluster, databases: Databases },
+    /// A database and a virtual host on servers that tests share.
+    Shared { database: TestDatabase, vhost: TestVhost },
+}
+
+/// A system with servers that belong to it alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Own<'a> {
+    pub processes: &'a System,
+    pub rabbitmq: &'a RabbitmqCluster,
+    pub(crate) databases: &'a Databases,
 }
 
 impl LocalSystem {
-    /// Builds the services and starts everything, with servers where `home` says and so many nodes of RabbitMQ and instances
-    /// of each service, and returns when it is ready. With `own`, a system for one drill: the one of `demo up` may be running
-    /// as well, so it takes neither its port nor its directory of logs.
+    /// Builds the services and starts everything on new servers, and returns when it is ready.
     pub(crate) async fn start(
-        choice: Choice,
-        home: Home,
-        nodes: usize,
-        instances: usize,
-        own: Option<(OwnSystem, PathBuf)>,
+        servers: impl Future<Output = Result<(Postgres, RabbitmqCluster)>>,
+        mut own: OwnSystem,
         terminal: &Terminal,
     ) -> Result<Self> {
         terminal.print("Building the services (the first time takes some minutes) …");
+        let for_people = own.for_people;
         let build = async {
-            match own {
-                Some(_) => testbed::build_lab(!terminal.json()).await,
-                None => testbed::build_services(!terminal.json()).await,
+            if for_people {
+                testbed::build_services(!terminal.json()).await
+            } else {
+                testbed::build_lab(!terminal.json()).await
             }
         };
         // The servers are installed and started meanwhile.
-        let ((), (postgres, rabbitmq)) =
-            tokio::try_join!(build, choice.start_servers(home, nodes, terminal))?;
+        let ((), (postgres, rabbitmq)) = tokio::try_join!(build, servers)?;
         terminal.print("Starting the three services …");
 
         let relays = relays_of_the_environment();
-        let log_relay = relays.iter().any(reads_the_log)
-            || own.as_ref().is_some_and(|(own, _)| own.setup.settings.iter().any(reads_the_log));
+        let log_relay = relays.iter().chain(&own.setup.settings).any(reads_the_log);
         if log_relay {
             postgres.set(&[("wal_level", "logical")]).await?;
         }
-        let databases = match own.as_ref().and_then(|(own, _)| own.standby) {
+        let databases = match own.standby {
             Some(replication) => Databases::with_standby(postgres, replication).await?,
             None => Databases::one(postgres),
         };
@@ -93,44 +104,67 @@ impl LocalSystem {
         }
         let urls = DatabaseUrls::new(&admin_url, &passwords)?;
 
-        let mut options = SystemOptions::new(urls.clone(), rabbitmq.url(), Setup::default());
-        let alteration = own.as_ref().map_or(Alteration::None, |(own, _)| own.alteration.clone());
-        let logs = own.as_ref().map_or_else(paths::logs, |(_, logs)| logs.clone());
-        // The logs of an earlier run name other ports and process ids.
-        let _ = std::fs::remove_dir_all(&logs);
-        options.log_dir = Some(logs);
-        let tools = match own {
-            Some((own, _)) => {
-                let tools = own.prepare(&mut options, &urls, &rabbitmq).await?;
-                // After the addresses of the proxies, so these win.
-                options.setup.settings.extend(databases.settings(&urls));
-                Some(tools)
-            }
-            None => {
-                options.setup.instances =
-                    Instances { orders: instances, inventory: instances, billing: instances };
-                options.orders_port = if testbed::is_free(DOCUMENTED_PORT) { DOCUMENTED_PORT } else { 0 };
-                None
-            }
-        };
+        let (mut proxies, crash) = (None, own.prepare_crash()?);
+        if !for_people {
+            proxies = Some(own.start_proxies(&urls, &rabbitmq).await?);
+        }
+        own.set_clocks()?;
+        let OwnSystem { mut setup, logs, alteration, .. } = own;
+        // After the addresses of the proxies, so these win.
+        setup.settings.extend(databases.settings(&urls));
         // Before the settings of a drill, so those win.
-        options.setup.settings.splice(..0, relays);
+        setup.settings.splice(..0, relays);
+        let mut options = SystemOptions::new(urls.clone(), rabbitmq.url(), setup);
+        if for_people && testbed::is_free(DOCUMENTED_PORT) {
+            options.orders_port = DOCUMENTED_PORT;
+        }
+        if let Some(logs) = &logs {
+            // Those of an earlier run name other ports and process ids.
+            let _ = std::fs::remove_dir_all(logs);
+        }
+        options.log_dir = logs;
+        let servers = Servers::Private { rabbitmq, databases };
+        Self::run(options, servers, alteration, proxies, crash).await
+    }
+
+    /// Starts the services on a new database and a new virtual host of the servers that tests share.
+    pub(crate) async fn start_shared(setup: Setup) -> Result<Self> {
+        let (database, vhost) = tokio::try_join!(testbed::database(), testbed::vhost())?;
+        let alteration = Alteration::of(&setup);
+        let options = SystemOptions::new(database.urls().clone(), vhost.url(), setup);
+        Self::run(options, Servers::Shared { database, vhost }, alteration, None, None).await
+    }
+
+    async fn run(
+        options: SystemOptions,
+        servers: Servers,
+        alteration: Alteration,
+        proxies: Option<Proxies>,
+        crash: Option<CrashFile>,
+    ) -> Result<Self> {
+        let urls = options.database.clone();
         let processes = System::start(options).await?;
         processes.wait_ready(READY_DEADLINE).await?;
-        Ok(Self { processes, rabbitmq, databases, urls, alteration, tools })
+        Ok(Self { processes, servers, urls, alteration, proxies, crash })
     }
 
     pub(crate) fn addresses(&self) -> Result<Addresses> {
         let url = |service| self.processes.url(service).map(str::to_owned);
-        // A variant serves no admin API.
-        let admin_url = |service| self.processes.admin_url(service).unwrap_or_default().to_owned();
+        let (database_url, amqp_url, rabbitmq_api) = match &self.servers {
+            Servers::Private { rabbitmq, databases } => {
+                (databases.admin_url("shop"), rabbitmq.url(), rabbitmq.first().api_url())
+            }
+            Servers::Shared { database, vhost } => {
+                (database.admin_url(), vhost.url(), vhost.api_url().to_owned())
+            }
+        };
         Ok(Addresses {
             orders_url: self.processes.orders_url(),
             inventory_url: url("inventory")?,
             billing_url: url("billing")?,
             provider_url: url("provider")?,
             auditor_url: self.urls.auditor.clone(),
-            admin_url: self.databases.admin_url("shop"),
+            admin_url: database_url,
             databases: [
                 ("orders", &self.urls.orders),
                 ("inventory", &self.urls.inventory),
@@ -139,25 +173,42 @@ impl LocalSystem {
             ]
             .map(|(login, url)| (login.to_owned(), url.clone()))
             .into(),
-            amqp_url: self.rabbitmq.url(),
-            rabbitmq_api: self.rabbitmq.first().api_url(),
-            admin: AdminUrls {
-                orders: admin_url("orders"),
-                inventory: admin_url("inventory"),
-                billing: admin_url("billing"),
-            },
+            amqp_url,
+            rabbitmq_api,
+            admin: ["orders", "inventory", "billing"]
+                .into_iter()
+                // A variant serves no admin API.
+                .filter_map(|name| Some((name.to_owned(), self.processes.admin_url(name).ok()?.to_owned())))
+                .collect(),
             admin_token: self.processes.admin_token().to_owned(),
         })
     }
 
-    /// The order service's database, with its login.
-    pub(crate) fn orders_database(&self) -> &str {
-        &self.urls.orders
+    /// Its processes and servers, if no other system uses these servers.
+    pub(crate) fn own(&self) -> Result<Own<'_>> {
+        match &self.servers {
+            Servers::Private { rabbitmq, databases } => {
+                Ok(Own { processes: &self.processes, rabbitmq, databases })
+            }
+            Servers::Shared { .. } => bail!("other tests use the same servers"),
+        }
     }
 
-    /// What breaks a drill's own system.
-    pub(crate) fn tools(&self) -> Result<&Tools> {
-        self.tools.as_ref().context("only a drill's own system has proxies")
+    /// The virtual host of its queues.
+    pub(crate) fn vhost(&self) -> &str {
+        match &self.servers {
+            Servers::Private { .. } => "shop",
+            Servers::Shared { vhost, .. } => vhost.name(),
+        }
+    }
+
+    pub(crate) fn proxies(&self) -> Result<&Proxies> {
+        self.proxies.as_ref().context("only a separate system has proxies")
+    }
+
+    /// The file of its crash point.
+    pub(crate) fn crash(&self) -> Result<&CrashFile> {
+        self.crash.as_ref().context("the drill's system has no crash point")
     }
 
     pub(crate) async fn act(&self, action: Action, part: &str) -> Result<()> {
@@ -176,10 +227,10 @@ impl LocalSystem {
     /// The server that a part is. `None`: it is a process.
     fn server(&self, part: &str) -> Result<Option<&Server>> {
         if part == DATABASE {
-            return Ok(Some(self.databases.primary()));
+            return Ok(Some(self.own()?.databases.primary()));
         }
         let Some(index) = NODES.iter().position(|node| *node == part) else { return Ok(None) };
-        Ok(Some(self.rabbitmq.node(index + 1)?))
+        Ok(Some(self.own()?.rabbitmq.node(index + 1)?))
     }
 
     /// A part's process id, or `None` while it is down.

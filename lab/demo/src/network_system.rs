@@ -1,6 +1,7 @@
 //! The system as a container of its network sees it (`docker compose run --rm demo …`): addresses from the environment,
 //! and no way to kill anything. Who has the engine injects the faults: the line to copy is printed.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 use crate::http;
 use crate::part::{Action, BROKER, DATABASE, container};
 use crate::proxies::Proxies;
-use crate::state::{Addresses, AdminUrls, LOGINS};
+use crate::state::{Addresses, LOGINS};
 use crate::terminal::Terminal;
 
 /// How long a person may take to copy a line.
@@ -58,7 +59,7 @@ impl NetworkSystem {
             amqp_url: format!("amqp://demo@{}", read(BROKER_ADDRESS)?),
             rabbitmq_api: none(),
             // They listen inside their own containers only.
-            admin: AdminUrls { orders: none(), inventory: none(), billing: none() },
+            admin: BTreeMap::new(),
             admin_token: none(),
         };
         let terminal = Terminal::new(false);

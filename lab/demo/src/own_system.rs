@@ -1,12 +1,17 @@
-//! A system that belongs to one drill: what it has that the system of `demo up` has not.
+//! How a system is set up that one command starts for itself.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use fault_proxy::Proxy;
-use testbed::{DatabaseUrls, RabbitmqCluster, SystemOptions};
+use fault_proxy::{Proxy, Route};
+use reqwest::Url;
+use testbed::{DatabaseUrls, Instances, RabbitmqCluster, Setup};
 
 use crate::alteration::Alteration;
 use crate::databases::Replication;
-use crate::lab::{CrashFile, Setup, route, through};
+use crate::lab::CrashFile;
+use crate::paths;
 use crate::proxies::Proxies;
 
 /// The services that reach their servers through proxies.
@@ -16,6 +21,10 @@ const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 #[derive(Debug)]
 pub(crate) struct OwnSystem {
     pub(crate) setup: Setup,
+    /// Whether people use it: it has the documented port and no proxies, and none of the lab programs.
+    pub(crate) for_people: bool,
+    /// Where its processes log. `None`: into a directory that is erased at the end.
+    pub(crate) logs: Option<PathBuf>,
     /// How many nodes RabbitMQ has. The services reach a cluster without a proxy.
     pub(crate) nodes: usize,
     /// A service, a crash point and what happens there, such as `relay-confirmed:kill`: once, after [`CrashFile::arm`]. The
@@ -31,39 +40,41 @@ pub(crate) struct OwnSystem {
     pub(crate) alteration: Alteration,
 }
 
-/// What a drill uses to break it.
-#[derive(Debug)]
-pub(crate) struct Tools {
-    pub(crate) proxies: Proxies,
-    pub(crate) crash: Option<CrashFile>,
-}
-
 impl Default for OwnSystem {
     fn default() -> Self {
-        let (setup, alteration) = (Setup::default(), Alteration::default());
-        Self { setup, nodes: 1, standby: None, crash_point: None, clocks: &[], restores: false, alteration }
+        Self {
+            setup: Setup::default(),
+            for_people: false,
+            logs: None,
+            nodes: 1,
+            standby: None,
+            crash_point: None,
+            clocks: &[],
+            restores: false,
+            alteration: Alteration::default(),
+        }
     }
 }
 
 impl OwnSystem {
+    /// The system of `demo up`, with so many nodes of RabbitMQ and instances of each service.
+    pub(crate) fn for_people(nodes: usize, instances: usize) -> Self {
+        let instances = Instances { orders: instances, inventory: instances, billing: instances };
+        let setup = Setup { instances, ..Setup::default() };
+        Self { setup, for_people: true, logs: Some(paths::logs()), nodes, ..Self::default() }
+    }
+
     /// The same, with a difference.
     pub(crate) fn altered(self, alteration: &Alteration) -> Self {
         Self { setup: alteration.apply(self.setup), alteration: alteration.clone(), ..self }
     }
 
-    /// Lets the connections of the services go through a proxy, and applies the setup.
-    pub(crate) async fn prepare(
-        self,
-        options: &mut SystemOptions,
+    /// Lets the connections of the services go through a proxy. Returns it, and adds the settings.
+    pub(crate) async fn start_proxies(
+        &mut self,
         urls: &DatabaseUrls,
         rabbitmq: &RabbitmqCluster,
-    ) -> Result<Tools> {
-        let crash = self.crash_point.map(|_| CrashFile::new());
-        let mut setup = self.setup;
-        if let (Some((service, point)), Some(crash)) = (self.crash_point, &crash) {
-            crash.disarm()?;
-            setup = setup.crashing_in(service, point, crash.path());
-        }
+    ) -> Result<Proxies> {
         let (mut connections, amqp_url) = (vec![], rabbitmq.url());
         for (service, database) in SERVICES.into_iter().zip([&urls.orders, &urls.inventory, &urls.billing]) {
             let prefix = service.to_uppercase();
@@ -79,8 +90,22 @@ impl OwnSystem {
         let routes = connections.iter().map(|(name, _, url)| route(name, url)).collect::<Result<_>>()?;
         let proxy = Proxy::start(routes).await?;
         for (name, variable, url) in connections {
-            setup.settings.push((variable, through(url, proxy.address(&name)?)?));
+            self.setup.settings.push((variable, through(url, proxy.address(&name)?)?));
         }
+        Ok(Proxies::Here(proxy))
+    }
+
+    /// Lets a process crash at the crash point, if there is one. Returns its file, which is not armed yet.
+    pub(crate) fn prepare_crash(&mut self) -> Result<Option<CrashFile>> {
+        let Some((service, point)) = self.crash_point else { return Ok(None) };
+        let crash = CrashFile::new();
+        crash.disarm()?;
+        self.setup = std::mem::take(&mut self.setup).crashing_in(service, point, crash.path());
+        Ok(Some(crash))
+    }
+
+    /// Lets clocks be wrong.
+    pub(crate) fn set_clocks(&mut self) -> Result<()> {
         for (service, offset) in self.clocks {
             let library = testbed::find_faketime()?;
             for (name, value) in [
@@ -88,17 +113,24 @@ impl OwnSystem {
                 ("FAKETIME", *offset),
                 ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
             ] {
-                setup.settings_of_service.push((service, (name.into(), value.into())));
+                self.setup.settings_of_service.push((service, (name.into(), value.into())));
             }
         }
-        options.setup = setup;
-        Ok(Tools { proxies: Proxies::Here(proxy), crash })
+        Ok(())
     }
 }
 
-impl Tools {
-    /// The crash point's file.
-    pub(crate) fn crash(&self) -> Result<&CrashFile> {
-        self.crash.as_ref().context("the drill's system has no crash point")
-    }
+/// A route to the server of a URL.
+fn route(name: &str, url: &str) -> Result<Route> {
+    let url: Url = url.parse()?;
+    let upstream = format!("{}:{}", url.host_str().context("no host")?, url.port().context("no port")?);
+    Ok(Route::new(name, upstream))
+}
+
+/// The same URL at another address.
+fn through(url: &str, address: SocketAddr) -> Result<String> {
+    let mut url: Url = url.parse()?;
+    url.set_host(Some(&address.ip().to_string()))?;
+    url.set_port(Some(address.port())).ok().context("the URL cannot have a port")?;
+    Ok(url.into())
 }

@@ -29,16 +29,9 @@ pub(crate) struct Addresses {
     pub(crate) databases: BTreeMap<String, String>,
     pub(crate) amqp_url: String,
     pub(crate) rabbitmq_api: String,
-    pub(crate) admin: AdminUrls,
+    /// The admin API of each service.
+    pub(crate) admin: BTreeMap<String, String>,
     pub(crate) admin_token: String,
-}
-
-/// The admin API of each service.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct AdminUrls {
-    pub(crate) orders: String,
-    pub(crate) inventory: String,
-    pub(crate) billing: String,
 }
 
 impl Addresses {
@@ -56,15 +49,6 @@ impl Addresses {
     pub(crate) fn brokers(&self) -> impl Iterator<Item = &str> {
         let (_, rest) = self.amqp_url.rsplit_once('@').unwrap_or_default();
         rest.split('/').next().unwrap_or_default().split(',')
-    }
-
-    /// The admin API of `orders`, `inventory` or `billing`.
-    pub(crate) fn admin_url(&self, service: &str) -> &str {
-        match service {
-            "orders" => &self.admin.orders,
-            "inventory" => &self.admin.inventory,
-            _ => &self.admin.billing,
-        }
     }
 }
 

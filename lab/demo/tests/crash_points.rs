@@ -6,7 +6,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use demo::lab::{BrokerApi, CONDITION_DEADLINE, CrashFile, Setup, Stage, Tap, resume_process};
+use demo::RunningSystem;
+use demo::lab::{CONDITION_DEADLINE, CrashFile, Setup, Tap, resume_process};
 use futures_util::{StreamExt as _, stream};
 use testbed::eventually;
 use tokio::time::timeout;
@@ -46,28 +47,27 @@ async fn a_crash_at_any_point_loses_nothing_and_doubles_nothing() -> Result<()> 
 /// published again.
 async fn crash_at(point: &str, action: &str) -> Result<u64> {
     let once = CrashFile::new();
-    let vhost = testbed::vhost().await?;
     let setup = Setup::default().crashing_at(format!("{point}:{action}"), once.path());
-    let stage = Stage::ready(&vhost.url(), setup).await?;
-    let mut tap = Tap::on(&vhost).await?;
+    let system = RunningSystem::shared(setup).await?;
+    let mut tap = Tap::on(system.broker_api()?).await?;
     // A message that can never be applied.
-    let api = BrokerApi::new(vhost.api_url(), vhost.name())?;
+    let api = system.broker_api()?;
     match point {
         "dead-letter-saved" => api.publish("inventory.events", "not json", "poison").await?,
         "dead-letter-collected" => api.publish("inventory.events.dead", "not json", "poison").await?,
         _ => {}
     }
     // A frozen process answers only after it is continued: the orders wait for that.
-    let (placed, restored) = tokio::join!(place(&stage), restore(&stage, &once, action));
+    let (placed, restored) = tokio::join!(place(&system), restore(&system, &once, action));
     placed?;
     restored?;
-    stage.revive().await?;
+    system.revive().await?;
     // And it works again. A connection of the client that died with the process may fail the first attempt.
     let id =
-        eventually("an order to be accepted", CONDITION_DEADLINE, async || stage.order().await.map(Some))
+        eventually("an order to be accepted", CONDITION_DEADLINE, async || system.order().await.map(Some))
             .await?;
-    eventually("its cancellation", CONDITION_DEADLINE, async || stage.cancel(id).await.map(Some)).await?;
-    stage.held().await?;
+    eventually("its cancellation", CONDITION_DEADLINE, async || system.cancel(id).await.map(Some)).await?;
+    system.held().await?;
     let published = tap.drain().await?;
     ensure!(published.out_of_order.is_empty(), "published out of order: {:?}", published.out_of_order);
     // What a relay has published and not marked is published once more. One that is asked to stop marks it first.
@@ -83,22 +83,22 @@ async fn crash_at(point: &str, action: &str) -> Result<u64> {
 
 /// Places many orders at once, so that batches and groups hold more than one, and cancels some. Orders that the crash cuts
 /// off were not acknowledged.
-async fn place(stage: &Stage) -> Result<()> {
+async fn place(system: &RunningSystem) -> Result<()> {
     let placing =
-        stream::iter(0..40).map(|_| timeout(CONDITION_DEADLINE, stage.order())).buffer_unordered(20);
+        stream::iter(0..40).map(|_| timeout(CONDITION_DEADLINE, system.order())).buffer_unordered(20);
     let accepted: Vec<_> = placing.filter_map(async |placed| placed.ok()?.ok()).collect().await;
     for id in accepted.iter().take(5) {
-        let _ = timeout(CONDITION_DEADLINE, stage.cancel(*id)).await?;
+        let _ = timeout(CONDITION_DEADLINE, system.cancel(*id)).await?;
     }
     Ok(())
 }
 
 /// Waits for the crash, and continues a frozen process; one that is gone is started again later.
-async fn restore(stage: &Stage, once: &CrashFile, action: &str) -> Result<()> {
+async fn restore(system: &RunningSystem, once: &CrashFile, action: &str) -> Result<()> {
     if action == "freeze" {
         resume_process(once.frozen().await?)
     } else {
-        stage.ended(once.process().await?).await
+        system.ended(once.process().await?).await
     }
 }
 

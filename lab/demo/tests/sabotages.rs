@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout, reason = "the table is the output of `cargo demo sabotage`")]
 
 use anyhow::ensure;
-use demo::lab::experiments::{ALL, Experiment, Finding};
+use demo::experiments::{ALL, Experiment, Finding};
 use flaws::LeftOut;
 use futures_util::{StreamExt, stream};
 

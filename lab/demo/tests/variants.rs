@@ -3,22 +3,22 @@
 
 use anyhow::{Context as _, Result};
 use demo::{
-    lab::{CONDITION_DEADLINE, Setup, Stage},
+    RunningSystem,
+    lab::{CONDITION_DEADLINE, Setup},
     reconciliation::Kind,
 };
 use flaws::Flaw;
-use sqlx::PgPool;
 use testbed::eventually;
 
-async fn stage(amqp_url: &str, variant: Option<Flaw>) -> Result<Stage> {
-    Stage::ready(amqp_url, Setup { variant: variant.map(Flaw::name), ..Setup::default() }).await
+async fn start(variant: Option<Flaw>) -> Result<RunningSystem> {
+    RunningSystem::shared(Setup { variant: variant.map(Flaw::name), ..Setup::default() }).await
 }
 
 /// Places an order and waits until it is confirmed: what was published before has been applied by then.
-async fn confirm_one_more(stage: &Stage) -> Result<()> {
-    let id = stage.order().await?;
+async fn confirm_one_more(system: &RunningSystem) -> Result<()> {
+    let id = system.order().await?;
     eventually("a later order to be confirmed", CONDITION_DEADLINE, async || {
-        Ok((stage.read(id).await?["status"] == "confirmed").then_some(()))
+        Ok((system.read_order(id).await?["status"] == "confirmed").then_some(()))
     })
     .await
 }
@@ -26,24 +26,23 @@ async fn confirm_one_more(stage: &Stage) -> Result<()> {
 #[tokio::test]
 async fn publish_then_commit_charges_for_an_order_that_does_not_exist() -> Result<()> {
     for variant in [None, Some(Flaw::PublishThenCommit)] {
-        let vhost = testbed::vhost().await?;
-        let stage = stage(&vhost.url(), variant).await?;
-        confirm_one_more(&stage).await?;
+        let system = start(variant).await?;
+        confirm_one_more(&system).await?;
         // From now on new orders are refused, and nothing else: every other change leaves this state.
-        let owner = PgPool::connect(&stage.database_url("orders")?).await?;
+        let mut owner = system.connect("orders").await?;
         sqlx::query("alter table orders add constraint closed check (status <> 'pending') not valid")
-            .execute(&owner)
+            .execute(&mut owner)
             .await?;
-        let refused = stage.order().await;
+        let refused = system.order().await;
         assert!(refused.is_err(), "{variant:?} has accepted an order that it could not write");
-        sqlx::query("alter table orders drop constraint closed").execute(&owner).await?;
-        confirm_one_more(&stage).await?;
+        sqlx::query("alter table orders drop constraint closed").execute(&mut owner).await?;
+        confirm_one_more(&system).await?;
         if variant.is_none() {
-            stage.held().await?;
+            system.held().await?;
             continue;
         }
         let result = eventually("the customer to be charged", CONDITION_DEADLINE, async || {
-            let result = stage.reconcile().await?;
+            let result = system.reconcile_acknowledged().await?;
             Ok((result.charges == result.orders + 1).then_some(result))
         })
         .await?;
@@ -67,19 +66,18 @@ async fn other_relays_publish_everything_while_nothing_fails() -> Result<()> {
         Flaw::TriggerNotify,
         Flaw::ListenAlone,
     ] {
-        let vhost = testbed::vhost().await?;
-        let stage = stage(&vhost.url(), Some(variant)).await?;
-        confirm_one_more(&stage).await.context(variant.name())?;
+        let system = start(Some(variant)).await?;
+        confirm_one_more(&system).await.context(variant.name())?;
         for _ in 0..10 {
-            stage.order().await?;
+            system.order().await?;
         }
-        let result = stage.held().await.context(variant.name())?;
+        let result = system.held().await.context(variant.name())?;
         assert_eq!(result.acknowledged, result.confirmed, "{}: {result:?}", variant.name());
         let (rows, pending): (i64, i64) = sqlx::query_as(
             "select count(*), count(*) filter (where published_at is null) from orders.outbox
              where event_type = 'OrderCreated'",
         )
-        .fetch_one(&stage.auditor)
+        .fetch_one(&mut system.connect("orders").await?)
         .await?;
         let kept = if variant == Flaw::DeleteOncePublished { 0 } else { result.orders };
         assert_eq!((u64::try_from(rows)?, pending), (kept, 0), "{}", variant.name());

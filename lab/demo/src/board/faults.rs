@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::fault::Fault;
 use crate::part::part;
-use crate::reconciliation::{Ending, Kind, Reconciliation, Wait, settle};
+use crate::reconciliation::{Ending, Kind, Reconciliation, Wait};
 use crate::running_system::RunningSystem;
 
 use super::busy::Busy;
@@ -206,7 +206,7 @@ impl Faults {
         load: &BoardLoad,
     ) -> Result<FaultVerdict> {
         let from = SystemTime::now();
-        let injected = match fault.fault.inject(system, fault.lasts).await {
+        let injected = match fault.fault.inject(system).await {
             Ok(injected) => injected,
             Err(error) => {
                 // It may have failed half-way.
@@ -248,9 +248,8 @@ async fn judge(
     system: &RunningSystem,
     load: &BoardLoad,
 ) -> Result<FaultVerdict> {
-    let read = async || system.reconcile(&load.ledger().acknowledged()?).await;
     let wait = Wait::until_decided(SETTLE_DEADLINE).or_unchanged_for(UNCHANGED_FOR);
-    let settled = settle(wait, read).await?;
+    let settled = system.settle(wait, load.ledger()).await?;
     ensure!(settled.ending != Ending::DeadlinePassed, "not everything was at rest after {SETTLE_DEADLINE:?}");
     let read: &Reconciliation = &settled.reconciliation;
     let orders = |kind| read.affected.get(&kind).copied().unwrap_or_default();

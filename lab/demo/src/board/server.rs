@@ -19,7 +19,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use uuid::Uuid;
 
 use crate::choice::Choice;
-use crate::ledger::Ledger;
 use crate::running_system::RunningSystem;
 use crate::story;
 
@@ -40,7 +39,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Serves the page over a running system until the future is dropped.
 pub(crate) async fn serve(listener: TcpListener, system: RunningSystem, choice: Choice) -> Result<()> {
-    let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
     let (faults, strikes) = Faults::new();
     let (twin, comparisons) = Twin::new();
     let (steps, requests) = Steps::new();
@@ -48,7 +46,7 @@ pub(crate) async fn serve(listener: TcpListener, system: RunningSystem, choice: 
     let guard =
         Guard { port: listener.local_addr()?.port(), token: Uuid::new_v4().simple().to_string().into() };
     let state = BoardState {
-        load: Arc::new(BoardLoad::new(system.orders_url(), ledger)),
+        load: Arc::new(BoardLoad::new(system.orders_url(), system.ledger().await?)),
         system: Arc::new(system),
         faults: Arc::new(faults),
         twin: Arc::new(twin),

@@ -89,7 +89,6 @@ pub(crate) struct StepSystem {
     /// Killed processes, and when each is started again.
     down: Vec<(String, Instant)>,
     lines: Vec<String>,
-    acknowledged: Vec<Uuid>,
     order: Option<Order>,
 }
 
@@ -119,16 +118,7 @@ impl StepSystem {
         let logs = paths::home().join("steps/logs");
         let system = RunningSystem::start_own(choice, own, logs, &terminal).await?;
         let system = system.context("interrupted")?;
-        Ok(Self {
-            system,
-            terminal,
-            folder,
-            stopped: vec![],
-            down: vec![],
-            lines: vec![],
-            acknowledged: vec![],
-            order: None,
-        })
+        Ok(Self { system, terminal, folder, stopped: vec![], down: vec![], lines: vec![], order: None })
     }
 
     pub(crate) async fn stop(self) -> Result<()> {
@@ -182,7 +172,7 @@ impl StepSystem {
             }
             StepAction::Kill => {
                 self.forget(index);
-                self.system.own()?.processes.kill(&service).await?;
+                self.system.processes()?.kill(&service).await?;
                 self.say(format!("{service} is killed at {point} (SIGKILL)"));
                 self.down.push((service, Instant::now() + DOWN));
             }
@@ -199,7 +189,7 @@ impl StepSystem {
         }
         if let Some(index) = self.down.iter().position(|(_, until)| *until <= Instant::now()) {
             let (service, _) = self.down.remove(index);
-            self.system.own()?.processes.start_again(&service).await?;
+            self.system.processes()?.start_again(&service).await?;
             self.say(format!("another process of {service} is started"));
         }
         self.await_answer().await;
@@ -216,7 +206,7 @@ impl StepSystem {
                 continue;
             }
             let point = fs::read_to_string(entry.path())?;
-            let processes = &self.system.own()?.processes;
+            let processes = self.system.processes()?;
             let service = processes.names().find(|name| processes.pid(name) == Some(pid));
             let service = service.context("an unknown process has stopped")?.to_owned();
             let source = source_lines::find(&service, &point);
@@ -247,7 +237,7 @@ impl StepSystem {
         let Some(request) = order.request.take_if(|request| request.is_finished()) else { return };
         match request.await.map_err(Into::into).flatten() {
             Ok(id) => {
-                self.acknowledged.push(id);
+                self.system.note(id);
                 self.say(format!("the client has its answer: 201, order {id}"));
             }
             Err(error) => self.say(format!("the client has no 201, and so no promise: {error:#}")),
@@ -261,7 +251,7 @@ impl StepSystem {
             return Ok(None);
         }
         let late = order.last_change.elapsed() > REST_DEADLINE;
-        let reading = timeout(READ_DEADLINE, self.system.reconcile(&self.acknowledged)).await;
+        let reading = timeout(READ_DEADLINE, self.system.reconcile_acknowledged()).await;
         let read = match reading.map_err(Into::into).flatten() {
             Ok(read) => read,
             Err(_) if !late => return Ok(None),

@@ -1,6 +1,5 @@
 //! `cargo demo load`: orders at a constant rate, whatever happens to the earlier ones.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,14 +8,13 @@ use tokio::time::interval;
 
 use crate::Verdict;
 use crate::choice::Choice;
-use crate::ledger::Ledger;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
 /// Loads the running system. Every acknowledgement is written to the ledger, which `verify` compares with the records.
 pub(crate) async fn run(choice: Choice, rate: u32, for_: Duration, terminal: &Terminal) -> Result<Verdict> {
     let system = RunningSystem::require(choice).await?;
-    let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
+    let ledger = system.ledger().await?;
     let load = load_tests::run(Load::new(system.orders_url(), rate, for_), ledger.recorder());
     let mut load = std::pin::pin!(load);
     let mut interval = interval(Duration::from_secs(1));

@@ -10,7 +10,6 @@ use uuid::Uuid;
 use crate::Verdict;
 use crate::choice::Choice;
 use crate::http;
-use crate::ledger::Ledger;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
@@ -55,7 +54,7 @@ pub(crate) async fn follow(
     terminal: &Terminal,
     document: bool,
 ) -> Result<Verdict> {
-    let ledger = Ledger::open(&system.ledger_path().await?)?;
+    let ledger = system.ledger().await?;
     let order = match kind {
         OrderKind::Good => serde_json::json!({
             "customerId": Uuid::new_v4(),

@@ -17,6 +17,7 @@ use crate::compose::Compose;
 use crate::control;
 use crate::interrupt::{interrupted, or_interrupted};
 use crate::local_system::LocalSystem;
+use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::running_system::RunningSystem;
 use crate::state::State;
@@ -55,14 +56,16 @@ pub(crate) async fn run(
 }
 
 async fn local(choice: Choice, nodes: usize, instances: usize, terminal: &Terminal) -> Result<Verdict> {
+    let servers = choice.start_servers(Home::Local, nodes, terminal);
     let system = tokio::select! {
-        system = LocalSystem::start(choice, Home::Local, nodes, instances, None, terminal) => system?,
+        system = LocalSystem::start(servers, OwnSystem::for_people(nodes, instances), terminal) => system?,
         stop = interrupted() => return stop.map(|()| Verdict::Interrupted),
     };
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let addresses = system.addresses()?;
     let state = State {
-        addresses: system.addresses()?,
-        orders_database_url: system.orders_database().to_owned(),
+        orders_database_url: addresses.databases["orders"].clone(),
+        addresses,
         control: listener.local_addr()?.to_string(),
         token: Uuid::new_v4().simple().to_string(),
     };

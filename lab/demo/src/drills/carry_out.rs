@@ -84,7 +84,7 @@ async fn break_and_repair(drill: &Drill, run: &DrillRun<'_>) -> Result<()> {
     let felt = try_join_all(meanwhile.into_iter().map(|(felt, before)| felt.observe(run, before)));
     let sessions = async {
         for injected in &injected {
-            injected.hold(run.system).await?;
+            injected.hold(run.system, run.outage).await?;
         }
         anyhow::Ok(())
     };

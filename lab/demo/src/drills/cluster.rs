@@ -129,7 +129,7 @@ async fn restart_all(run: &DrillRun<'_>) -> Result<()> {
 
 /// Requires that each queue has three members, all online. Returns the cluster and the leader of inventory's queue.
 async fn complete_cluster<'a>(run: &DrillRun<'a>) -> Result<(&'a RabbitmqCluster, usize)> {
-    let cluster = &run.system.own()?.rabbitmq;
+    let cluster = run.system.own()?.rabbitmq;
     let complete = cluster.wait_complete(&QUEUES).await;
     run.require("each of three queues has three members, and all are online", complete.is_ok());
     let leader = cluster.members(INVENTORY).await?.leader;

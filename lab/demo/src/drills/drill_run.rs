@@ -16,7 +16,7 @@ use crate::fault::{Fact, Fault, Injected};
 use crate::ledger::Ledger;
 use crate::load::StoppableLoad;
 use crate::part::{BROKER, title};
-use crate::reconciliation::{DuplicatesDropped, Reconciliation, Wait, settle};
+use crate::reconciliation::{DuplicatesDropped, Reconciliation, Wait};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
@@ -94,7 +94,7 @@ impl<'a> DrillRun<'a> {
         options: DrillOptions,
     ) -> Result<Self> {
         fastrand::seed(options.seed);
-        let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
+        let ledger = system.ledger().await?;
         let mut run = Self {
             system,
             rate: options.rate,
@@ -160,7 +160,7 @@ impl<'a> DrillRun<'a> {
 
     /// Injects a fault, and says so.
     pub(crate) async fn inject<'f>(&self, fault: &'f Fault<'f>) -> Result<Injected<'f>> {
-        let mut injected = fault.inject(self.system, self.outage).await?;
+        let mut injected = fault.inject(self.system).await?;
         self.phase("outage", &injected.what);
         self.found.borrow_mut().facts.append(&mut injected.facts);
         Ok(injected)
@@ -292,8 +292,8 @@ impl<'a> DrillRun<'a> {
 
     /// Waits until nothing is in progress any more, for drills that go on then.
     pub(crate) async fn settled(&self) -> Result<Reconciliation> {
-        let read = async || self.system.reconcile(&self.ledger.acknowledged()?).await;
-        Ok(settle(Wait::until_decided(SETTLE_DEADLINE), read).await?.reconciliation)
+        let wait = Wait::until_decided(SETTLE_DEADLINE);
+        Ok(self.system.settle(wait, &self.ledger).await?.reconciliation)
     }
 
     /// Waits until the system is quiescent, and reconciles. A drill that shows damage waits until all of it is there.
@@ -305,8 +305,7 @@ impl<'a> DrillRun<'a> {
         } else {
             Wait::until_decided(SETTLE_DEADLINE)
         };
-        let read = async || self.system.reconcile(&self.ledger.acknowledged()?).await;
-        let reconciliation = settle(wait, read).await?.reconciliation;
+        let reconciliation = self.system.settle(wait, &self.ledger).await?.reconciliation;
         self.phase(
             "reconcile",
             "compared the acknowledged orders with the records of the services and the provider",

@@ -150,11 +150,11 @@ async fn fail_over_too_early(run: &DrillRun<'_>) -> Result<()> {
     sleep(run.outage).await;
     let at_risk = run.accepted_since(cut);
     run.require(format!("{at_risk} orders were accepted that the standby does not have"), at_risk > 0);
-    let (killed, promoted) = fail_over(run, &system.databases).await?;
+    let (killed, promoted) = fail_over(run, system.databases).await?;
     accepted_since(run, promoted).await;
     run.recovered_in(killed.elapsed());
     system.processes.resume("inventory")?;
-    rejoin(&system.databases).await
+    rejoin(system.databases).await
 }
 
 /// How the wait of a commit ends without the standby.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use sqlx::{Connection as _, PgConnection};
+use sqlx::Connection as _;
 use testbed::{Instances, eventually};
 use tokio::time::sleep;
 
@@ -18,8 +18,7 @@ use super::felt::{
 use super::report::Refusals;
 use crate::fault::{Fault, reach_crash_point};
 use crate::http;
-use crate::lab::{CONDITION_DEADLINE, Setup, experiments::copy_order, resume_process};
-use crate::metrics;
+use crate::lab::{CONDITION_DEADLINE, Setup, copy_order, resume_process};
 use crate::own_system::OwnSystem;
 use crate::part::BROKER;
 use crate::paths;
@@ -399,8 +398,7 @@ async fn kill_owners(run: &DrillRun<'_>) -> Result<()> {
         let active = format!("broker_consumer_active{{queue=\"{queue}\"}}");
         let owner = eventually("a partition to have an owner", CONDITION_DEADLINE, async || {
             for name in ["inventory", "inventory-2"] {
-                let page = http::get(&format!("{}/metrics", processes.url(name)?)).await?;
-                if metrics::sum::<f64>(&page, &active)? == 1.0 {
+                if run.system.metric(name, &active).await? == 1.0 {
                     return Ok(Some(name));
                 }
             }
@@ -524,8 +522,7 @@ async fn scale(run: &DrillRun<'_>) -> Result<()> {
     run.felt("another instance publishes too", async || {
         let mut others = 0.0;
         for name in OTHERS {
-            let page = http::get(&format!("{}/metrics", processes.url(name)?)).await?;
-            others += metrics::sum::<f64>(&page, "outbox_published_total")?;
+            others += run.system.metric(name, "outbox_published_total").await?;
         }
         Ok((others > 0.0).then(|| format!("the other instances have published {others} events")))
     })
@@ -575,7 +572,7 @@ async fn write_silently(run: &DrillRun<'_>) -> Result<()> {
     // Nothing else is published from here on, so that nothing else wakes a relay.
     let settled = run.settled().await?;
     ensure!(settled.in_progress() == 0, "the orders of the load did not end: {}", settled.progress());
-    let mut writer = PgConnection::connect(run.system.own()?.orders_database()).await?;
+    let mut writer = run.system.connect("orders").await?;
     let original = run.system.read("select id::text from orders.orders order by placed_at limit 1").await?;
     let original = original.trim().parse().context("there is no order to copy")?;
     let mut transaction = writer.begin().await?;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// A condition that must be observed, for a drill to prove anything or for its claim to hold.
 #[derive(Debug, Serialize)]
-pub(crate) struct Fact {
+pub struct Fact {
     /// In words, with the figures.
     pub(crate) what: String,
     pub(crate) observed: bool,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Fault;
 use super::fact::Fact;
-use super::operations::{FULL, lock_table, pids, process, reach_crash_point, set_provider};
+use super::operations::{FULL, lock_table, pids, process, queue, reach_crash_point, set_provider};
 use super::statements::{APPLICATIONS, TERMINATE_SESSIONS, add_defect, refuse_dead_letter};
 use crate::lab::{BrokerApi, CONDITION_DEADLINE};
 use crate::part::{Action, title};
@@ -31,7 +31,7 @@ const UNSAVED: &str = "cannot-be-saved";
 const CONNECTIONS: usize = 9;
 
 /// A fault that was injected and is not repaired yet.
-pub(crate) struct Injected<'a> {
+pub struct Injected<'a> {
     pub(super) fault: &'a Fault<'a>,
     /// In words, with the figures.
     pub(crate) what: String,
@@ -45,13 +45,11 @@ pub(crate) struct Injected<'a> {
     pub(super) lock: Option<PgConnection>,
     /// The processes that must not be restarted.
     pub(super) pids: Vec<Option<u32>>,
-    /// The statements of a session that ends by itself.
-    pub(super) session: Option<String>,
 }
 
 impl<'a> Fault<'a> {
-    /// Injects the fault. `lasts` is for the sessions that end by themselves.
-    pub(crate) async fn inject(&'a self, system: &RunningSystem, lasts: Duration) -> Result<Injected<'a>> {
+    /// Injects the fault.
+    pub async fn inject(&'a self, system: &RunningSystem) -> Result<Injected<'a>> {
         let mut injected = Injected {
             fault: self,
             what: String::new(),
@@ -62,7 +60,6 @@ impl<'a> Fault<'a> {
             operator: None,
             lock: None,
             pids: vec![],
-            session: None,
         };
         injected.what = match self {
             Self::Kill(part) => {
@@ -84,7 +81,7 @@ impl<'a> Fault<'a> {
             }
             Self::Crash => {
                 let (name, pid) = reach_crash_point(system).await?;
-                let processes = &system.own()?.processes;
+                let processes = system.processes()?;
                 eventually(&format!("{name} to be gone"), CONDITION_DEADLINE, async || {
                     Ok(processes.pid(&name).is_none().then_some(()))
                 })
@@ -94,7 +91,7 @@ impl<'a> Fault<'a> {
                 what
             }
             Self::StallLogReader(name) => {
-                system.own()?.processes.pause_log_reader(name)?;
+                system.processes()?.pause_log_reader(name)?;
                 format!("stopped the reader of {name}'s log with SIGSTOP")
             }
             Self::Network { what, routes, effect, direction, ends } => {
@@ -115,11 +112,7 @@ impl<'a> Fault<'a> {
                 system.proxies()?.replace(&format!("{service}-broker"), fault).await?;
                 format!("each connection of {service} is reset before a {what} passes, {LOST_ACKS} times")
             }
-            Self::Session { what, sql } => {
-                let seconds = lasts.as_secs();
-                injected.session = Some(sql.replace("{}", &seconds.to_string()));
-                format!("{what} for {seconds} s")
-            }
+            Self::Session { what, .. } => (*what).to_owned(),
             Self::Statements { what, begin, .. } => {
                 system.execute_as("orders", begin).await?;
                 (*what).to_owned()
@@ -191,17 +184,27 @@ impl<'a> Fault<'a> {
                 format!("changed the password, and closed {closed} connections")
             }
             Self::DeleteBindings => {
-                let processes = &system.own()?.processes;
+                let processes = system.processes()?;
                 ["orders", "inventory", "billing"].iter().try_for_each(|name| processes.pause(name))?;
                 system.broker_api()?.delete_bindings().await?;
                 processes.resume("orders")?;
                 "deleted all ten bindings while the services were frozen; orders continues".to_owned()
             }
             Self::DeleteExchange => {
-                let processes = &system.own()?.processes;
+                let processes = system.processes()?;
                 ["inventory", "billing"].iter().try_for_each(|name| processes.pause(name))?;
                 system.broker_api()?.delete("exchanges/shop/shop.events").await?;
                 "deleted the exchange with its bindings, while only orders runs".to_owned()
+            }
+            Self::DeleteQueue(service) => {
+                system.broker_api()?.delete(&queue(service)).await?;
+                format!("deleted {service}'s queue")
+            }
+            Self::ReplaceQueue(service) => {
+                let api = system.broker_api()?;
+                api.delete(&queue(service)).await?;
+                api.put(&queue(service), &json!({ "durable": true })).await?;
+                format!("{service}'s queue is another one")
             }
             Self::Provider { what, faults } => {
                 let fault = |(fault, percent, milliseconds): &(&str, u32, Option<u32>)| json!({ "fault": fault, "percent": percent, "milliseconds": milliseconds });

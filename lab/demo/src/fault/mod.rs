@@ -13,14 +13,16 @@ use fault_proxy::{Direction, Effect};
 
 use statements::{ACCEPT_MARKS, ERASE_UNROUTABLE, REFUSE_MARKS, WRITE_UNROUTABLE};
 
-pub(crate) use fact::Fact;
-pub(crate) use inject::{Injected, LOST_ACKS};
+pub use fact::Fact;
+pub use inject::Injected;
+pub(crate) use inject::LOST_ACKS;
 pub(crate) use operations::{publish_copy, reach_crash_point};
+pub use repair::Repaired;
 pub(crate) use repair::repair_all;
 
 /// Something that breaks a part of a system, or gets in its way.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault<'a> {
+pub enum Fault<'a> {
     /// SIGKILL. Repaired by a start.
     Kill(&'a str),
     /// SIGSTOP. Repaired by SIGCONT.
@@ -75,6 +77,10 @@ pub(crate) enum Fault<'a> {
     ChangePassword,
     DeleteBindings,
     DeleteExchange,
+    /// The queue of this service is gone, with what is in it.
+    DeleteQueue(&'a str),
+    /// The queue of this service is another one, which none of the services can use.
+    ReplaceQueue(&'a str),
     /// The payment provider fails so many calls of a hundred: `(fault, percent, milliseconds)`.
     Provider {
         what: &'a str,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::time::timeout;
 
 use crate::http;
@@ -14,15 +14,20 @@ use crate::running_system::RunningSystem;
 /// The policy that makes a queue full.
 pub(super) const FULL: &str = "policies/shop/full";
 
+/// The path of a service's queue in the broker's API.
+pub(super) fn queue(service: &str) -> String {
+    format!("queues/shop/{service}.events")
+}
+
 /// How long an administrator's statement may take. A frozen database never answers.
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Waits for the process that reaches the system's crash point. Returns its name and its id.
 pub(crate) async fn reach_crash_point(system: &RunningSystem) -> Result<(String, u32)> {
-    let own = system.own()?;
+    let processes = system.processes()?;
     let before: Vec<_> =
-        own.processes.names().filter_map(|name| Some((name.to_owned(), own.processes.pid(name)?))).collect();
-    let crash = own.tools()?.crash()?;
+        processes.names().filter_map(|name| Some((name.to_owned(), processes.pid(name)?))).collect();
+    let crash = system.crash()?;
     crash.arm()?;
     let pid = crash.process().await?;
     before
@@ -37,7 +42,7 @@ pub(super) async fn lock_table(system: &RunningSystem, table: &str) -> Result<Pg
         "set idle_in_transaction_session_timeout = 0; begin; lock table {table} in access exclusive mode"
     );
     let locking = async {
-        let mut session = PgConnection::connect(&system.addresses()?.admin_url).await?;
+        let mut session = system.connect("admin").await?;
         sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut session).await?;
         Ok(session)
     };
@@ -61,7 +66,7 @@ pub(super) async fn set_provider(system: &RunningSystem, faults: Value) -> Resul
 
 /// The processes of the services.
 pub(super) fn pids(system: &RunningSystem) -> Result<Vec<Option<u32>>> {
-    let processes = &system.own()?.processes;
+    let processes = system.processes()?;
     Ok(["orders", "inventory", "billing"].map(|service| processes.pid(service)).to_vec())
 }
 

@@ -1,5 +1,7 @@
 //! How each fault is repaired.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
 use serde_json::json;
 use sqlx::Connection as _;
@@ -8,7 +10,7 @@ use testbed::{Rabbitmq, eventually};
 use super::Fault;
 use super::fact::Fact;
 use super::inject::Injected;
-use super::operations::{FULL, pids, process, set_provider};
+use super::operations::{FULL, pids, process, queue, set_provider};
 use super::statements::{ACCEPT_MARKS, APPLICATIONS, ERASE_UNROUTABLE};
 use testbed::release_commits;
 
@@ -18,7 +20,7 @@ use crate::running_system::RunningSystem;
 use crate::set_aside::{count_waiting, discard_all};
 
 /// A fault that was repaired.
-pub(crate) struct Repaired {
+pub struct Repaired {
     /// The new process in words, if one was killed.
     pub(crate) process: Option<String>,
     pub(crate) facts: Vec<Fact>,
@@ -30,16 +32,15 @@ impl<'a> Injected<'a> {
         if let Fault::Kill(part) = self.fault { Some(part) } else { None }
     }
 
-    /// Executes what ends by itself, if the fault has such a session.
-    pub(crate) async fn hold(&self, system: &RunningSystem) -> Result<()> {
-        match &self.session {
-            Some(sql) => system.execute_as("orders", &ending_with_its_client(sql)).await,
-            None => Ok(()),
-        }
+    /// Executes the session of the fault, if it has one, which ends by itself after this time.
+    pub(crate) async fn hold(&self, system: &RunningSystem, lasts: Duration) -> Result<()> {
+        let Fault::Session { sql, .. } = self.fault else { return Ok(()) };
+        let sql = sql.replace("{}", &lasts.as_secs().to_string());
+        system.execute_as("orders", &ending_with_its_client(&sql)).await
     }
 
     /// Repairs the fault, and returns when what was killed runs again.
-    pub(crate) async fn repair(self, system: &RunningSystem) -> Result<Repaired> {
+    pub async fn repair(self, system: &RunningSystem) -> Result<Repaired> {
         let mut repaired = Repaired { process: None, facts: vec![] };
         match self.fault {
             Fault::Kill(part) => {
@@ -57,7 +58,7 @@ impl<'a> Injected<'a> {
             Fault::Freeze(part) => system.act(Action::Resume, part).await?,
             Fault::CutOff(number) => system.own()?.rabbitmq.reconnect(*number).await?,
             Fault::Crash => {
-                let processes = &system.own()?.processes;
+                let processes = system.processes()?;
                 let (name, pid) = self.process.context("no process has crashed")?;
                 processes.start_again(&name).await?;
                 processes.wait_ready(CONDITION_DEADLINE).await?;
@@ -66,7 +67,7 @@ impl<'a> Injected<'a> {
                     .facts
                     .push(Fact::new(what, processes.pid(&name).is_some_and(|now| Some(now) != pid)));
             }
-            Fault::StallLogReader(name) => system.own()?.processes.resume_log_reader(name)?,
+            Fault::StallLogReader(name) => system.processes()?.resume_log_reader(name)?,
             Fault::Network { routes, .. } => {
                 for route in *routes {
                     system.proxies()?.clear(route).await?;
@@ -106,10 +107,13 @@ impl<'a> Injected<'a> {
             }
             Fault::DeleteBindings | Fault::DeleteExchange => {
                 system.broker_api()?.await_bindings().await?;
-                let processes = &system.own()?.processes;
+                let processes = system.processes()?;
                 ["inventory", "billing"].iter().try_for_each(|name| processes.resume(name))?;
                 repaired.facts.push(Fact::new("the exchange and its ten bindings exist again", true));
             }
+            Fault::DeleteQueue(_) => system.broker_api()?.await_bindings().await?,
+            // The services declare their own.
+            Fault::ReplaceQueue(service) => system.broker_api()?.delete(&queue(service)).await?,
             Fault::Provider { .. } => set_provider(system, json!([])).await?,
         }
         Ok(repaired)
@@ -130,13 +134,10 @@ fn ending_with_its_client(sql: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use anyhow::bail;
+    use sqlx::{AssertSqlSafe, PgConnection};
 
-    use anyhow::{Result, bail};
-    use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-    use testbed::eventually;
-
-    use super::ending_with_its_client;
+    use super::*;
 
     const DEADLINE: Duration = Duration::from_secs(60);
 

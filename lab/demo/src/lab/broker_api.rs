@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use testbed::eventually;
 use uuid::Uuid;
 
-use super::stage::CONDITION_DEADLINE;
+use super::CONDITION_DEADLINE;
 
 const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -178,10 +178,15 @@ impl BrokerApi {
         let message = json!({
             "routing_key": routing_key, "payload": payload, "payload_encoding": "string", "properties": properties,
         });
+        self.publish_message(exchange, message.to_string()).await.with_context(|| format!("to {routing_key}"))
+    }
+
+    /// Publishes a message in the form in which the API takes it. It has to reach a queue.
+    pub async fn publish_message(&self, exchange: &str, message: String) -> Result<()> {
         let url = self.address(&format!("exchanges/{}/{exchange}/publish", self.vhost));
-        let answer = self.client.post(url).json(&message).send().await?.error_for_status()?;
-        let answer: Value = answer.json().await?;
-        ensure!(answer["routed"] == true, "a message to {routing_key} reached no queue");
+        let request = self.client.post(url).header("content-type", "application/json").body(message);
+        let answer: Value = request.send().await?.error_for_status()?.json().await?;
+        ensure!(answer["routed"] == true, "a message reached no queue");
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use testbed::eventually;
 use uuid::Uuid;
 
-use super::stage::CONDITION_DEADLINE;
+use super::CONDITION_DEADLINE;
 
 /// The file that the process which reaches an armed crash point creates (`CRASH_ONCE`). Removed when dropped.
 #[derive(Debug)]

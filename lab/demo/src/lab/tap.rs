@@ -5,7 +5,6 @@ use std::collections::{HashMap, VecDeque};
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::Value;
-use testbed::TestVhost;
 use uuid::Uuid;
 
 use super::broker_api::BrokerApi;
@@ -54,16 +53,7 @@ impl Tap {
     ///
     /// # Errors
     /// When the broker's HTTP API refuses.
-    pub async fn on(vhost: &TestVhost) -> Result<Self> {
-        Self::at(vhost.api_url(), vhost.name()).await
-    }
-
-    /// Like [`on`](Self::on), by the URL of the broker's HTTP API and the name of a virtual host.
-    ///
-    /// # Errors
-    /// When the broker's HTTP API refuses.
-    pub async fn at(api: &str, name: &str) -> Result<Self> {
-        let api = BrokerApi::new(api, name)?;
+    pub async fn on(api: BrokerApi) -> Result<Self> {
         api.declare_tap(QUEUE).await?;
         Ok(Self {
             api,

@@ -103,7 +103,7 @@ impl Injector<'_> {
         match &kind.draw {
             Draw::One(fault, lasts) => self.inject_for(fault, lasts).await,
             Draw::Process(fault, lasts) => {
-                let names: Vec<_> = self.system.own()?.processes.names().collect();
+                let names: Vec<_> = self.system.processes()?.names().collect();
                 let name = names[self.random.usize(..names.len())];
                 self.inject_for(&fault(name), lasts).await
             }
@@ -113,7 +113,7 @@ impl Injector<'_> {
                 let ends = Some(self.time(&NETWORK_FAULT));
                 let fault =
                     Fault::Network { what: kind.name, routes: &[route], effect, direction: *direction, ends };
-                fault.inject(self.system, Duration::ZERO).await.map(drop)
+                fault.inject(self.system).await.map(drop)
             }
             Draw::Poison => {
                 let service = SERVICES[self.random.usize(..SERVICES.len())];
@@ -134,7 +134,7 @@ impl Injector<'_> {
 
     async fn inject_for(&mut self, fault: &Fault<'_>, lasts: &Range<u64>) -> Result<()> {
         let lasts = self.time(lasts);
-        let injected = fault.inject(self.system, lasts).await?;
+        let injected = fault.inject(self.system).await?;
         sleep(lasts).await;
         injected.repair(self.system).await.map(drop)
     }
@@ -154,11 +154,11 @@ impl Injector<'_> {
     /// Deletes inventory's queue behind messages that its consumer has buffered. Nothing is published meanwhile, and the
     /// messages are copies: what the queue loses has been applied, and no cancellation overtakes a lost creation.
     async fn cancel_consumer(&mut self, tap: &Tap) -> Result<()> {
-        let own = self.system.own()?;
-        let orders: Vec<_> = own.processes.names().filter(|name| name.starts_with("orders")).collect();
-        orders.iter().try_for_each(|name| own.processes.pause(name))?;
+        let processes = self.system.processes()?;
+        let orders: Vec<_> = processes.names().filter(|name| name.starts_with("orders")).collect();
+        orders.iter().try_for_each(|name| processes.pause(name))?;
         let deleted = self.delete_queue(tap).await;
-        orders.iter().try_for_each(|name| own.processes.resume(name))?;
+        orders.iter().try_for_each(|name| processes.resume(name))?;
         deleted
     }
 
@@ -170,7 +170,7 @@ impl Injector<'_> {
             Ok((self.system.read(&saved).await? != "0").then_some(()))
         })
         .await?;
-        let locked = Fault::Lock("inventory.processed_events").inject(self.system, Duration::ZERO).await?;
+        let locked = Fault::Lock("inventory.processed_events").inject(self.system).await?;
         let api = self.system.broker_api()?;
         for message in tap.recent().iter().filter(|message| message["routing_key"] == "order.created") {
             let payload = message["payload"].as_str().unwrap_or_default();

@@ -9,7 +9,6 @@ mod sometimes;
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -19,11 +18,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::choice::Choice;
 use crate::fault::{Fault, repair_all};
-use crate::lab::{CONDITION_DEADLINE, Setup, Tap};
-use crate::ledger::Ledger;
+use crate::lab::{Setup, Tap};
 use crate::own_system::OwnSystem;
 use crate::paths;
-use crate::reconciliation::{Reconciliation, Settled, Wait, settle};
+use crate::reconciliation::{Settled, Wait};
 use crate::running_system::RunningSystem;
 use crate::set_aside::{GIVEN_UP, count_reasons, count_waiting, discard_all, replay_all};
 use crate::terminal::Terminal;
@@ -39,7 +37,7 @@ const INSTANCES: Instances = Instances { orders: 4, inventory: 2, billing: 2 };
 const PAUSE: Range<u64> = 1_500..5_000;
 const REPORT_INTERVAL: Duration = Duration::from_secs(15);
 /// How long everything may take to come to rest after the last fault.
-const REST_DEADLINE: Duration = Duration::from_secs(180);
+const REST: Wait = Wait::until_decided(Duration::from_secs(180));
 
 /// A soak.
 #[derive(Clone, Copy, Debug)]
@@ -66,12 +64,12 @@ impl Soak {
     }
 
     async fn run_on(self, system: &RunningSystem, terminal: &Terminal) -> Result<SoakResult> {
-        let own = system.own()?;
-        let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
-        let defect = Fault::Defect.inject(system, self.for_).await?;
-        let mut tap = Tap::at(&own.rabbitmq.first().api_url(), "shop").await?;
-        let names = own.processes.names().filter(|name| name.starts_with("orders"));
-        let urls = names.map(|name| Ok(own.processes.url(name)?.to_owned())).collect::<Result<Vec<_>>>()?;
+        let ledger = system.ledger().await?;
+        let defect = Fault::Defect.inject(system).await?;
+        let mut tap = Tap::on(system.broker_api()?).await?;
+        let processes = system.processes()?;
+        let names = processes.names().filter(|name| name.starts_with("orders"));
+        let urls = names.map(|name| Ok(processes.url(name)?.to_owned())).collect::<Result<Vec<_>>>()?;
         let load = SoakLoad::start(urls, self.rate, self.for_, &ledger)?;
 
         let mut injector =
@@ -113,13 +111,13 @@ impl Soak {
             .print("  The load has ended. Repairing everything, and waiting until nothing is in progress …");
         repair(system).await?;
         // Everything that can be applied is, before the defect is repaired: what is replayed then comes last.
-        self.rest(system, &ledger).await?;
+        system.settle(REST, &ledger).await?;
         let dead_letters = count_waiting(system).await?;
         let reasons = count_reasons(system).await?;
         defect.repair(system).await?;
         let replayed = replay_all(system).await?;
         let discarded = discard_all(system, "sent by the soak").await?;
-        let Settled { reconciliation, ending } = self.rest(system, &ledger).await?;
+        let Settled { reconciliation, ending } = system.settle(REST, &ledger).await?;
         Ok(SoakResult {
             sent,
             faults: faults.into_iter().filter(|(_, count)| *count > 0).collect(),
@@ -136,11 +134,6 @@ impl Soak {
             reached: sometimes::count(system, self.for_).await?,
         })
     }
-
-    async fn rest(self, system: &RunningSystem, ledger: &Ledger) -> Result<Settled> {
-        let read = async || -> Result<Reconciliation> { system.reconcile(&ledger.acknowledged()?).await };
-        settle(Wait::until_decided(REST_DEADLINE), read).await
-    }
 }
 
 /// Orders that a consumer saw cancelled before it saw them created. The reconciliation excuses those whose creation the broker
@@ -153,14 +146,8 @@ async fn count_overtaken(system: &RunningSystem) -> Result<u64> {
 
 /// Repairs what is broken, starts what does not run, and waits until everything is ready.
 async fn repair(system: &RunningSystem) -> Result<()> {
-    let own = system.own()?;
     // The servers first: the other repairs speak to them.
     system.repair().await?;
     repair_all(system).await?;
-    for name in own.processes.names() {
-        if own.processes.pid(name).is_none() {
-            own.processes.start_again(name).await?;
-        }
-    }
-    own.processes.wait_ready(CONDITION_DEADLINE).await
+    system.revive().await
 }

@@ -64,7 +64,7 @@ pub(super) async fn count(system: &RunningSystem, soaked: Duration) -> Result<Ve
         let times = match sign {
             Row(query) => system.read(query).await?.trim().parse()?,
             Log(processes, text) | AnyLog(processes, text) => {
-                let logs = system.own()?.processes.logs();
+                let logs = system.processes()?.logs();
                 let counts = processes.iter().map(|process| {
                     let path = logs.join(format!("{process}.log"));
                     let log =

@@ -8,7 +8,6 @@ mod prometheus;
 mod rules;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,7 +16,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::choice::Choice;
 use crate::lab::Setup;
-use crate::ledger::Ledger;
 use crate::load::StoppableLoad;
 use crate::own_system::OwnSystem;
 use crate::paths;
@@ -124,9 +122,8 @@ impl Watch {
             ("billing:8082", addresses.billing_url.as_str()),
         ];
         let prometheus = Prometheus::start(choice, &rules, interval, &targets, terminal).await?;
-        let ledger = Arc::new(Ledger::open(&system.ledger_path().await?)?);
         let load = load_tests::Load::new(system.orders_url(), self.rate, Duration::MAX);
-        let load = StoppableLoad::run(load, ledger.recorder());
+        let load = StoppableLoad::run(load, system.ledger().await?.recorder());
         let began = dashboard::now();
 
         let mut watched = Watched::default();
@@ -178,7 +175,7 @@ impl Watch {
         let began = Instant::now();
         let mut injected = vec![];
         for fault in case.faults {
-            let fault = fault.inject(system, Duration::ZERO).await;
+            let fault = fault.inject(system).await;
             injected.push(fault.with_context(|| format!("failed to inject: {}", case.what))?);
         }
         if case.alerts.is_empty() {

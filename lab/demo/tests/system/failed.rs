@@ -1,12 +1,10 @@
 //! Messages that a service has set aside, and what an operator does with them.
 
 use anyhow::Context;
-use demo::{
-    lab::{CONDITION_DEADLINE, Stage},
-    seeds::RESET_TO_SEEDS,
-};
+use demo::lab::{CONDITION_DEADLINE, Setup};
+use demo::{RunningSystem, seeds::RESET_TO_SEEDS};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::AssertSqlSafe;
 use testbed::eventually;
 
 use crate::delivery::publish;
@@ -21,9 +19,9 @@ fn defect(table: &str) -> String {
 }
 
 /// Waits until a service has so many dead letters, and returns them.
-async fn dead_letters(stage: &Stage, service: &str, count: usize) -> anyhow::Result<Vec<Value>> {
+async fn dead_letters(system: &RunningSystem, service: &str, count: usize) -> anyhow::Result<Vec<Value>> {
     eventually("the dead letters to be in the table", CONDITION_DEADLINE, async || {
-        let page = stage.admin(service, "/admin/dead-letters", None).await?;
+        let page = system.admin(service, "/admin/dead-letters", None).await?;
         let items = page["items"].as_array().context("no items")?.clone();
         Ok((items.len() == count).then_some(items))
     })
@@ -32,46 +30,46 @@ async fn dead_letters(stage: &Stage, service: &str, count: usize) -> anyhow::Res
 
 #[tokio::test]
 async fn poison_message_can_be_shown_replayed_and_discarded() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::with_defaults(&vhost.url()).await?;
-    publish(&vhost, "{\"this is\": not json", "poison").await?;
-    stage.order().await?;
+    let system = RunningSystem::shared(Setup::default()).await?;
+    publish(&system, "{\"this is\": not json", "poison").await?;
+    system.order().await?;
+    let client = reqwest::Client::new();
     for service in ["inventory", "billing"] {
-        let url = format!("{}/admin/dead-letters", stage.system.admin_url(service)?);
-        assert_eq!(stage.client.get(&url).send().await?.status(), 401);
-        let wrong_token = stage.client.get(&url).bearer_auth("sixteen-letters-and-more");
+        let url = format!("{}/admin/dead-letters", system.processes()?.admin_url(service)?);
+        assert_eq!(client.get(&url).send().await?.status(), 401);
+        let wrong_token = client.get(&url).bearer_auth("sixteen-letters-and-more");
         assert_eq!(wrong_token.send().await?.status(), 401);
-        let public = format!("{}/admin/dead-letters", stage.system.url(service)?);
-        let public = stage.client.get(public).bearer_auth(stage.system.admin_token());
+        let public = format!("{}/admin/dead-letters", system.url(service)?);
+        let public = client.get(public).bearer_auth(system.processes()?.admin_token());
         assert_eq!(public.send().await?.status(), 404);
 
-        let letter = &dead_letters(&stage, service, 1).await?[0];
+        let letter = &dead_letters(&system, service, 1).await?[0];
         assert_eq!((&letter["reason"], &letter["messageId"]), (&json!("malformed"), &json!("poison")));
-        let shown = stage.admin(service, "/admin/dead-letters/1", None).await?;
+        let shown = system.admin(service, "/admin/dead-letters/1", None).await?;
         assert_eq!(shown["body"], "{\"this is\": not json");
         assert_eq!(shown["routingKey"], "order.created");
         let path = "/admin/dead-letters/replay";
-        let again = stage.admin(service, path, Some(json!({ "all": true }))).await?;
+        let again = system.admin(service, path, Some(&json!({ "all": true }))).await?;
         assert_eq!(again["items"][0]["outcome"], "still-fails", "{again}");
         eventually("the dead letter to be counted", CONDITION_DEADLINE, async || {
-            Ok((stage.counter(service, "inbox_dead_letters").await? == 1.0).then_some(()))
+            Ok((system.metric(service, "inbox_dead_letters").await? == 1.0).then_some(()))
         })
         .await?;
     }
-    let result = stage.held().await?;
+    let result = system.held().await?;
     assert_eq!((result.waiting_for_operator(), result.discarded()), (2, 0), "{:?}", result.set_aside);
 
     for service in ["inventory", "billing"] {
         let body = json!({ "ids": [1], "note": "a test sent it" });
-        let done = stage.admin(service, "/admin/dead-letters/discard", Some(body)).await?;
+        let done = system.admin(service, "/admin/dead-letters/discard", Some(&body)).await?;
         assert_eq!(done, json!({ "discarded": [1], "untouched": [] }));
-        dead_letters(&stage, service, 0).await?;
+        dead_letters(&system, service, 0).await?;
         eventually("the log to show it", CONDITION_DEADLINE, async || {
-            Ok(stage.system.log(service)?.contains("dead letters discarded").then_some(()))
+            Ok(system.processes()?.log(service)?.contains("dead letters discarded").then_some(()))
         })
         .await?;
     }
-    let result = stage.held().await?;
+    let result = system.held().await?;
     assert_eq!((result.waiting_for_operator(), result.discarded()), (0, 2), "{:?}", result.set_aside);
     Ok(())
 }
@@ -81,16 +79,13 @@ async fn poison_message_can_be_shown_replayed_and_discarded() -> anyhow::Result<
 #[tokio::test]
 async fn cancellation_waits_behind_a_creation_that_is_a_dead_letter_and_follows_it_in_a_replay()
 -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::with_defaults(&vhost.url()).await?;
-    let database = stage.database.as_ref().context("no database of its own")?;
-    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    let system = RunningSystem::shared(Setup::default()).await?;
+    let mut admin = system.connect("admin").await?;
     sqlx::raw_sql(AssertSqlSafe(defect("inventory.reservations"))).execute(&mut admin).await?;
-    let order = stage.order().await?;
-    dead_letters(&stage, "inventory", 1).await?;
-    let cancellation = format!("{}/orders/{order}/cancellation", stage.system.url("orders")?);
-    stage.client.post(cancellation).send().await?.error_for_status()?;
-    let letters = dead_letters(&stage, "inventory", 2).await?;
+    let order = system.order().await?;
+    dead_letters(&system, "inventory", 1).await?;
+    system.cancel(order).await?;
+    let letters = dead_letters(&system, "inventory", 2).await?;
     let (creation, cancelled) = (&letters[0], &letters[1]);
     assert_eq!((&creation["eventType"], &creation["waitingBehind"]), (&json!("OrderCreated"), &json!(1)));
     assert_eq!((&cancelled["eventType"], &cancelled["reason"]), (&json!("OrderCancelled"), &json!("behind")));
@@ -98,8 +93,9 @@ async fn cancellation_waits_behind_a_creation_that_is_a_dead_letter_and_follows_
 
     // Other orders go on, and what waits cannot be replayed past what it waits for.
     sqlx::query("drop trigger defect on inventory.reservations").execute(&mut admin).await?;
-    stage.order().await?;
-    let replay = async |body: Value| stage.admin("inventory", "/admin/dead-letters/replay", Some(body)).await;
+    system.order().await?;
+    let replay =
+        async |body: Value| system.admin("inventory", "/admin/dead-letters/replay", Some(&body)).await;
     let outcomes = |page: &Value| -> Vec<Value> {
         page["items"].as_array().into_iter().flatten().map(|item| item["outcome"].clone()).collect()
     };
@@ -111,11 +107,11 @@ async fn cancellation_waits_behind_a_creation_that_is_a_dead_letter_and_follows_
     );
     let dry = replay(json!({ "ids": first, "dryRun": true })).await?;
     assert_eq!(outcomes(&dry), ["would-be-applied"; 2], "{dry}");
-    dead_letters(&stage, "inventory", 2).await?;
+    dead_letters(&system, "inventory", 2).await?;
 
     let replayed = replay(json!({ "ids": first })).await?;
     assert_eq!(outcomes(&replayed), ["applied"; 2], "{replayed}");
-    stage.held().await?;
+    system.held().await?;
     let state = "select state from inventory.reservations where order_id = $1";
     let state: String = sqlx::query_scalar(state).bind(order).fetch_one(&mut admin).await?;
     let came_first = "select came_first from inventory.cancelled_orders where order_id = $1";
@@ -126,27 +122,24 @@ async fn cancellation_waits_behind_a_creation_that_is_a_dead_letter_and_follows_
 
 #[tokio::test]
 async fn reset_leaves_the_seed_data_only_and_the_next_order_is_applied() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::with_defaults(&vhost.url()).await?;
-    let cancelled = stage.order().await?;
-    stage.cancel(cancelled).await?;
-    let with_a_key = stage.client.post(format!("{}/orders", stage.system.orders_url())).json(&json!({
+    let system = RunningSystem::shared(Setup::default()).await?;
+    let cancelled = system.order().await?;
+    system.cancel(cancelled).await?;
+    let with_a_key = reqwest::Client::new().post(format!("{}/orders", system.orders_url())).json(&json!({
         "customerId": cancelled, "lines": [{ "sku": "TEA-001", "quantity": 1 }],
     }));
     with_a_key.header("idempotency-key", "k").send().await?.error_for_status()?;
-    stage.held().await?;
+    system.held().await?;
 
-    let database = stage.database.as_ref().context("no database of its own")?;
     for login in ["orders", "inventory", "billing", "provider"] {
-        let mut owner = PgConnection::connect(&database.url(login)).await?;
-        sqlx::raw_sql(RESET_TO_SEEDS).execute(&mut owner).await?;
+        sqlx::raw_sql(RESET_TO_SEEDS).execute(&mut system.connect(login).await?).await?;
     }
-    let empty = stage.reconcile_with(&[]).await?;
+    let empty = system.reconcile(&[]).await?;
     assert!(empty.is_quiescent() && empty.findings.is_empty(), "{empty:?}");
     assert_eq!((empty.orders, empty.events, empty.cancelled, empty.discarded()), (0, 0, 0, 0));
-    let next = stage.order().await?;
+    let next = system.order().await?;
     eventually("the next order to be applied", CONDITION_DEADLINE, async || {
-        let result = stage.reconcile_with(&[next]).await?;
+        let result = system.reconcile(&[next]).await?;
         Ok((result.is_quiescent() && result.orders == 1 && result.findings.is_empty()).then_some(()))
     })
     .await

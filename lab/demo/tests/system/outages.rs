@@ -2,9 +2,12 @@
 //! load are drills: `broker-kill`, `database-kill`.
 
 use anyhow::{Result, ensure};
-use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
-use sqlx::{Connection as _, PgConnection};
-use testbed::{DatabaseUrls, Passwords, Postgres, Rabbitmq, System, SystemOptions, eventually};
+use demo::RunningSystem;
+use demo::fault::Fault;
+use demo::lab::{CONDITION_DEADLINE, Setup};
+use testbed::eventually;
+
+const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 /// What is read from a database or a broker that does not answer is unknown, and never the last value, or zero.
 #[tokio::test]
@@ -28,18 +31,12 @@ async fn gauges_that_cannot_be_read_are_unknown() -> Result<()> {
             &["outbox_pending", "inbox_dead_letters", "payments_pending", "payments_oldest_pending_seconds"],
         ),
     ];
-    let (postgres, broker) = (Postgres::private().await?, Rabbitmq::private().await?);
-    let passwords = Passwords::all("secret");
-    testbed::bootstrap(&postgres.admin_url("postgres"), &passwords).await?;
-    let urls = DatabaseUrls::new(&postgres.admin_url("postgres"), &passwords)?;
-    let system = System::start(SystemOptions::new(urls.clone(), broker.url(), Setup::default())).await?;
-    system.wait_ready(CONDITION_DEADLINE).await?;
-    let stage = Stage::around(system, &urls.auditor).await?;
+    let system = RunningSystem::private(Setup::default()).await?;
     let all = async |gauges: &[(&str, &[&str])], known: bool| {
         eventually(&format!("the gauges to be known: {known}"), CONDITION_DEADLINE, async || {
             for (service, names) in gauges {
                 for name in *names {
-                    let value = stage.counter(service, name).await?;
+                    let value = system.metric(service, name).await?;
                     ensure!(value.is_nan() != known, "{name} of {service} is {value}");
                 }
             }
@@ -48,11 +45,11 @@ async fn gauges_that_cannot_be_read_are_unknown() -> Result<()> {
         .await
     };
     all(&OF_TABLES, true).await?;
-    postgres.kill().await?;
+    let database = Fault::Kill("database").inject(&system).await?;
     all(&OF_TABLES, false).await?;
-    for service in ["orders", "inventory", "billing"] {
+    for service in SERVICES {
         eventually(&format!("{service} not to be ready"), CONDITION_DEADLINE, async || {
-            let (status, health) = stage.health(service).await?;
+            let (status, health) = system.health(service).await?;
             ensure!(
                 (status, &health["parts"]["database"]["up"]) == (503, &false.into()),
                 "{status}: {health}"
@@ -61,7 +58,7 @@ async fn gauges_that_cannot_be_read_are_unknown() -> Result<()> {
         })
         .await?;
     }
-    postgres.start().await?;
+    database.repair(&system).await?;
     all(&OF_TABLES, true).await?;
 
     let of_the_broker: [(&str, &[&str]); 3] = [
@@ -70,47 +67,54 @@ async fn gauges_that_cannot_be_read_are_unknown() -> Result<()> {
         ("billing", &["broker_queue_ready{queue=\"billing.events\"}"]),
     ];
     all(&of_the_broker, true).await?;
-    broker.kill().await?;
+    let broker = Fault::Kill("broker").inject(&system).await?;
     all(&of_the_broker, false).await?;
-    broker.start().await?;
+    broker.repair(&system).await?;
     all(&of_the_broker, true).await
 }
 
 /// The consumer waits for a lock, with one message in hand: the others are in the queue, and the gauge has to say so.
 #[tokio::test]
 async fn messages_that_come_while_a_group_is_applied_are_counted() -> Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::ready(&vhost.url(), Setup::default().with("INVENTORY_PREFETCH", "1")).await?;
-    let mut blocker = PgConnection::connect(&stage.database_url("inventory")?).await?;
+    let system = RunningSystem::shared(Setup::default().with("INVENTORY_PREFETCH", "1")).await?;
+    let mut blocker = system.connect("inventory").await?;
     sqlx::raw_sql("set idle_in_transaction_session_timeout = 0").execute(&mut blocker).await?;
     sqlx::raw_sql("begin; lock table processed_events in share mode").execute(&mut blocker).await?;
-    stage.order().await?;
+    system.order().await?;
     eventually("the first message to be held", CONDITION_DEADLINE, async || {
-        Ok((stage.counter("inventory", "inbox_applying_seconds").await? > 1.0).then_some(()))
+        Ok((system.metric("inventory", "inbox_applying_seconds").await? > 1.0).then_some(()))
     })
     .await?;
     for _ in 0..9 {
-        stage.order().await?;
+        system.order().await?;
     }
     eventually("nine messages to be shown", CONDITION_DEADLINE, async || {
-        let waiting = stage.counter("inventory", "broker_queue_ready").await?;
+        let waiting = system.metric("inventory", "broker_queue_ready").await?;
         ensure!(waiting >= 9.0, "{waiting} messages are shown");
         Ok(Some(()))
     })
     .await?;
     sqlx::raw_sql("commit").execute(&mut blocker).await?;
-    stage.held().await?;
+    system.held().await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn services_that_start_before_the_broker_work_once_it_runs() -> Result<()> {
-    let broker = Rabbitmq::private().await?;
-    broker.stop().await?;
-    let stage = Stage::start(&broker.url(), Setup::default()).await?;
+    let system = RunningSystem::private(Setup::default()).await?;
+    // As before the first start of any service.
+    for service in SERVICES {
+        system.processes()?.terminate(service).await?;
+        system.broker_api()?.delete(&format!("queues/shop/{service}.events")).await?;
+    }
+    system.broker_api()?.delete("exchanges/shop/shop.events").await?;
+    let broker = Fault::Kill("broker").inject(&system).await?;
+    for service in SERVICES {
+        system.processes()?.start_again(service).await?;
+    }
     eventually("health to show that the broker is down", CONDITION_DEADLINE, async || {
-        let (orders, health) = stage.health("orders").await?;
-        let (billing, _) = stage.health("billing").await?;
+        let (orders, health) = system.health("orders").await?;
+        let (billing, _) = system.health("billing").await?;
         ensure!(orders == 200, "orders are accepted, and /readyz answers {orders}");
         ensure!(health["parts"]["broker"]["up"] == false, "orders has not noticed");
         ensure!(billing == 503, "/readyz of billing answers {billing}");
@@ -118,9 +122,9 @@ async fn services_that_start_before_the_broker_work_once_it_runs() -> Result<()>
     })
     .await?;
     // No queue exists yet. If the publisher did not declare them, the exchange would drop this event.
-    stage.order().await?;
-    broker.start().await?;
-    stage.system.wait_ready(CONDITION_DEADLINE).await?;
-    stage.held().await?;
+    system.order().await?;
+    broker.repair(&system).await?;
+    system.processes()?.wait_ready(CONDITION_DEADLINE).await?;
+    system.held().await?;
     Ok(())
 }

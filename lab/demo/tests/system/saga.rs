@@ -1,9 +1,9 @@
 //! Orders from their acceptance to their end, and the compensation of cancelled ones.
 
 use anyhow::Context as _;
-use demo::lab::{CONDITION_DEADLINE, Setup, Stage};
+use demo::RunningSystem;
+use demo::lab::{CONDITION_DEADLINE, Setup};
 use serde_json::{Value, json};
-use sqlx::{Connection as _, PgConnection};
 use testbed::eventually;
 use uuid::Uuid;
 
@@ -19,17 +19,17 @@ fn history(order: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn each_order_ends_and_its_history_shows_how() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::with_defaults(&vhost.url()).await?;
-    let good = stage.order().await?;
+    let system = RunningSystem::shared(Setup::default()).await?;
+    let good = system.order().await?;
     let too_much = json!([{ "sku": "POT-003", "quantity": 500 }]);
-    let scarce = stage.order_of(Uuid::new_v4(), too_much).await?;
-    let declined = stage.order_of(declined_customer()?, json!([{ "sku": "TEA-001", "quantity": 1 }])).await?;
-    let result = stage.held().await?;
+    let scarce = system.order_of(Uuid::new_v4(), too_much).await?;
+    let declined =
+        system.order_of(declined_customer()?, json!([{ "sku": "TEA-001", "quantity": 1 }])).await?;
+    let result = system.held().await?;
     assert_eq!((result.confirmed, result.cancelled), (1, 2));
     assert_eq!((result.charged - result.refunded, result.reserved), (2 * 625 + 1450, 3));
 
-    let order = stage.read(good).await?;
+    let order = system.read_order(good).await?;
     let types = history(&order);
     assert_eq!(
         (&order["status"], types.first(), types.last()),
@@ -48,7 +48,7 @@ async fn each_order_ends_and_its_history_shows_how() -> anyhow::Result<()> {
         (scarce, "outOfStock", ["StockRejected", "PaymentCaptured", "PaymentRefunded"]),
         (declined, "paymentDeclined", ["PaymentDeclined", "StockReserved", "StockReleased"]),
     ] {
-        let order = stage.read(id).await?;
+        let order = system.read_order(id).await?;
         assert_eq!((&order["status"], &order["cause"]), (&json!("cancelled"), &json!(cause)));
         let types = history(&order);
         // A payment that billing had not requested when it applied the cancellation is never made.
@@ -60,15 +60,14 @@ async fn each_order_ends_and_its_history_shows_how() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn cancelling_a_confirmed_order_releases_its_stock_and_refunds_its_charge() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::with_defaults(&vhost.url()).await?;
-    let id = stage.order().await?;
-    assert_eq!(stage.held().await?.confirmed, 1);
-    stage.cancel(id).await?;
-    let result = stage.held().await?;
+    let system = RunningSystem::shared(Setup::default()).await?;
+    let id = system.order().await?;
+    assert_eq!(system.held().await?.confirmed, 1);
+    system.cancel(id).await?;
+    let result = system.held().await?;
     assert_eq!((result.confirmed, result.cancelled, result.reserved), (0, 1, 0));
     assert_eq!((result.charged, result.refunded), (2700, 2700));
-    let order = stage.read(id).await?;
+    let order = system.read_order(id).await?;
     let types = history(&order);
     assert!(types.contains(&"StockReleased") && types.contains(&"PaymentRefunded"), "{types:?}");
     assert_eq!(order["cause"], "customer");
@@ -77,17 +76,16 @@ async fn cancelling_a_confirmed_order_releases_its_stock_and_refunds_its_charge(
 
 #[tokio::test]
 async fn unanswered_order_is_listed_then_cancelled_and_late_answers_are_compensated() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "4s")).await?;
-    stage.system.kill("inventory").await?;
-    let id = stage.order().await?;
-    let open = async || stage.admin("orders", "/admin/open-orders", None).await;
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "4s")).await?;
+    system.processes()?.kill("inventory").await?;
+    let id = system.order().await?;
+    let open = async || system.admin("orders", "/admin/open-orders", None).await;
     eventually(
         "the list and the gauge to show that the order waits for inventory only",
         CONDITION_DEADLINE,
         async || {
             let listed = open().await?;
-            let gauge = stage.counter("orders", "orders_open").await?;
+            let gauge = system.metric("orders", "orders_open").await?;
             Ok((listed[0]["id"] == id.to_string()
                 && listed[0]["waitingFor"] == json!(["inventory"])
                 && gauge == 1.0)
@@ -96,14 +94,14 @@ async fn unanswered_order_is_listed_then_cancelled_and_late_answers_are_compensa
     )
     .await?;
     eventually("the order to be cancelled", CONDITION_DEADLINE, async || {
-        let order = stage.read(id).await?;
+        let order = system.read_order(id).await?;
         Ok((order["status"] == "cancelled" && order["cause"] == "timedOut").then_some(()))
     })
     .await?;
     assert_eq!(open().await?, json!([]));
     // Inventory finds the creation and the cancellation in its queue. Billing has refunded the charge before.
-    stage.system.start_again("inventory").await?;
-    let result = stage.held().await?;
+    system.processes()?.start_again("inventory").await?;
+    let result = system.held().await?;
     assert_eq!((result.confirmed, result.cancelled, result.reserved), (0, 1, 0));
     assert_eq!((result.charged, result.refunded), (2700, 2700));
     Ok(())
@@ -112,10 +110,8 @@ async fn unanswered_order_is_listed_then_cancelled_and_late_answers_are_compensa
 /// What was never published was never asked. A younger order that no service answers is cancelled meanwhile.
 #[tokio::test]
 async fn order_whose_event_was_never_published_is_not_cancelled() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "4s")).await?;
-    let database = stage.database.as_ref().context("no database of its own")?;
-    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "4s")).await?;
+    let mut admin = system.connect("admin").await?;
     // As after a refusal by the broker: the event waits for its next attempt.
     sqlx::raw_sql(
         "create function public.back_off() returns trigger language plpgsql as
@@ -124,29 +120,28 @@ async fn order_whose_event_was_never_published_is_not_cancelled() -> anyhow::Res
     )
     .execute(&mut admin)
     .await?;
-    let unasked = stage.order().await?;
+    let unasked = system.order().await?;
     sqlx::query("drop trigger back_off on orders.outbox").execute(&mut admin).await?;
-    stage.system.kill("inventory").await?;
-    let unanswered = stage.order().await?;
+    system.processes()?.kill("inventory").await?;
+    let unanswered = system.order().await?;
     eventually("the younger order to be cancelled", CONDITION_DEADLINE, async || {
-        Ok((stage.read(unanswered).await?["status"] == "cancelled").then_some(()))
+        Ok((system.read_order(unanswered).await?["status"] == "cancelled").then_some(()))
     })
     .await?;
-    assert_eq!(stage.read(unasked).await?["status"], "pending");
-    stage.system.start_again("inventory").await?;
+    assert_eq!(system.read_order(unasked).await?["status"], "pending");
+    system.processes()?.start_again("inventory").await?;
     sqlx::query("update orders.outbox set available_at = clock_timestamp()").execute(&mut admin).await?;
-    stage.held().await?;
+    system.held().await?;
     Ok(())
 }
 
 /// The oldest unanswered order is locked by another session, so it cannot be cancelled now.
 #[tokio::test]
 async fn unanswered_order_that_is_locked_does_not_keep_younger_ones_open() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
-    stage.system.pause("inventory")?;
-    let (locked, free) = (stage.order().await?, stage.order().await?);
-    let mut admin = PgConnection::connect(&stage.database_url("orders")?).await?;
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
+    system.processes()?.pause("inventory")?;
+    let (locked, free) = (system.order().await?, system.order().await?);
+    let mut admin = system.connect("orders").await?;
     sqlx::raw_sql("set idle_in_transaction_session_timeout = 0").execute(&mut admin).await?;
     // The consumer has applied the answers: it would wait for the lock.
     eventually("billing's answers to be applied", CONDITION_DEADLINE, async || {
@@ -158,71 +153,67 @@ async fn unanswered_order_that_is_locked_does_not_keep_younger_ones_open() -> an
     .await?;
     // Both are late only when the time of publishing has changed too.
     eventually("the events to be marked as published", CONDITION_DEADLINE, async || {
-        Ok((stage.reconcile().await?.pending == 0).then_some(()))
+        Ok((system.reconcile_acknowledged().await?.pending == 0).then_some(()))
     })
     .await?;
     sqlx::query("update orders set placed_at = placed_at - interval '1 hour'").execute(&mut admin).await?;
     sqlx::raw_sql("begin").execute(&mut admin).await?;
     sqlx::query("select from orders where id = $1 for update").bind(locked).execute(&mut admin).await?;
     sqlx::query("update outbox set published_at = published_at - interval '1 hour'")
-        .execute(&mut PgConnection::connect(&stage.database_url("orders")?).await?)
+        .execute(&mut system.connect("orders").await?)
         .await?;
     eventually("the younger order to be cancelled", CONDITION_DEADLINE, async || {
-        Ok((stage.read(free).await?["status"] == "cancelled").then_some(()))
+        Ok((system.read_order(free).await?["status"] == "cancelled").then_some(()))
     })
     .await?;
-    assert_ne!(stage.read(locked).await?["status"], "cancelled");
+    assert_ne!(system.read_order(locked).await?["status"], "cancelled");
     sqlx::raw_sql("commit").execute(&mut admin).await?;
     eventually("the other order to be cancelled", CONDITION_DEADLINE, async || {
-        Ok((stage.read(locked).await?["status"] == "cancelled").then_some(()))
+        Ok((system.read_order(locked).await?["status"] == "cancelled").then_some(()))
     })
     .await?;
-    stage.system.resume("inventory")?;
-    assert_eq!(stage.held().await?.cancelled, 2);
+    system.processes()?.resume("inventory")?;
+    assert_eq!(system.held().await?.cancelled, 2);
     Ok(())
 }
 
 /// The order service is down for longer than `ORDERS_ANSWER_WITHIN`. The answers are in its queue when it starts again.
 #[tokio::test]
 async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "10s")).await?;
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "10s")).await?;
     // Inventory answers only after the order service was killed. The order is older than the limit when that is up
     // again.
-    stage.system.pause("inventory")?;
-    stage.order().await?;
+    system.processes()?.pause("inventory")?;
+    system.order().await?;
     eventually("the order to be published and paid for", CONDITION_DEADLINE, async || {
-        let result = stage.reconcile().await?;
+        let result = system.reconcile_acknowledged().await?;
         Ok((result.charges == 1 && result.pending == 0).then_some(()))
     })
     .await?;
-    stage.system.kill("orders").await?;
-    stage.system.resume("inventory")?;
+    system.processes()?.kill("orders").await?;
+    system.processes()?.resume("inventory")?;
     eventually("inventory to answer, and the limit to pass", CONDITION_DEADLINE, async || {
-        let late: bool = sqlx::query_scalar(
-            "select exists (select from orders.orders where placed_at < clock_timestamp() - interval '11 seconds')",
-        )
-        .fetch_one(&stage.auditor)
-        .await?;
-        let result = stage.reconcile().await?;
+        let late = "select exists (select from orders.orders
+                                   where placed_at < clock_timestamp() - interval '11 seconds')::text";
+        let late = system.read(late).await? == "true";
+        let result = system.reconcile_acknowledged().await?;
         Ok((late && result.in_inventory == 1 && result.pending == 0).then_some(()))
     })
     .await?;
-    stage.system.start_again("orders").await?;
-    stage.system.wait_ready(CONDITION_DEADLINE).await?;
-    assert_eq!(stage.held().await?.confirmed, 1);
+    system.processes()?.start_again("orders").await?;
+    system.processes()?.wait_ready(CONDITION_DEADLINE).await?;
+    assert_eq!(system.held().await?.confirmed, 1);
     Ok(())
 }
 
 /// A proxy that the environment names is for other programs of the machine.
 #[tokio::test]
 async fn payments_do_not_go_through_a_proxy_of_the_environment() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
     let absent = "http://127.0.0.1:9";
     let setup = Setup::default().with("HTTP_PROXY", absent).with("http_proxy", absent);
-    let stage = Stage::ready(&vhost.url(), setup).await?;
-    stage.order().await?;
-    assert_eq!(stage.held().await?.confirmed, 1);
+    let system = RunningSystem::shared(setup).await?;
+    system.order().await?;
+    assert_eq!(system.held().await?.confirmed, 1);
     Ok(())
 }
 
@@ -235,31 +226,30 @@ const AN_HOUR_AGO: &str = "update orders set placed_at = placed_at - interval '1
 #[tokio::test]
 async fn orders_whose_answers_wait_in_the_queue_are_not_cancelled_however_long_that_takes()
 -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
     // Nothing is applied while this transaction is open: no other session can write into the table.
-    let mut blocker = PgConnection::connect(&stage.database_url("orders")?).await?;
+    let mut blocker = system.connect("orders").await?;
     sqlx::raw_sql("set idle_in_transaction_session_timeout = 0").execute(&mut blocker).await?;
     sqlx::raw_sql("begin; lock table processed_events in share mode").execute(&mut blocker).await?;
     for _ in 0..30 {
-        stage.order().await?;
+        system.order().await?;
     }
     eventually("inventory and billing to answer", CONDITION_DEADLINE, async || {
-        let result = stage.reconcile().await?;
+        let result = system.reconcile_acknowledged().await?;
         Ok((result.in_inventory == 30 && result.charges == 30 && result.pending == 0).then_some(()))
     })
     .await?;
-    stage.system.kill("orders").await?;
+    system.processes()?.kill("orders").await?;
     sqlx::raw_sql(AN_HOUR_AGO).execute(&mut blocker).await?;
-    stage.system.start_again("orders").await?;
-    stage.system.wait_ready(CONDITION_DEADLINE).await?;
+    system.processes()?.start_again("orders").await?;
+    system.processes()?.wait_ready(CONDITION_DEADLINE).await?;
     // Longer than the ten checks, of a second each, after which an empty queue lets unanswered orders be cancelled.
     eventually("the consumer to have tried its first answer for 13 s", CONDITION_DEADLINE * 2, async || {
-        Ok((stage.counter("orders", "inbox_applying_seconds").await? >= 13.0).then_some(()))
+        Ok((system.metric("orders", "inbox_applying_seconds").await? >= 13.0).then_some(()))
     })
     .await?;
     sqlx::raw_sql("commit").execute(&mut blocker).await?;
-    let result = stage.held().await?;
+    let result = system.held().await?;
     assert_eq!((result.confirmed, result.cancelled), (30, 0));
     Ok(())
 }
@@ -268,44 +258,43 @@ async fn orders_whose_answers_wait_in_the_queue_are_not_cancelled_however_long_t
 /// meanwhile, so what it found there before says nothing of the answers that have arrived since.
 #[tokio::test]
 async fn orders_whose_answers_wait_behind_a_stalled_consumer_are_not_cancelled() -> anyhow::Result<()> {
-    let vhost = testbed::vhost().await?;
-    let stage = Stage::ready(&vhost.url(), Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
-    let mut admin = PgConnection::connect(&stage.database_url("orders")?).await?;
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
+    let mut admin = system.connect("orders").await?;
     sqlx::raw_sql("set idle_in_transaction_session_timeout = 0").execute(&mut admin).await?;
     // An unanswered order is cancelled: the consumer has caught up.
-    stage.system.pause("inventory")?;
-    let unanswered = stage.order().await?;
+    system.processes()?.pause("inventory")?;
+    let unanswered = system.order().await?;
     eventually("the order to be published", CONDITION_DEADLINE, async || {
-        Ok((stage.reconcile().await?.pending == 0).then_some(()))
+        Ok((system.reconcile_acknowledged().await?.pending == 0).then_some(()))
     })
     .await?;
     sqlx::raw_sql(AN_HOUR_AGO).execute(&mut admin).await?;
     eventually("the order to be cancelled", CONDITION_DEADLINE, async || {
-        Ok((stage.read(unanswered).await?["status"] == "cancelled").then_some(()))
+        Ok((system.read_order(unanswered).await?["status"] == "cancelled").then_some(()))
     })
     .await?;
-    stage.system.resume("inventory")?;
-    stage.held().await?;
+    system.processes()?.resume("inventory")?;
+    system.held().await?;
     // Nothing is applied while this transaction is open: no other session can write into the table.
     sqlx::raw_sql("begin; lock table processed_events in share mode").execute(&mut admin).await?;
     for _ in 0..5 {
-        stage.order().await?;
+        system.order().await?;
     }
     let applying = async |seconds: f64| {
         eventually("the consumer to have tried one group for so long", CONDITION_DEADLINE, async || {
-            Ok((stage.counter("orders", "inbox_applying_seconds").await? >= seconds).then_some(()))
+            Ok((system.metric("orders", "inbox_applying_seconds").await? >= seconds).then_some(()))
         })
         .await
     };
     applying(13.0).await?;
-    let result = stage.reconcile().await?;
+    let result = system.reconcile_acknowledged().await?;
     assert_eq!((result.in_inventory, result.pending), (6, 0), "the orders were not answered");
-    let mut writer = PgConnection::connect(&stage.database_url("orders")?).await?;
+    let mut writer = system.connect("orders").await?;
     sqlx::raw_sql(AN_HOUR_AGO).execute(&mut writer).await?;
     // Five checks of a second each. Before the age of the last look counted, one was enough.
     applying(18.0).await?;
     sqlx::raw_sql("commit").execute(&mut admin).await?;
-    let result = stage.held().await?;
+    let result = system.held().await?;
     assert_eq!((result.confirmed, result.cancelled), (5, 1));
     Ok(())
 }

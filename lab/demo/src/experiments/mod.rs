@@ -12,8 +12,6 @@ mod judge;
 mod publisher;
 mod relay;
 
-pub(crate) use faults::copy_order;
-
 use std::{
     pin::Pin,
     time::{Duration, Instant},
@@ -25,7 +23,8 @@ use serde::Serialize;
 
 pub use judge::Breach;
 
-use super::{Setup, leave_out};
+use crate::alteration::leave_out;
+use crate::lab::Setup;
 use faults::{killed_at, killed_in};
 
 /// One protection to leave out, and the fault that shows that it is missing.
@@ -119,8 +118,8 @@ pub static ALL: [Experiment; 18] = [
     ),
 ];
 
-/// How long a sabotage may go unnoticed, from the start of its system.
-const NOTICE_DEADLINE: Duration = Duration::from_secs(120);
+/// How long a sabotage may go unnoticed, from the start of its system, which may start its own servers first.
+const NOTICE_DEADLINE: Duration = Duration::from_secs(180);
 
 /// The result of an experiment.
 #[derive(Debug, Serialize)]

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use fault_proxy::{Direction, Effect, Fault};
+use fault_proxy::{Direction, Effect};
 use serde_json::json;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 use testbed::eventually;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{
-    super::{CONDITION_DEADLINE, PROXY_ROUTE, Setup, Stage, proxied},
-    judge::{Breach, judge},
-};
+use super::judge::{Breach, judge};
+use crate::fault::Fault;
+use crate::lab::{CONDITION_DEADLINE, Setup};
+use crate::running_system::RunningSystem;
 
 /// How many clients hang up. One is enough, if its order's first statement is what waits for an answer: the pool may be
 /// testing the connection instead, or the health check may have it.
@@ -25,48 +25,50 @@ const STATEMENT_DEADLINE: Duration = Duration::from_secs(2);
 /// How long the order service has to notice that its client is gone. If it notices later, the try shows nothing.
 const NOTICE: Duration = Duration::from_millis(300);
 
+static SILENCE: Fault<'_> = Fault::network(
+    "the database hears orders; orders hears nothing",
+    &["orders-database"],
+    Effect::BlackHole,
+    Direction::TowardClient,
+);
+
 /// The order service has one connection, and a proxy holds back the database's answers while a client hangs up. The next
 /// order gets the connection as the hang-up left it. At the end the order service is killed: the database
 /// rolls back what was not committed.
 pub(super) async fn hang_up_during_first_statement(setup: Setup) -> Result<Option<Breach>> {
-    let database = testbed::database().await?;
-    let (proxy, url) = proxied(&database.url("orders")).await?;
-    let setup = setup.with("ORDERS_DATABASE_CONNECTIONS", "1").with("ORDERS_DATABASE_URL", url);
-    let vhost = testbed::vhost().await?;
-    let mut watcher = PgConnection::connect(&database.url("orders")).await?;
-    let stage = Stage::ready_on(database, &vhost.url(), setup).await?;
+    let system = RunningSystem::private(setup.with("ORDERS_DATABASE_CONNECTIONS", "1")).await?;
+    let mut watcher = system.connect("orders").await?;
     let mut hang_ups = 0;
     for _ in 0..TRIES {
-        one_line_order(&stage).await?;
+        one_line_order(&system).await?;
         let before = statements(&mut watcher).await?;
-        let silence = Fault::new(Effect::BlackHole, Direction::TowardClient, Duration::from_secs(30));
-        proxy.set(PROXY_ROUTE, silence)?;
+        let silent = SILENCE.inject(&system).await?;
         let executed = eventually("the first statement to be executed", STATEMENT_DEADLINE, async || {
             Ok((statements(&mut watcher).await? != before).then_some(()))
         });
         let was_executed = tokio::select! {
-            _ = stage.order() => bail!("an order was answered although the database was silent"),
+            _ = system.order() => bail!("an order was answered although the database was silent"),
             executed = executed => executed.is_ok(),
         };
         sleep(NOTICE).await;
-        proxy.clear(PROXY_ROUTE)?;
-        one_line_order(&stage).await?;
+        silent.repair(&system).await?;
+        one_line_order(&system).await?;
         hang_ups += usize::from(was_executed);
         if hang_ups == HANG_UPS {
-            stage.system.kill("orders").await?;
-            stage.revive().await?;
-            one_line_order(&stage).await?;
-            return judge(&stage).await;
+            system.processes()?.kill("orders").await?;
+            system.revive().await?;
+            one_line_order(&system).await?;
+            return judge(&system).await;
         }
     }
     bail!("only {hang_ups} of {TRIES} clients hung up while the first statement waited for its answer")
 }
 
 /// Places an order of one line, which every writer inserts with one statement. Waits until the service answers again.
-async fn one_line_order(stage: &Stage) -> Result<()> {
+async fn one_line_order(system: &RunningSystem) -> Result<()> {
     eventually("an order to be accepted", CONDITION_DEADLINE, async || {
         let lines = json!([{ "sku": "TEA-001", "quantity": 1 }]);
-        stage.order_of(Uuid::new_v4(), lines).await.map(Some)
+        system.order_of(Uuid::new_v4(), lines).await.map(Some)
     })
     .await
     .map(drop)

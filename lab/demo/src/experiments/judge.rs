@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::super::Stage;
 use crate::reconciliation::{Kind, Reconciliation, Wait, settle};
+use crate::running_system::RunningSystem;
 
 /// A system in which something is pending, but nothing has changed for this long, is judged as it is. A relay polls
 /// every second and makes a full scan every three; a payment that a killed process was handling is due again after six, and on
@@ -33,9 +33,9 @@ impl Breach {
 
 /// Waits until nothing is pending or changes any more, and returns what is wrong then. All processes have to be
 /// running.
-pub(super) async fn judge(stage: &Stage) -> Result<Option<Breach>> {
+pub(super) async fn judge(system: &RunningSystem) -> Result<Option<Breach>> {
     let wait = Wait::until_decided(JUDGE_DEADLINE).or_unchanged_for(UNCHANGED_FOR);
-    let settled = settle(wait, async || stage.reconcile().await).await?;
+    let settled = settle(wait, async || system.reconcile_acknowledged().await).await?;
     Ok(breach(&settled.reconciliation))
 }
 

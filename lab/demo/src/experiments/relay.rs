@@ -3,78 +3,79 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use sqlx::{Connection as _, PgConnection};
+use sqlx::Connection as _;
 use testbed::{Instances, eventually};
 use tokio::time::timeout;
-use uuid::Uuid;
 
 use super::{
-    super::{CrashFile, Setup, resume_process},
-    faults::{applied, copy_order, stage},
+    faults::applied,
     judge::{Breach, judge},
 };
+use crate::http;
+use crate::lab::{CrashFile, Setup, copy_order, resume_process};
+use crate::running_system::RunningSystem;
 
 /// Two instances: the relay that has claimed the first event freezes, and the other one finds the second.
 pub(super) async fn frozen_with_a_creation(setup: Setup) -> Result<Option<Breach>> {
     let once = CrashFile::new();
     let instances = Instances { orders: 2, ..Instances::default() };
     let setup = Setup { instances, ..setup.crashing_at("relay-claimed:freeze", once.path()) };
-    let (stage, _vhost) = stage(setup).await?;
+    let system = RunningSystem::shared(setup).await?;
     // The process that accepts the order wakes its own relay first, and may freeze before it has answered.
-    let _ = timeout(Duration::from_secs(2), stage.order()).await;
+    let _ = timeout(Duration::from_secs(2), system.order()).await;
     let frozen = once.frozen().await?;
-    let original: Uuid = sqlx::query_scalar("select id from orders.orders").fetch_one(&stage.auditor).await?;
-    let other = if stage.system.pid("orders") == Some(frozen) { "orders-2" } else { "orders" };
-    let url = format!("{}/orders/{original}/cancellation", stage.system.url(other)?);
-    let answer = stage.client.post(url).send().await?;
+    let original = system.read("select id::text from orders.orders").await?;
+    let other = if system.processes()?.pid("orders") == Some(frozen) { "orders-2" } else { "orders" };
+    let url = format!("{}/orders/{original}/cancellation", system.processes()?.url(other)?);
+    let answer = http::client()?.post(url).send().await?;
     ensure!(answer.status() == 200, "the cancellation was answered with {}", answer.status());
     // The other relay scans and finds nothing claimable, or it publishes the cancellation first.
     let _ = eventually("the cancellation to overtake", Duration::from_secs(8), async || {
-        Ok((!stage.reconcile().await?.findings.is_empty()).then_some(()))
+        Ok((!system.reconcile_acknowledged().await?.findings.is_empty()).then_some(()))
     })
     .await;
     resume_process(frozen)?;
-    judge(&stage).await
+    judge(&system).await
 }
 
 pub(super) async fn late_commit(setup: Setup) -> Result<Option<Breach>> {
-    let (stage, _vhost) = stage(setup).await?;
-    let original = stage.order().await?;
-    let mut late = PgConnection::connect(&stage.database_url("orders")?).await?;
+    let system = RunningSystem::shared(setup).await?;
+    let original = system.order().await?;
+    let mut late = system.connect("orders").await?;
     let mut transaction = late.begin().await?;
     let copy = copy_order(&mut transaction, original).await?;
     for _ in 0..10 {
-        stage.order().await?;
+        system.order().await?;
     }
     // With a cursor that two relays share, some of these may be skipped already.
-    let _ = applied(&stage, 11, Duration::from_secs(10)).await;
+    let _ = applied(&system, 11, Duration::from_secs(10)).await;
     transaction.commit().await?;
-    stage.note(copy);
-    judge(&stage).await
+    system.note(copy);
+    judge(&system).await
 }
 
 pub(super) async fn no_wake_up(setup: Setup) -> Result<Option<Breach>> {
-    let (stage, _vhost) = stage(setup).await?;
-    let original = stage.order().await?;
+    let system = RunningSystem::shared(setup).await?;
+    let original = system.order().await?;
     // To its end: its confirmation is a wake-up too. After that the relay's subscription stays silent for 30 s, longer than
     // the judge waits.
-    stage.held().await?;
-    let mut writer = PgConnection::connect(&stage.database_url("orders")?).await?;
+    system.held().await?;
+    let mut writer = system.connect("orders").await?;
     let mut transaction = writer.begin().await?;
     let copy = copy_order(&mut transaction, original).await?;
     transaction.commit().await?;
-    stage.note(copy);
-    judge(&stage).await
+    system.note(copy);
+    judge(&system).await
 }
 
 pub(super) async fn woken_in_time(setup: Setup) -> Result<Option<Breach>> {
     let setup = setup.with("ORDERS_RELAY_POLL", "20s").with("ORDERS_RELAY_FULL_SCAN", "20s");
-    let (stage, _vhost) = stage(setup).await?;
+    let system = RunningSystem::shared(setup).await?;
     for placed in 1..=4 {
-        stage.order().await?;
-        if applied(&stage, placed, Duration::from_secs(10)).await.is_err() {
+        system.order().await?;
+        if applied(&system, placed, Duration::from_secs(10)).await.is_err() {
             return Ok(Breach::new("I8", format!("order {placed} was not applied within 10 s")));
         }
     }
-    judge(&stage).await
+    judge(&system).await
 }

@@ -4,36 +4,38 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use testbed::{Rabbitmq, eventually};
+use testbed::eventually;
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{
-    super::{CONDITION_DEADLINE, CrashFile, Setup, Stage},
-    faults::{Lanes, stage, unbind_before_thaw},
+    faults::{Lanes, unbind_before_thaw},
     judge::{Breach, judge},
 };
+use crate::fault::Fault;
+use crate::lab::{CONDITION_DEADLINE, CrashFile, Setup};
+use crate::part::BROKER;
+use crate::running_system::RunningSystem;
 
 pub(super) async fn frozen_and_killed(setup: Setup) -> Result<Option<Breach>> {
-    let broker = Rabbitmq::private().await?;
-    let stage = Stage::ready(&broker.url(), setup).await?;
+    let system = RunningSystem::private(setup).await?;
     // RabbitMQ 3.10, killed within a second or so of a quorum queue's creation, comes back without a leader for it, for
     // good. This experiment is not about that.
-    stage.load(20, Duration::from_secs(7)).await??;
-    stage.held().await?;
-    broker.pause().await?;
+    system.load(20, Duration::from_secs(7)).await?;
+    system.held().await?;
+    Fault::Freeze(BROKER).inject(&system).await?;
     for _ in 0..20 {
-        stage.order().await?;
+        system.order().await?;
     }
     // A relay that waits for confirms leaves all events pending; one that does not marks them soon.
     let _ = eventually("everything to be marked", Duration::from_secs(2), async || {
-        Ok((stage.reconcile().await?.pending == 0).then_some(()))
+        Ok((system.reconcile_acknowledged().await?.pending == 0).then_some(()))
     })
     .await;
-    broker.kill().await?;
-    broker.start().await?;
-    stage.system.wait_ready(CONDITION_DEADLINE).await?;
-    judge(&stage).await
+    let killed = Fault::Kill(BROKER).inject(&system).await?;
+    killed.repair(&system).await?;
+    system.processes()?.wait_ready(CONDITION_DEADLINE).await?;
+    judge(&system).await
 }
 
 /// With one relay: while it restores one binding after the other, a second relay could publish to the first queue alone
@@ -42,11 +44,12 @@ pub(super) async fn frozen_and_killed(setup: Setup) -> Result<Option<Breach>> {
 pub(super) async fn unbound(setup: Setup) -> Result<Option<Breach>> {
     let once = CrashFile::new();
     let setup = setup.with("ORDERS_RELAY_WORKERS", "1");
-    let (stage, vhost) = stage(setup.crashing_in("orders", "batch-half-sent:freeze", once.path())).await?;
-    let _ = timeout(Duration::from_secs(2), stage.order()).await;
+    let setup = setup.crashing_in("orders", "batch-half-sent:freeze", once.path());
+    let system = RunningSystem::shared(setup).await?;
+    let _ = timeout(Duration::from_secs(2), system.order()).await;
     let frozen = once.frozen().await?;
-    unbind_before_thaw(&stage, &vhost, frozen).await?;
-    judge(&stage).await
+    unbind_before_thaw(&system, frozen).await?;
+    judge(&system).await
 }
 
 /// One batch holds creations, which cannot be routed, and cancellations, which can: so the return of one message meets the
@@ -56,22 +59,23 @@ pub(super) async fn unbound_with_a_backlog(setup: Setup) -> Result<Option<Breach
     let once = CrashFile::new();
     once.disarm()?;
     let setup = setup.with("ORDERS_RELAY_BATCH", "4000").with("ORDERS_RELAY_WORKERS", "1");
-    let (stage, vhost) = stage(setup.crashing_in("orders", "batch-half-sent:freeze", once.path())).await?;
-    stage.load(60, Duration::from_secs(1)).await??;
-    stage.held().await?;
-    let first = stage.acknowledged();
+    let setup = setup.crashing_in("orders", "batch-half-sent:freeze", once.path());
+    let system = RunningSystem::shared(setup).await?;
+    system.load(60, Duration::from_secs(1)).await?;
+    system.held().await?;
+    let first = system.acknowledged();
     let (early, late) = first.split_at(first.len() / 4);
-    let lanes = Lanes::hold(&stage).await?;
-    cancel(&stage, early).await?;
-    stage.load(60, Duration::from_secs(1)).await??;
-    cancel(&stage, late).await?;
+    let lanes = Lanes::hold(&system).await?;
+    cancel(&system, early).await?;
+    system.load(60, Duration::from_secs(1)).await?;
+    cancel(&system, late).await?;
     once.arm()?;
     drop(lanes);
     let frozen = once.frozen().await?;
-    unbind_before_thaw(&stage, &vhost, frozen).await?;
-    judge(&stage).await
+    unbind_before_thaw(&system, frozen).await?;
+    judge(&system).await
 }
 
-async fn cancel(stage: &Stage, orders: &[Uuid]) -> Result<()> {
-    stream::iter(orders).map(|id| stage.cancel(*id)).buffer_unordered(8).try_collect().await
+async fn cancel(system: &RunningSystem, orders: &[Uuid]) -> Result<()> {
+    stream::iter(orders).map(|id| system.cancel(*id)).buffer_unordered(8).try_collect().await
 }

@@ -1,38 +1,42 @@
-//! The running system, in processes or in containers: what commands and drills read from it and do to it.
+//! The running system, in processes or in containers: what commands, drills and tests read from it and do to it.
+
+mod client;
+mod start;
 
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use flaws::Flaw;
 use serde_json::Value;
-use testbed::{Home, sql};
+use sqlx::{Connection as _, PgConnection};
+use testbed::{System, sql};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::alteration::Alteration;
-use crate::choice::Choice;
 use crate::compose::Compose;
 use crate::control::Control;
 use crate::http;
-use crate::interrupt::interrupted;
-use crate::lab::BrokerApi;
-use crate::local_system::LocalSystem;
+use crate::lab::{BrokerApi, CrashFile};
+use crate::ledger::Ledger;
+use crate::local_system::{LocalSystem, Own};
 use crate::metrics;
 use crate::network_system::{self, NetworkSystem};
-use crate::own_system::OwnSystem;
 use crate::part::{Action, ActiveFaults};
 use crate::paths;
 use crate::proxies::Proxies;
-use crate::reconciliation::{self, DuplicatesDropped, Reconciliation};
-use crate::state::{Addresses, State};
+use crate::reconciliation::{self, DuplicatesDropped, Reconciliation, Settled, Wait, settle};
+use crate::state::Addresses;
 use crate::terminal::Terminal;
 
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 
-pub(crate) struct RunningSystem {
+/// The one handle to a system, whoever has started it.
+#[derive(Debug)]
+pub struct RunningSystem {
     orders_url: String,
     access: Access,
     /// `None`: its parts have no address outside of their network.
@@ -40,8 +44,11 @@ pub(crate) struct RunningSystem {
     faults: Mutex<ActiveFaults>,
     /// Whether this command started the system, and so has to stop it.
     started_here: bool,
+    /// The orders that were acknowledged to this process, oldest first, for those who keep no ledger.
+    acknowledged: Arc<Mutex<Vec<Uuid>>>,
 }
 
+#[derive(Debug)]
 enum Access {
     /// Child processes of this command.
     Local(Box<LocalSystem>),
@@ -53,113 +60,47 @@ enum Access {
 }
 
 /// Two connections, so that a question does not wait until an action is done.
+#[derive(Debug)]
 struct Remote {
     acting: Control,
     asking: Control,
 }
 
 impl RunningSystem {
-    /// Finds the system that is running already. With `home`, only one of that kind counts.
-    pub(crate) async fn find(home: Option<Home>) -> Result<Option<Self>> {
-        if let Some(system) = NetworkSystem::from_env() {
-            let addresses = system.addresses.clone();
-            return Ok(Some(Self::at(addresses, Access::Network(Box::new(system)), false)));
-        }
-        if home != Some(Home::Docker)
-            && let Some(State { addresses, control, token, .. }) = State::read()
-            && let Ok(acting) = Control::connect(&control, &token).await
-            && let Ok(asking) = Control::connect(&control, &token).await
-        {
-            let remote = Box::new(Remote { acting, asking });
-            return Ok(Some(Self::at(addresses, Access::Remote(remote), false)));
-        }
-        if home != Some(Home::Local)
-            && let Ok(compose) = Compose::new()
-            // An error means that there is no engine, so nothing runs in one.
-            && let Ok(Some(orders_url)) = compose.orders_url().await
-        {
-            return Ok(Some(Self::containers(orders_url, compose, false)));
-        }
-        Ok(None)
-    }
-
-    /// Finds the system that is running, and fails if none is.
-    pub(crate) async fn require(choice: Choice) -> Result<Self> {
-        Self::find(choice.with).await?.context("no system is running: `cargo demo up` starts one")
-    }
-
-    /// Starts a system, and returns when it accepts orders.
-    async fn start(choice: Choice, home: Home, terminal: &Terminal) -> Result<Self> {
-        match home {
-            Home::Local => Self::local(LocalSystem::start(choice, home, 1, 1, None, terminal).await?),
-            Home::Docker => {
-                let compose = Compose::new()?;
-                compose.up(terminal).await?;
-                let orders_url =
-                    compose.orders_url().await?.context("the container of orders is not running")?;
-                Ok(Self::containers(orders_url, compose, true))
-            }
-        }
-    }
-
-    /// Starts a system for one drill, beside any that is running. `None`: interrupted.
-    pub(crate) async fn start_own(
-        choice: Choice,
-        own: OwnSystem,
-        logs: PathBuf,
-        terminal: &Terminal,
-    ) -> Result<Option<Self>> {
-        tokio::select! {
-            system = async {
-                // Only the servers can be containers: no image contains the variants and the lab programs. A standby, a cluster
-                // and a restore need processes; compose.cluster.yaml has a cluster.
-                let nodes = own.nodes;
-                let are_processes = nodes > 1 || own.standby.is_some() || own.restores;
-                let choice = if are_processes { Choice { with: Some(Home::Local), ..choice } } else { choice };
-                let home = choice.for_servers(terminal).await?;
-                Self::local(LocalSystem::start(choice, home, nodes, 1, Some((own, logs)), terminal).await?).map(Some)
-            } => system,
-            stop = interrupted() => stop.map(|()| None),
-        }
-    }
-
-    /// Starts a separate system, works with it, and stops it. `None`: interrupted.
-    pub(crate) async fn with_own<T>(
-        choice: Choice,
-        own: OwnSystem,
-        logs: PathBuf,
-        terminal: &Terminal,
-        work: impl AsyncFnOnce(&Self) -> Result<T>,
-    ) -> Result<Option<T>> {
-        let Some(system) = Self::start_own(choice, own, logs, terminal).await? else { return Ok(None) };
-        let done = work(&system).await;
-        // A process that was killed last may not stop in order: what was done says more.
-        let stopped = system.stop(terminal).await;
-        let done = done?;
-        stopped.map(|()| Some(done))
-    }
-
     /// The proxies between the services and their servers.
     pub(crate) fn proxies(&self) -> Result<&Proxies> {
         match &self.access {
-            Access::Local(system) => Ok(&system.tools()?.proxies),
+            Access::Local(system) => system.proxies(),
             Access::Network(system) => system.proxies.as_ref().context("this network has no fault proxy"),
             Access::Remote(_) | Access::Containers(_) => bail!("the running system has no fault proxy"),
         }
     }
 
-    /// The processes and servers of a system that this command has started.
-    pub(crate) fn own(&self) -> Result<&LocalSystem> {
-        if let Access::Local(system) = &self.access {
-            Ok(system)
-        } else {
-            bail!("a separate system is needed")
+    /// The processes and servers of a system that this command has started on servers that no other uses.
+    pub fn own(&self) -> Result<Own<'_>> {
+        self.local_system()?.own()
+    }
+
+    /// The processes of a system that this command has started.
+    pub fn processes(&self) -> Result<&System> {
+        Ok(&self.local_system()?.processes)
+    }
+
+    /// The file of its crash point.
+    pub(crate) fn crash(&self) -> Result<&CrashFile> {
+        self.local_system()?.crash()
+    }
+
+    fn local_system(&self) -> Result<&LocalSystem> {
+        match &self.access {
+            Access::Local(system) => Ok(system),
+            _ => bail!("a separate system is needed"),
         }
     }
 
     /// How it differs from the services as they are.
     pub(crate) fn alteration(&self) -> &Alteration {
-        if let Access::Local(system) = &self.access { &system.alteration } else { &Alteration::None }
+        self.local_system().map_or(&Alteration::None, |system| &system.alteration)
     }
 
     /// The protection that is left out, if there is one.
@@ -170,44 +111,8 @@ impl RunningSystem {
         }
     }
 
-    /// Finds the system that is running, or starts one. `None`: interrupted, and nothing is left running.
-    pub(crate) async fn find_or_start(choice: Choice, terminal: &Terminal) -> Result<Option<Self>> {
-        if let Some(system) = Self::find(choice.with).await? {
-            terminal.print(format!("Using the system that is running at {}.", system.orders_url()));
-            return Ok(Some(system));
-        }
-        let home = tokio::select! {
-            home = choice.for_system(terminal) => home?,
-            stop = interrupted() => return stop.map(|()| None),
-        };
-        tokio::select! {
-            system = Self::start(choice, home, terminal) => system.map(Some),
-            stop = interrupted() => {
-                stop?;
-                // Child processes were killed when the future was dropped. Containers belong to the engine.
-                if home == Home::Docker {
-                    Compose::new()?.down(true).await?;
-                }
-                Ok(None)
-            }
-        }
-    }
-
-    fn local(system: LocalSystem) -> Result<Self> {
-        Ok(Self::at(system.addresses()?, Access::Local(Box::new(system)), true))
-    }
-
-    fn at(addresses: Addresses, access: Access, started_here: bool) -> Self {
-        let orders_url = addresses.orders_url.clone();
-        Self { orders_url, access, addresses: Some(addresses), faults: Mutex::default(), started_here }
-    }
-
-    fn containers(orders_url: String, compose: Compose, started_here: bool) -> Self {
-        let access = Access::Containers(compose);
-        Self { orders_url, access, addresses: None, faults: Mutex::default(), started_here }
-    }
-
-    pub(crate) fn orders_url(&self) -> &str {
+    /// The URL of the order API, without a trailing slash.
+    pub fn orders_url(&self) -> &str {
         &self.orders_url
     }
 
@@ -298,7 +203,7 @@ impl RunningSystem {
     }
 
     /// Runs a query that returns one value, as the auditor, which can read everything and write nothing.
-    pub(crate) async fn read(&self, query: &str) -> Result<String> {
+    pub async fn read(&self, query: &str) -> Result<String> {
         if let Access::Containers(compose) = &self.access {
             return compose.sql("auditor", query).await;
         }
@@ -317,7 +222,7 @@ impl RunningSystem {
     }
 
     /// Runs a query that returns one number as text.
-    pub(crate) async fn number<T: FromStr>(&self, query: &str) -> Result<T>
+    pub async fn number<T: FromStr>(&self, query: &str) -> Result<T>
     where
         T::Err: std::error::Error + Send + Sync + 'static,
     {
@@ -325,13 +230,28 @@ impl RunningSystem {
         value.trim().parse().with_context(|| format!("`{value}` is not a number"))
     }
 
+    /// Opens a session with a login: `orders`, `inventory`, `billing`, `provider`, or `admin` for the superuser.
+    pub async fn connect(&self, login: &str) -> Result<PgConnection> {
+        let addresses = self.addresses()?;
+        let url = match login {
+            "admin" => &addresses.admin_url,
+            login => addresses.databases.get(login).context("there is no such login")?,
+        };
+        PgConnection::connect(url).await.with_context(|| format!("failed to connect as {login}"))
+    }
+
     /// Access to its broker as an operator.
-    pub(crate) fn broker_api(&self) -> Result<BrokerApi> {
-        BrokerApi::new(&self.addresses()?.rabbitmq_api, "shop")
+    pub fn broker_api(&self) -> Result<BrokerApi> {
+        BrokerApi::new(&self.addresses()?.rabbitmq_api, self.vhost())
+    }
+
+    /// The virtual host of its queues.
+    pub(crate) fn vhost(&self) -> &str {
+        self.local_system().map_or("shop", LocalSystem::vhost)
     }
 
     /// Reconciles the records with the acknowledged orders.
-    pub(crate) async fn reconcile(&self, acknowledged: &[Uuid]) -> Result<Reconciliation> {
+    pub async fn reconcile(&self, acknowledged: &[Uuid]) -> Result<Reconciliation> {
         let query = reconciliation::query(acknowledged, self.variant());
         Reconciliation::parse(&self.read(&query).await?)
     }
@@ -340,6 +260,16 @@ impl RunningSystem {
     pub(crate) async fn ledger_path(&self) -> Result<PathBuf> {
         let identity = self.read("select system_identifier::text from pg_control_system()").await?;
         Ok(paths::ledger(&identity))
+    }
+
+    /// The acknowledgements of this system's orders, open for writing.
+    pub(crate) async fn ledger(&self) -> Result<Arc<Ledger>> {
+        Ok(Arc::new(Ledger::open(&self.ledger_path().await?)?))
+    }
+
+    /// Reconciles the records with a ledger again and again, until the wait ends.
+    pub(crate) async fn settle(&self, wait: Wait, ledger: &Ledger) -> Result<Settled> {
+        settle(wait, async || self.reconcile(&ledger.acknowledged()?).await).await
     }
 
     /// How many duplicates each service has dropped since it started. `None`: its metrics could not be read.
@@ -352,8 +282,8 @@ impl RunningSystem {
         DuplicatesDropped { orders, inventory, billing }
     }
 
-    /// Reads a metric of a service's first process, added up over its labels.
-    pub(crate) async fn metric(&self, service: &str, name: &str) -> Result<f64> {
+    /// Reads a metric of a process, added up over its labels.
+    pub async fn metric(&self, service: &str, name: &str) -> Result<f64> {
         Ok(metrics::sum(&self.metrics(service).await?, name)?)
     }
 
@@ -362,18 +292,26 @@ impl RunningSystem {
         if let Access::Containers(compose) = &self.access {
             return compose.metrics(service).await;
         }
-        http::get(&format!("{}/metrics", self.addresses()?.url(service))).await
+        http::get(&format!("{}/metrics", self.url(service)?)).await
+    }
+
+    /// The URL at which a process answers, without a trailing slash.
+    pub fn url(&self, process: &str) -> Result<&str> {
+        match &self.access {
+            Access::Local(system) => system.processes.url(process),
+            _ => Ok(self.addresses()?.url(process)),
+        }
     }
 
     /// Sends a request to a service's admin API, and returns the answer. A refusal is an error in the service's words.
-    pub(crate) async fn admin(&self, service: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+    pub async fn admin(&self, service: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         let body = body.map(Value::to_string);
         let body = body.as_deref();
         let (status, answer) = match &self.access {
             Access::Local(_) | Access::Remote(_) => {
                 let addresses = self.addresses()?;
-                let url = format!("{}{path}", addresses.admin_url(service));
-                http::admin_request(&url, &addresses.admin_token, body).await?
+                let url = addresses.admin.get(service).context("it has no admin API")?;
+                http::admin_request(&format!("{url}{path}"), &addresses.admin_token, body).await?
             }
             Access::Containers(compose) => compose.request(service, path, body).await?,
             Access::Network(_) => bail!(
