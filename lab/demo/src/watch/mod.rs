@@ -214,6 +214,10 @@ impl Watch {
             }
             sleep(POLL_INTERVAL).await;
         }
+        for missing in fired.iter().filter(|fired| fired.after.is_none()) {
+            let active: Vec<_> = prometheus.alerts().await?.into_keys().collect();
+            terminal.print(format!("  {} did not fire; active are: {}", missing.alert, active.join(", ")));
+        }
         for injected in injected.into_iter().rev() {
             let repaired = injected.repair(system).await;
             repaired.with_context(|| format!("failed to repair: {}", case.what))?;
