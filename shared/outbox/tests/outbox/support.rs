@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 /// How long a test waits for any condition.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// An interval that does not pass during a test.
 pub(crate) const NEVER: Duration = Duration::from_secs(3600);
@@ -167,7 +167,8 @@ struct State {
     script: Mutex<Script>,
     seen: Mutex<Vec<Uuid>>,
     unavailable: Mutex<bool>,
-    hold: Mutex<Option<Hold>>,
+    /// The next hold, and after how many messages it comes.
+    hold: Mutex<Option<(usize, Hold)>>,
 }
 
 /// Stops a publish in the middle, between sending and confirming.
@@ -217,8 +218,13 @@ impl ScriptedBroker {
 
     /// Holds the next publish until it is released.
     pub(crate) fn hold(&self) -> Hold {
+        self.hold_after(0)
+    }
+
+    /// Holds the first publish after so many messages until it is released.
+    pub(crate) fn hold_after(&self, messages: usize) -> Hold {
         let hold = Hold::default();
-        *self.0.hold.lock().unwrap() = Some(hold.clone());
+        *self.0.hold.lock().unwrap() = Some((messages, hold.clone()));
         hold
     }
 
@@ -235,9 +241,10 @@ impl Publisher for ScriptedBroker {
     }
 
     async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
-        let hold = self.0.hold.lock().unwrap().take();
+        let before = self.0.seen.lock().unwrap().len();
+        let hold = self.0.hold.lock().unwrap().take_if(|(messages, _)| before >= *messages);
         self.0.seen.lock().unwrap().extend(batch.iter().map(|message| message.id));
-        if let Some(hold) = hold {
+        if let Some((_, hold)) = hold {
             hold.started.notify_one();
             hold.released.notified().await;
         }

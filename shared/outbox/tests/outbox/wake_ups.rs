@@ -15,7 +15,7 @@ use testbed::{Forwarder, eventually};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, NEVER, Outbox, ScriptedBroker, advance_clock, pool};
+use crate::support::{DEADLINE, NEVER, Outbox, ScriptedBroker, advance_clock, event, pool};
 
 /// How many events a test appends, one after another. Subscribing wakes the relay too, once or twice. With this many
 /// events most are published only if the wake-up under test arrives.
@@ -172,14 +172,19 @@ async fn listener_that_lost_its_connection_wakes_the_relay_and_subscribes_again(
     let (outbox, wake, relay) = idle_relay().await?;
     let _listener = listen(&outbox.pool, &outbox, &relay, wake).await?;
     let session = outbox.listening_sessions().await?.first().copied();
+    // On one connection, because no other can be opened.
+    let mut transaction = outbox.pool.begin().await?;
     outbox.limit_connections(0).await?;
-    sqlx::query("select pg_terminate_backend($1)").bind(session).execute(&outbox.pool).await?;
+    let terminate = sqlx::query_scalar("select pg_terminate_backend($1, 8000)").bind(session);
+    assert!(terminate.fetch_one(&mut *transaction).await?, "the listener's session has not ended");
 
     // No notification is sent for this commit, and the disconnected listener would miss one. It wakes the relay all the
     // same when it has subscribed again.
-    let missed = outbox.append(Uuid::now_v7(), 1).await?;
+    let missed = event(Uuid::now_v7(), 1);
+    outbox::append(&mut transaction, std::slice::from_ref(&missed)).await?;
+    transaction.commit().await?;
     outbox.limit_connections(-1).await?;
-    outbox.is_published(missed).await?;
+    outbox.is_published(missed.event_id).await?;
     relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await
 }
 
