@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
@@ -29,6 +29,9 @@ use uuid::Uuid;
 
 /// How long a test waits for any condition.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// After 250 ms without an answer of a queue's leader RabbitMQ reports no messages and no consumers.
+const LEADER_DEADLINE: Duration = Duration::from_millis(200);
 
 /// The queue that tests consume.
 pub(crate) const QUEUE: &str = topology::INVENTORY;
@@ -189,8 +192,14 @@ impl Vhost {
     /// acknowledged do not count.
     pub(crate) async fn counts(&self, queue: &str) -> anyhow::Result<(u32, u32)> {
         let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
-        let queue = self.channel.queue_declare(queue.into(), passive, FieldTable::default()).await?;
-        Ok((queue.message_count(), queue.consumer_count()))
+        eventually("the leader of the queue to answer", DEADLINE, async || {
+            let asked = Instant::now();
+            let state = self.channel.queue_declare(queue.into(), passive, FieldTable::default()).await?;
+            let counts = (state.message_count(), state.consumer_count());
+            let is_answer = counts != (0, 0) || asked.elapsed() < LEADER_DEADLINE;
+            Ok(is_answer.then_some(counts))
+        })
+        .await
     }
 
     pub(crate) async fn is_empty(&self, queue: &str) -> anyhow::Result<bool> {
