@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::support::{Orders, order};
+use crate::support::Orders;
 
 const TOKEN: &str = "sixteen-letters-and-more";
 
@@ -38,8 +38,7 @@ impl Admin {
 
     /// Places an order and parks its event, as thirteen refusals of the broker would. Returns the order and the event.
     async fn parked(&self, days_old: i32) -> anyhow::Result<(Uuid, Uuid)> {
-        let (status, placed) = self.orders.post(&order()).await?;
-        assert_eq!(status, 201);
+        let placed = self.orders.place().await?;
         let id: Uuid = serde_json::from_value(placed["id"].clone())?;
         let pool = PgPool::connect(&self.orders.database.url("orders")).await?;
         let event = sqlx::query_scalar(

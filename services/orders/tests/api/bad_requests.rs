@@ -276,7 +276,7 @@ async fn clients_that_send_slowly_take_no_places_from_others() -> anyhow::Result
 #[tokio::test]
 async fn pages_of_other_sites_can_change_nothing() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
-    let (_, placed) = orders.post(&order()).await?;
+    let placed = orders.place().await?;
     let path = format!("{}/orders/{}", orders.url, placed["id"].as_str().unwrap());
     let own = orders.url.as_str();
     let rebound = "shop.example:8080";

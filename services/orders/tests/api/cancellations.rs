@@ -1,7 +1,8 @@
+use anyhow::Context as _;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Orders, order};
+use crate::support::{DEADLINE, Orders};
 
 async fn cancel(orders: &Orders, id: &str) -> anyhow::Result<(u16, Value)> {
     let answer = orders.ask(orders.client.post(format!("{}/orders/{id}/cancellation", orders.url))).await?;
@@ -11,7 +12,7 @@ async fn cancel(orders: &Orders, id: &str) -> anyhow::Result<(u16, Value)> {
 #[tokio::test]
 async fn cancelled_order_has_its_status_and_two_events_in_order() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
-    let (_, placed) = orders.post(&order()).await?;
+    let placed = orders.place().await?;
     let id = placed["id"].as_str().unwrap();
     let (status, cancelled) = cancel(&orders, id).await?;
     assert_eq!((status, &cancelled["status"]), (200, &json!("cancelled")));
@@ -27,7 +28,7 @@ async fn cancelled_order_has_its_status_and_two_events_in_order() -> anyhow::Res
 #[tokio::test]
 async fn event_keeps_the_body_of_its_moment_when_its_order_changes() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
-    let (_, placed) = orders.post(&order()).await?;
+    let placed = orders.place().await?;
     let body = async || {
         let sql = "select payload::text from orders.outbox where event_type = 'OrderCreated' and published_at is null";
         sqlx::query_scalar::<_, String>(sql).fetch_one(&orders.auditor).await
@@ -43,14 +44,19 @@ async fn event_keeps_the_body_of_its_moment_when_its_order_changes() -> anyhow::
 #[tokio::test]
 async fn twenty_concurrent_cancellations_cancel_once_and_get_the_same_answer() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
-    let (_, placed) = orders.post(&order()).await?;
+    let placed = orders.place().await?;
     let id = placed["id"].as_str().unwrap().to_owned();
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let request = orders.client.post(format!("{}/orders/{id}/cancellation", orders.url));
-        clients.spawn(
-            async move { anyhow::Ok(request.send().await?.error_for_status()?.json::<Value>().await?) },
-        );
+        // A busy machine answers some with 503 or 409: one waits for the other's lock.
+        clients.spawn(testbed::eventually_send("an answer", DEADLINE, move || {
+            let request = request.try_clone();
+            async move {
+                let answer = request.context("the request has no body")?.send().await?;
+                Ok(Some(answer.error_for_status()?.json::<Value>().await?))
+            }
+        }));
     }
     let mut answers = vec![];
     while let Some(answer) = clients.join_next().await {

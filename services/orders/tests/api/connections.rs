@@ -1,6 +1,6 @@
 //! Clients that hold connections: without a request, and without reading the answers.
 
-use std::{io::ErrorKind, time::Duration};
+use std::io::ErrorKind;
 
 use reqwest::Client;
 use sqlx::{Connection as _, PgConnection};
@@ -36,7 +36,7 @@ async fn silent_connections_keep_neither_requests_nor_health_out() -> anyhow::Re
         silent.push(stream);
     }
     // A connection that comes while those before it are being closed may be closed too; then a client tries again.
-    testbed::eventually("health", Duration::from_secs(5), async || {
+    testbed::eventually("health", DEADLINE, async || {
         let answer = Client::new().get(format!("{}/readyz", orders.url)).send().await;
         Ok(answer.ok().filter(|answer| answer.status() == 200))
     })

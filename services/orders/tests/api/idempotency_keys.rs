@@ -17,11 +17,14 @@ async fn place(orders: &Orders, key: &str, body: &Value) -> anyhow::Result<Answe
     Ok((answer.status, repeated, answer.body))
 }
 
-/// Retries with the same key, as a client does, until the answer is final: a busy machine answers some with 503 or 409.
-async fn place_with_retries(orders: &Orders, key: &str, body: &Value) -> anyhow::Result<Answer> {
+/// Retries with the same key, as a client does, until the answer is final: a busy machine answers some with 503, 409 or 504.
+/// After the last one the order may exist, so all final answers may be repetitions: also returns whether there was one.
+async fn place_with_retries(orders: &Orders, key: &str, body: &Value) -> anyhow::Result<(Answer, bool)> {
+    let mut timed_out = false;
     testbed::eventually("a final answer", DEADLINE, async || {
         let answer = place(orders, key, body).await?;
-        Ok((![409, 503].contains(&answer.0)).then_some(answer))
+        timed_out |= answer.0 == 504;
+        Ok((![409, 503, 504].contains(&answer.0)).then_some((answer, timed_out)))
     })
     .await
 }
@@ -63,10 +66,11 @@ async fn fifty_concurrent_requests_with_one_key_make_one_order_and_get_one_answe
         let (body, key) = (order(), Uuid::new_v4().to_string());
         let requests = (0..50).map(|_| place_with_retries(&orders, &key, &body));
         let answers = futures_util::future::try_join_all(requests).await?;
-        let first: Vec<_> = answers.iter().filter(|(_, repeated, _)| !repeated).collect();
-        assert_eq!(first.len(), 1, "{first:?}");
-        for (status, _, answer) in &answers {
-            assert_eq!((*status, answer), (201, &first[0].2));
+        let first = answers.iter().filter(|((_, repeated, _), _)| !repeated).count();
+        let one_timed_out = answers.iter().any(|(_, timed_out)| *timed_out);
+        assert!(first == 1 || first == 0 && one_timed_out, "{first} first answers: {answers:?}");
+        for ((status, _, answer), _) in &answers {
+            assert_eq!((*status, answer), (201, &answers[0].0.2));
         }
     }
     assert_eq!(orders.rows().await?, (10, 10, 10));
@@ -155,9 +159,10 @@ async fn key_is_erased_after_its_retention_and_not_before() -> anyhow::Result<()
         place(&orders, key, &body).await?;
     }
     let mut database = PgConnection::connect(&orders.database.url("orders")).await?;
+    // Far from the limit: the restart takes some seconds, in which the young one gets older.
     sqlx::query(
         "update idempotency_keys set created_at = clock_timestamp() - case key when 'old' then interval '121 min'
-                                                                            else interval '119 min' end",
+                                                                            else interval '100 min' end",
     )
     .execute(&mut database)
     .await?;

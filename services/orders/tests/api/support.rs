@@ -69,6 +69,16 @@ impl Orders {
         Ok((answer.status, answer.body))
     }
 
+    /// Places an order, and returns the answer. A busy machine refuses some with 503, and writes nothing.
+    pub(crate) async fn place(&self) -> anyhow::Result<Value> {
+        testbed::eventually("an order to be accepted", DEADLINE, async || {
+            let (status, placed) = self.post(&order()).await?;
+            anyhow::ensure!(status == 201, "{status}: {placed}");
+            Ok(Some(placed))
+        })
+        .await
+    }
+
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<(u16, Value)> {
         let answer = self.ask(self.client.get(format!("{}{path}", self.url))).await?;
         Ok((answer.status, answer.body))
