@@ -11,7 +11,7 @@ use crate::command::copy_surroundings;
 use crate::guard::{AtExit, GuardedProcess, log_tail, signal_all, with_descendants};
 
 /// The kernel needs a moment after SIGKILL to remove a large process.
-const KILL_DEADLINE: Duration = Duration::from_secs(10);
+const KILL_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A command and its current process, if it runs. Each start appends to the same log.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use crate::private_dir::PrivateDir;
 use crate::restartable_process::RestartableProcess;
 
 /// PostgreSQL writes a checkpoint when it stops, RabbitMQ closes its queues.
-const STOP_DEADLINE: Duration = Duration::from_secs(30);
+const STOP_DEADLINE: Duration = Duration::from_secs(90);
 /// A tool of RabbitMQ starts an Erlang VM; that takes seconds on a busy machine.
 const TOOL_DEADLINE: Duration = Duration::from_secs(60);
 /// After a crash PostgreSQL replays its log, and a container's first start runs `initdb`. RabbitMQ usually takes five

@@ -64,7 +64,7 @@ async fn servers_end_after_their_owner_is_killed() -> Result<()> {
     owner.kill()?;
     let pid = owner.id();
     owner.wait()?;
-    eventually("the servers to end", Duration::from_secs(20), async || {
+    eventually("the servers to end", Duration::from_secs(60), async || {
         let left = find_remains(pid)?;
         anyhow::ensure!(left.is_empty(), "still running: {left:#?}");
         Ok((!urls.iter().any(|url| listens(url))).then_some(()))
