@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::CONDITION_DEADLINE;
 
-const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The bindings of the three queues to the exchange of events: 6 of orders, 2 of inventory, 3 of billing.
 const BINDINGS: usize = 10;

@@ -110,6 +110,7 @@ mod tests {
     use super::super::result::{Finding, Kind};
     use super::*;
 
+    // The clock advances only while a wait sleeps: a stalled machine makes no reading late.
     const LONG: Duration = Duration::from_secs(60);
     const SHORT: Duration = Duration::from_millis(300);
 
@@ -134,14 +135,14 @@ mod tests {
         Ok((ending, count))
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_wait_ends_with_the_first_quiescent_reading() -> Result<()> {
         let readings = [pending(2), pending(1), pending(0), pending(1)];
         assert_eq!(settle_on(Wait::until_decided(LONG), &readings).await?, (Ending::Quiescent, 3));
         Ok(())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_wait_ends_at_once_when_no_wait_can_repair_what_is_wrong() -> Result<()> {
         for (kind, place) in [(Kind::Missing, "orders"), (Kind::Doubled, "provider")] {
             let violated = Reconciliation { pending: 1, ..finding(kind, place) };
@@ -151,7 +152,7 @@ mod tests {
         Ok(())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_effect_that_may_still_arrive_is_waited_for() -> Result<()> {
         let readings = [finding(Kind::Missing, "billing"), pending(0)];
         assert_eq!(settle_on(Wait::until_decided(LONG), &readings).await?, (Ending::Quiescent, 2));
@@ -160,7 +161,7 @@ mod tests {
         Ok(())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_wait_ends_when_nothing_changes_any_more_and_not_before() -> Result<()> {
         let readings = [pending(3), pending(3), pending(2), pending(2), pending(1)];
         let wait = Wait::until_decided(LONG).or_unchanged_for(SHORT);
@@ -169,7 +170,7 @@ mod tests {
         Ok(())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn without_an_outbox_quiescence_and_violations_end_no_wait() -> Result<()> {
         let readings = [pending(0), finding(Kind::Phantom, "billing"), finding(Kind::Doubled, "billing")];
         let (ending, count) = settle_on(Wait::until_unchanged_for(SHORT, LONG), &readings).await?;
@@ -177,7 +178,7 @@ mod tests {
         Ok(())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_failed_reading_is_repeated_and_is_an_error_only_at_the_deadline() -> Result<()> {
         let mut count = 0;
         let recovering = async || {
