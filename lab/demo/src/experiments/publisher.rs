@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::Result;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use testbed::eventually;
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{
@@ -28,7 +27,7 @@ pub(super) async fn frozen_and_killed(setup: Setup) -> Result<Option<Breach>> {
         system.order().await?;
     }
     // A relay that waits for confirms leaves all events pending; one that does not marks them soon.
-    let _ = eventually("everything to be marked", Duration::from_secs(2), async || {
+    let _ = eventually("everything to be marked", Duration::from_secs(8), async || {
         Ok((system.reconcile_acknowledged().await?.pending == 0).then_some(()))
     })
     .await;
@@ -46,8 +45,7 @@ pub(super) async fn unbound(setup: Setup) -> Result<Option<Breach>> {
     let setup = setup.with("ORDERS_RELAY_WORKERS", "1");
     let setup = setup.crashing_in("orders", "batch-half-sent:freeze", once.path());
     let system = RunningSystem::shared(setup).await?;
-    let _ = timeout(Duration::from_secs(2), system.order()).await;
-    let frozen = once.frozen().await?;
+    let frozen = once.frozen_by(system.order()).await?;
     unbind_before_thaw(&system, frozen).await?;
     judge(&system).await
 }

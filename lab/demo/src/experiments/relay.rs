@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use sqlx::Connection as _;
 use testbed::{Instances, eventually};
-use tokio::time::timeout;
 
 use super::{
     faults::applied,
@@ -21,9 +20,7 @@ pub(super) async fn frozen_with_a_creation(setup: Setup) -> Result<Option<Breach
     let instances = Instances { orders: 2, ..Instances::default() };
     let setup = Setup { instances, ..setup.crashing_at("relay-claimed:freeze", once.path()) };
     let system = RunningSystem::shared(setup).await?;
-    // The process that accepts the order wakes its own relay first, and may freeze before it has answered.
-    let _ = timeout(Duration::from_secs(2), system.order()).await;
-    let frozen = once.frozen().await?;
+    let frozen = once.frozen_by(system.order()).await?;
     let original = system.read("select id::text from orders.orders").await?;
     let other = if system.processes()?.pid("orders") == Some(frozen) { "orders-2" } else { "orders" };
     let url = format!("{}/orders/{original}/cancellation", system.processes()?.url(other)?);

@@ -1,6 +1,8 @@
 //! The file through which a lab program crashes once.
 
 use std::{
+    convert::Infallible,
+    future::pending,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -40,6 +42,19 @@ impl CrashFile {
         let pid = self.process().await?;
         await_stop(pid).await?;
         Ok(pid)
+    }
+
+    /// The same, while an order is placed. The process that accepts it wakes its own relay first, and may freeze before it has
+    /// answered; the order is committed by then.
+    pub async fn frozen_by(&self, placing: impl Future) -> Result<u32> {
+        let placing = async {
+            placing.await;
+            pending::<Infallible>().await
+        };
+        tokio::select! {
+            never = placing => match never {},
+            frozen = self.frozen() => frozen,
+        }
     }
 
     /// Until it is armed again, no process crashes.

@@ -212,7 +212,7 @@ impl RunningSystem {
 
     /// Runs statements with the login of a service, or of the payment provider: it owns its tables, so what it has put there, such
     /// as a trigger, runs with the rights of whoever writes. As an administrator, that would be every right.
-    pub(crate) async fn execute_as(&self, service: &str, statements: &str) -> Result<()> {
+    pub async fn execute_as(&self, service: &str, statements: &str) -> Result<()> {
         if let Access::Containers(compose) = &self.access {
             return compose.sql(service, statements).await.map(drop);
         }

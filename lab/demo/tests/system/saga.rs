@@ -76,7 +76,7 @@ async fn cancelling_a_confirmed_order_releases_its_stock_and_refunds_its_charge(
 
 #[tokio::test]
 async fn unanswered_order_is_listed_then_cancelled_and_late_answers_are_compensated() -> anyhow::Result<()> {
-    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "4s")).await?;
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
     system.processes()?.kill("inventory").await?;
     let id = system.order().await?;
     let open = async || system.admin("orders", "/admin/open-orders", None).await;
@@ -93,6 +93,7 @@ async fn unanswered_order_is_listed_then_cancelled_and_late_answers_are_compensa
         },
     )
     .await?;
+    system.execute_as("orders", AN_HOUR_AGO).await?;
     eventually("the order to be cancelled", CONDITION_DEADLINE, async || {
         let order = system.read_order(id).await?;
         Ok((order["status"] == "cancelled" && order["cause"] == "timedOut").then_some(()))
@@ -180,7 +181,7 @@ async fn unanswered_order_that_is_locked_does_not_keep_younger_ones_open() -> an
 /// The order service is down for longer than `ORDERS_ANSWER_WITHIN`. The answers are in its queue when it starts again.
 #[tokio::test]
 async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> anyhow::Result<()> {
-    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "10s")).await?;
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
     // Inventory answers only after the order service was killed. The order is older than the limit when that is up
     // again.
     system.processes()?.pause("inventory")?;
@@ -192,14 +193,12 @@ async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> any
     .await?;
     system.processes()?.kill("orders").await?;
     system.processes()?.resume("inventory")?;
-    eventually("inventory to answer, and the limit to pass", CONDITION_DEADLINE, async || {
-        let late = "select exists (select from orders.orders
-                                   where placed_at < clock_timestamp() - interval '11 seconds')::text";
-        let late = system.read(late).await? == "true";
+    eventually("inventory to answer", CONDITION_DEADLINE, async || {
         let result = system.reconcile_acknowledged().await?;
-        Ok((late && result.in_inventory == 1 && result.pending == 0).then_some(()))
+        Ok((result.in_inventory == 1 && result.pending == 0).then_some(()))
     })
     .await?;
+    system.execute_as("orders", AN_HOUR_AGO).await?;
     system.processes()?.start_again("orders").await?;
     system.processes()?.wait_ready(CONDITION_DEADLINE).await?;
     assert_eq!(system.held().await?.confirmed, 1);
@@ -287,12 +286,15 @@ async fn orders_whose_answers_wait_behind_a_stalled_consumer_are_not_cancelled()
         .await
     };
     applying(13.0).await?;
-    let result = system.reconcile_acknowledged().await?;
-    assert_eq!((result.in_inventory, result.pending), (6, 0), "the orders were not answered");
+    eventually("the orders to be answered", CONDITION_DEADLINE, async || {
+        let result = system.reconcile_acknowledged().await?;
+        Ok((result.in_inventory == 6 && result.pending == 0).then_some(()))
+    })
+    .await?;
     let mut writer = system.connect("orders").await?;
     sqlx::raw_sql(AN_HOUR_AGO).execute(&mut writer).await?;
     // Five checks of a second each. Before the age of the last look counted, one was enough.
-    applying(18.0).await?;
+    applying(system.metric("orders", "inbox_applying_seconds").await? + 5.0).await?;
     sqlx::raw_sql("commit").execute(&mut admin).await?;
     let result = system.held().await?;
     assert_eq!((result.confirmed, result.cancelled), (5, 1));
