@@ -42,7 +42,7 @@ pub async fn commit_waits(admin_url: &str) -> Result<()> {
 }
 
 /// Ends the sessions whose commits wait. What they have written is visible then, and no standby has it.
-async fn terminate_waiting(admin_url: &str) -> Result<()> {
+pub async fn terminate_waiting(admin_url: &str) -> Result<()> {
     let terminate =
         "select pg_terminate_backend(pid, 10000) from pg_stat_activity where wait_event = 'SyncRep'";
     execute(admin_url, terminate).await

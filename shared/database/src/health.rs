@@ -19,19 +19,27 @@ const PROBE_DEADLINE: Duration = Duration::from_secs(2);
 
 const COMMITS_HANG: &str = "commits wait for a synchronous standby that does not answer";
 
+/// The commits of this login that the last probe found waiting for a synchronous standby, each by its session and its transaction.
+type WaitingCommits = Vec<String>;
+
 /// Why the server cannot be used although it answers, and whether another one may have taken over: the next probe is to reach
-/// that one. While a commit of this login waits for a synchronous standby, here for more than two seconds, reads are answered
-/// and every write hangs.
-async fn obstacle(connection: &mut PgConnection) -> Result<Option<(&'static str, bool)>, sqlx::Error> {
-    let (read_only, commits_hang) = sqlx::query_as(
-        "select current_setting('transaction_read_only') = 'on', exists (
-             select from pg_stat_activity
+/// that one. While commits wait for a synchronous standby that does not answer, reads are answered and every write hangs. So
+/// commits hang once a probe finds one waiting that the probe before found, too. The times in `pg_stat_activity` do not say how
+/// long a commit has waited: they say when its statement began.
+async fn obstacle(
+    connection: &mut PgConnection,
+    waiting: &mut WaitingCommits,
+) -> Result<Option<(&'static str, bool)>, sqlx::Error> {
+    let (read_only, wait_now): (bool, WaitingCommits) = sqlx::query_as(
+        "select current_setting('transaction_read_only') = 'on', array(
+             select concat(pid, '/', backend_xid) from pg_stat_activity
              where usename = current_user and wait_event = 'SyncRep'
-               and state_change < clock_timestamp() - interval '2 seconds'
          )",
     )
     .fetch_one(connection)
     .await?;
+    let commits_hang = wait_now.iter().any(|commit| waiting.contains(commit));
+    *waiting = wait_now;
     Ok(match (read_only, commits_hang) {
         (true, _) => Some(("it is read-only", true)),
         (false, true) => Some((COMMITS_HANG, false)),
@@ -83,14 +91,14 @@ impl DatabaseHealth {
     pub async fn watch(self, url: DatabaseUrl, stop: CancellationToken) {
         let url = url.with(|options| options.application_name("health"));
         let watching = async {
-            let mut kept: Option<PgConnection> = None;
+            let (mut kept, mut waiting) = (None, WaitingCommits::new());
             loop {
                 let asking = async {
                     let mut connection = match kept.take() {
                         Some(connection) => connection,
                         None => url.connect().await?,
                     };
-                    let obstacle = obstacle(&mut connection).await?;
+                    let obstacle = obstacle(&mut connection, &mut waiting).await?;
                     kept = Some(connection).filter(|_| !obstacle.is_some_and(|(_, is_replaced)| is_replaced));
                     Ok::<_, sqlx::Error>(obstacle.map(|(reason, _)| reason))
                 };
@@ -141,4 +149,49 @@ pub async fn observe<const FIGURES: usize, Count: Future<Output = Result<[f64; F
         }
     };
     stop.run_until_cancelled(observing).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection as _, PgConnection};
+    use testbed::{Postgres, commit_waits, hang_commits, release_commits, terminate_waiting};
+
+    use super::*;
+
+    /// A busy primary has commits that wait, at every probe, for a moment each; also those of statements that took long.
+    #[tokio::test]
+    async fn commits_hang_only_when_the_same_one_waits_at_two_probes() -> anyhow::Result<()> {
+        let server = Postgres::private().await?;
+        let admin = server.admin_url("postgres");
+        hang_commits(&admin).await?;
+        let mut connection = PgConnection::connect(&admin).await?;
+        let mut waiting = WaitingCommits::new();
+        for _ in 0..2 {
+            let mut writer = PgConnection::connect(&admin).await?;
+            let write = sqlx::query("select pg_logical_emit_message(true, 'test', ''), pg_sleep(2.5)")
+                .execute(&mut writer);
+            let mut write = std::pin::pin!(write);
+            tokio::select! {
+                written = &mut write => anyhow::bail!("the commit did not wait: {written:?}"),
+                waits = commit_waits(&admin) => waits?,
+            }
+            assert_eq!(obstacle(&mut connection, &mut waiting).await?, None, "another commit than before");
+            terminate_waiting(&admin).await?;
+            assert!(write.await.is_err(), "the session was terminated");
+        }
+        let mut writer = PgConnection::connect(&admin).await?;
+        let mut write = std::pin::pin!(
+            sqlx::query("select pg_logical_emit_message(true, 'test', '')").execute(&mut writer)
+        );
+        tokio::select! {
+            written = &mut write => anyhow::bail!("the commit did not wait: {written:?}"),
+            waits = commit_waits(&admin) => waits?,
+        }
+        assert_eq!(obstacle(&mut connection, &mut waiting).await?, None);
+        assert_eq!(obstacle(&mut connection, &mut waiting).await?, Some((COMMITS_HANG, false)));
+        release_commits(&admin).await?;
+        write.await?;
+        assert_eq!(obstacle(&mut connection, &mut waiting).await?, None);
+        Ok(())
+    }
 }
