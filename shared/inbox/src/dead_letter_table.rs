@@ -140,16 +140,15 @@ impl DeadLetterStore for DeadLetterTable {
              returning begun",
             queue,
             event,
-        )
-        .fetch_one(&self.pool);
-        Ok(within_deadline(begun).await?.unsigned_abs())
+        );
+        let begun = within_deadline(async { begun.fetch_one(self.pool.for_writing()?).await });
+        Ok(begun.await?.unsigned_abs())
     }
 
     async fn end_attempts(&self, queue: &str, event: Uuid) -> Result<(), Failure> {
         let erased =
-            sqlx::query!("delete from delivery_attempts where queue = $1 and event_id = $2", queue, event)
-                .execute(&self.pool);
-        within_deadline(erased).await.map(drop)
+            sqlx::query!("delete from delivery_attempts where queue = $1 and event_id = $2", queue, event);
+        within_deadline(async { erased.execute(self.pool.for_writing()?).await }).await.map(drop)
     }
 }
 

@@ -162,7 +162,8 @@ pub async fn replay(
         replayed == Replayed::Published,
         selection.dry_run,
     )
-    .fetch_all(pool)
+    // Also a dry run: its row locks make it a commit that waits for the standby.
+    .fetch_all(pool.for_writing()?)
     .await?;
     let outcome = |allowed| match (allowed, selection.dry_run) {
         (true, false) => ReplayOutcome::Pending,
@@ -270,6 +271,6 @@ pub async fn discard(pool: &Pool, event_id: Uuid, note: &str) -> Result<Option<D
         event_id,
         note,
     )
-    .fetch_optional(pool)
+    .fetch_optional(pool.for_writing()?)
     .await
 }

@@ -1,7 +1,11 @@
 //! What only the primary has is not published: a fail-over would leave an event without its order.
 
 use database::DatabaseHealth;
-use outbox::Step;
+use messaging::replay::{ReplayPolicy, Selection};
+use outbox::{
+    Step,
+    parked_events::{Replayed, discard, replay},
+};
 use testbed::{commit_waits, eventually, hang_commits, release_commits, write_without_standby};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -32,9 +36,9 @@ async fn event_is_published_only_when_the_synchronous_standby_has_it() -> anyhow
     Ok(())
 }
 
-/// Each claim would leave one more session at the server that waits for the standby.
+/// Each write would leave one more session at the server that waits for the standby.
 #[tokio::test]
-async fn relay_claims_nothing_while_health_says_that_commits_hang() -> anyhow::Result<()> {
+async fn relay_and_operator_write_nothing_while_health_says_that_commits_hang() -> anyhow::Result<()> {
     let server = testbed::Postgres::private().await?;
     let admin = server.admin_url("postgres");
     let outbox = Outbox::on(testbed::database_on(&admin).await?).await?;
@@ -44,7 +48,8 @@ async fn relay_claims_nothing_while_health_says_that_commits_hang() -> anyhow::R
     let _stop = stop.clone().drop_guard();
     tokio::spawn(health.clone().watch(outbox.url().parse().map_err(anyhow::Error::msg)?, stop));
     let broker = ScriptedBroker::that_confirms();
-    let mut relay = relay_over(&outbox.pool.clone().with_health(health.clone()), &broker, NEVER);
+    let pool = outbox.pool.clone().with_health(health.clone());
+    let mut relay = relay_over(&pool, &broker, NEVER);
     let probe = health.probe();
 
     hang_commits(&admin).await?;
@@ -58,6 +63,12 @@ async fn relay_claims_nothing_while_health_says_that_commits_hang() -> anyhow::R
     let failed = relay.step().await;
     assert!(failed.is_err(), "{failed:?}");
     assert!(broker.seen().is_empty(), "an event was claimed");
+    let (all, policy) =
+        (Selection { all: true, ..Selection::default() }, ReplayPolicy { max_age: NEVER, force: false });
+    let replayed = replay(&pool, Replayed::Parked, &all, policy).await;
+    assert!(replayed.is_err(), "{replayed:?}");
+    let discarded = discard(&pool, Uuid::nil(), "a note").await;
+    assert!(discarded.is_err(), "{discarded:?}");
 
     release_commits(&admin).await?;
     writing.await?;
