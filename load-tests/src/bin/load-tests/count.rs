@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use testbed::Instances;
 
 use crate::{
-    counting_forwarder::{AMQP, Counter, Counts, Kind},
+    counting_forwarder::{AMQP, Counter, Counts, Kind, NOTIFICATION},
     report::{Figure, Report},
     rig::{Login, Rig, SERVICES, Setup},
 };
@@ -159,7 +159,7 @@ fn figures_of(per: &str, rates: &Rates) -> anyhow::Result<Vec<Figure>> {
         let sum = rates.iter().filter(|(kind, _)| counts(kind)).map(|(_, rate)| rate[index]).sum();
         Figure::new(format!("{per}: {what}"), unit, vec![sum])
     };
-    let sql = |kind: &Kind| kind.session != AMQP;
+    let sql = |kind: &Kind| kind.session != AMQP && kind.text != NOTIFICATION;
     let mut figures = vec![];
     for (index, unit, what) in
         [(0, "messages", "messages to PostgreSQL"), (1, "transactions", "transactions")]
@@ -170,6 +170,7 @@ fn figures_of(per: &str, rates: &Rates) -> anyhow::Result<Vec<Figure>> {
             figures.push(figure(&format!("{what}, {process}"), unit, index, &of_process)?);
         }
     }
+    figures.push(figure("notifications from PostgreSQL", "messages", 0, &|kind| kind.text == NOTIFICATION)?);
     figures.push(figure("basic.publish", "frames", 0, &|kind| kind.text.starts_with("basic.publish"))?);
     figures.push(figure("basic.ack", "frames", 0, &|kind| kind.text == "basic.ack")?);
     figures.push(figure("confirms of the broker", "frames", 0, &|kind| {

@@ -33,6 +33,9 @@ pub(crate) struct Counter(Arc<Mutex<Counts>>);
 /// The session of all connections to the broker.
 pub(crate) const AMQP: &str = "AMQP";
 
+/// The text of PostgreSQL's notifications to a listener.
+pub(crate) const NOTIFICATION: &str = "notification from PostgreSQL";
+
 impl Counter {
     pub(crate) fn counts(&self) -> Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -168,6 +171,8 @@ impl Session {
                 self.count(kind.clone(), 1, 0);
                 self.unanswered.push_back((kind, runs));
             }
+            // NotificationResponse wakes a relay. It answers nothing.
+            (Sender::Server, b'A') => self.count(self.kind(NOTIFICATION.to_owned()), 1, 0),
             // ReadyForQuery answers one message. `I`: the session is not inside a transaction any more. The first of a
             // connection answers its startup.
             (Sender::Server, b'Z') => {
@@ -258,7 +263,8 @@ mod tests {
             message(b'Q', "begin; select f(12, 'a', '{3,4}')\0"),
             message(b'Q', "commit\0"),
         ];
-        let answers = ["I", "I", "I", "T", "I"].map(|status| message(b'Z', status));
+        let mut answers: Vec<_> = ["I", "I", "I", "T", "I"].map(|status| message(b'Z', status)).into();
+        answers.push(message(b'A', "\0\0\0\x01outbox\0\0"));
         let counter = Counter::default();
         let session = Mutex::new(Session::new(counter.clone(), "orders", Protocol::Postgres));
         let see = |sender, message: &[u8]| session.lock().unwrap().see_postgres(sender, message);
@@ -272,6 +278,7 @@ mod tests {
             ("relay", "(sync)", [1, 0]),
             ("relay", "begin; select f(12,", [1, 0]),
             ("relay", "commit", [1, 1]),
+            ("relay", NOTIFICATION, [1, 0]),
             ("relay", "select $1", [1, 1]),
         ];
         assert_eq!(counts, expected);
