@@ -22,6 +22,8 @@ use crate::{
 pub struct Load {
     /// The order service's address, without a path: `http://127.0.0.1:8080`.
     pub url: String,
+    /// Further instances: each gets as many requests as the first.
+    pub others: Vec<String>,
     /// Requests per second. Constant: request number `n` is due `n / rate` seconds after the start.
     pub rate: u32,
     /// How long requests become due. The run ends when each of them is answered or past its deadline.
@@ -44,6 +46,7 @@ impl Load {
     pub fn new(url: impl Into<String>, rate: u32, for_: Duration) -> Self {
         Self {
             url: url.into(),
+            others: vec![],
             rate,
             for_,
             max_in_flight: 512,
@@ -71,7 +74,9 @@ pub async fn run(
     on_outcome: impl Fn(Outcome) + Send + Sync + 'static,
 ) -> anyhow::Result<Summary> {
     anyhow::ensure!(load.rate > 0, "failed to send a load of 0 requests per second");
-    let client = Client::new(&load.url)?;
+    let urls = std::iter::once(&load.url).chain(&load.others);
+    let clients = urls.map(|url| Client::new(url)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut clients = clients.iter().cycle().cloned();
     let mut bodies = OrderBodies::seeded(load.seed).mixed(load.mix);
     let permits = Arc::new(Semaphore::new(load.max_in_flight));
     let on_outcome = Arc::new(on_outcome);
@@ -98,7 +103,7 @@ pub async fn run(
             on_outcome(Outcome { number, due: at, finished: at, answer: Answer::Shed });
             continue;
         };
-        let (client, body) = (client.clone(), bodies.next_body()?);
+        let (client, body) = (clients.next().context("there is no instance")?, bodies.next_body()?);
         let on_outcome = on_outcome.clone();
         requests.spawn(async move {
             let answer = client.place(body).await;

@@ -120,9 +120,15 @@ impl<'a> DrillRun<'a> {
 
     /// Starts a load that runs until it is stopped. Each acknowledgement is in the ledger before it is counted.
     pub(crate) fn start_load(&self) {
+        self.start_load_at(vec![]);
+    }
+
+    /// The same, with an equal share at each of these order services too.
+    pub(super) fn start_load_at(&self, others: Vec<String>) {
         let load = Load {
             mix: Mix::Real,
             seed: self.seed,
+            others,
             ..Load::new(self.system.orders_url(), self.rate, Duration::MAX)
         };
         self.load.replace(Some(StoppableLoad::run(load, self.ledger.recorder())));

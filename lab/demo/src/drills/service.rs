@@ -20,10 +20,10 @@ use crate::fault::{Fault, reach_crash_point};
 use crate::http;
 use crate::lab::{CONDITION_DEADLINE, Setup, copy_order, resume_process};
 use crate::own_system::OwnSystem;
-use crate::part::BROKER;
+use crate::part::{BROKER, DATABASE};
 use crate::paths;
 
-pub(super) static DRILLS: [Drill; 18] = [
+pub(super) static DRILLS: [Drill; 19] = [
     Drill {
         name: "saga",
         teaches: "Each step of the saga is one local transaction, and its event is the only thing that starts the next \
@@ -32,7 +32,7 @@ pub(super) static DRILLS: [Drill; 18] = [
         claim: "Whatever is killed meanwhile, every accepted order ends confirmed or cancelled. What was reserved and \
                 charged for a cancelled order is released and refunded, once. Stock and money add up.",
         outage: Duration::from_secs(20),
-        steps: Some(|run| Box::pin(kill_each(run))),
+        steps: Some(|run| Box::pin(inject_in_turn(run, &KILLS))),
         refusals: Refusals::AreExpected,
         at_end: &[|run, ended| {
             let found = &ended.reconciliation;
@@ -208,6 +208,24 @@ pub(super) static DRILLS: [Drill; 18] = [
         ..ROW
     },
     Drill {
+        name: "instances-mixed-faults",
+        teaches: "The instances of a service share its tables and its queue, and know nothing of each other. Locks and the \
+                  broker decide which of them works, also when one fails.",
+        question: "Four order services, two inventories and two billings run. Processes, connections and servers fail one \
+                   after the other. Which event does no instance publish, or two apply?",
+        claim: "However many instances run and whichever of them fails, every accepted order ends once, in order, and money \
+                and stock add up.",
+        outage: Duration::from_secs(5),
+        system: Subject::Own(|| {
+            let mut own = OwnSystem::default();
+            own.setup.instances = Instances { orders: 4, inventory: 2, billing: 2 };
+            own
+        }),
+        steps: Some(|run| Box::pin(break_instances(run))),
+        refusals: Refusals::AreExpected,
+        ..ROW
+    },
+    Drill {
         name: "release-rolled",
         teaches: "During a roll-out processes of two releases share tables, queues and events. The next release must be \
                   able to read what this one writes, and the other way round.",
@@ -310,10 +328,29 @@ fn piped_logs() -> OwnSystem {
     own
 }
 
-/// The load between a start and the next kill.
-const BETWEEN_KILLS: Duration = Duration::from_secs(4);
-/// How long a killed service stays down.
-const SERVICE_OUTAGE: Duration = Duration::from_secs(2);
+/// The load between a repair and the next fault.
+const BETWEEN_FAULTS: Duration = Duration::from_secs(4);
+/// How long a fault lasts, except that of the broker.
+const SHORT_OUTAGE: Duration = Duration::from_secs(2);
+
+const KILLS: [Fault<'_>; 5] = [
+    Fault::Kill("orders"),
+    Fault::Kill("inventory"),
+    Fault::Kill("billing"),
+    Fault::Kill("provider"),
+    Fault::Kill(BROKER),
+];
+/// One instance of each service, and what all of them share.
+const MIXED_FAULTS: [Fault<'_>; 8] = [
+    Fault::Kill("orders"),
+    Fault::Kill("inventory"),
+    Fault::Kill("billing"),
+    Fault::Freeze("orders-2"),
+    Fault::TerminateSessions,
+    Fault::CloseConnections { of_all: false },
+    Fault::Kill(DATABASE),
+    Fault::Kill(BROKER),
+];
 
 const PARTITIONS: u8 = 4;
 
@@ -323,13 +360,31 @@ const FOUND_WITHIN: Duration = Duration::from_secs(15);
 /// How many orders are written without a wake-up.
 const SILENT: usize = 20;
 
-async fn kill_each(run: &DrillRun<'_>) -> Result<()> {
-    for part in ["orders", "inventory", "billing", "provider", BROKER] {
-        let fault = Fault::Kill(part);
-        let killed = run.inject(&fault).await?;
-        sleep(if part == BROKER { run.outage } else { SERVICE_OUTAGE }).await;
-        run.repair(killed).await?;
-        sleep(BETWEEN_KILLS).await;
+async fn inject_in_turn(run: &DrillRun<'_>, faults: &[Fault<'_>]) -> Result<()> {
+    for fault in faults {
+        let injected = run.inject(fault).await?;
+        sleep(if injected.killed() == Some(BROKER) { run.outage } else { SHORT_OUTAGE }).await;
+        run.repair(injected).await?;
+        sleep(BETWEEN_FAULTS).await;
+    }
+    Ok(())
+}
+
+/// Places orders at all instances.
+async fn break_instances(run: &DrillRun<'_>) -> Result<()> {
+    let processes = &run.system.own()?.processes;
+    run.stop_load().await?;
+    run.start_load_at(
+        OTHERS.map(|name| processes.url(name).map(str::to_owned)).into_iter().collect::<Result<_>>()?,
+    );
+    inject_in_turn(run, &MIXED_FAULTS).await?;
+    // The standby of a killed consumer takes over: without this, standbys that do nothing would hold.
+    let published = OTHERS.map(|name| (name, "outbox_published_total"));
+    for (name, metric) in
+        published.into_iter().chain(["inventory-2", "billing-2"].map(|name| (name, "inbox_applied_total")))
+    {
+        let events = run.system.metric(name, metric).await?;
+        run.require(format!("{name}: {metric} is {events}"), events > 0.0);
     }
     Ok(())
 }
