@@ -27,13 +27,13 @@ const SMOKE: [(&str, &str); 5] = [
     ("write", "--connections 4 --rounds 1 --seconds 1"),
     ("relay", "--events 3000 --rounds 1"),
     ("consumer", "--events 3000 --rounds 1"),
-    ("orders", "--rate 50 --connections 4 --rounds 1 --seconds 1 --statements"),
+    ("orders", "--rate 50 --connections 4 --rounds 1 --seconds 1 --statements --outage 3"),
     ("count", "--orders 20 --rest 10"),
 ];
 
 /// A run ends then at the latest, although every wait in it has a deadline.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(1800);
-const SMOKE_DEADLINE: Duration = Duration::from_secs(180);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(3600);
+const SMOKE_DEADLINE: Duration = Duration::from_secs(600);
 
 /// A benchmark as it is typed, without the options that all benchmarks share.
 #[derive(Debug, Parser)]

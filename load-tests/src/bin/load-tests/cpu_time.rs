@@ -11,7 +11,7 @@ const TICK_MS: f64 = 10.0;
 const SAMPLE: Duration = Duration::from_secs(1);
 
 /// The name under which this process's own time is found.
-const GENERATOR: &str = "load generator";
+pub(crate) const GENERATOR: &str = "load generator";
 
 /// The processor time that named processes have used so far, in ticks.
 pub(crate) struct CpuTimes(BTreeMap<String, u64>);

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use indexmap::IndexMap;
 use sqlx::PgConnection;
 
 use crate::{
     backlog,
     bare_publisher::BarePublisher,
     cpu_time::CpuTimes,
-    report::{Figure, Report},
-    rig::{Login, Rig, Setup},
+    log_messages, relays,
+    report::{Figure, Report, Rounds},
+    rig::{Login, RELAYS, Rig, Setup, WARM_UP_PER_SECOND, log_position},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -31,21 +31,14 @@ pub(crate) struct Options {
     /// Also list the statements that take most time, at each rate. Counting them costs a few hundredths of all figures.
     #[arg(long)]
     statements: bool,
-    /// Measure the relay that polls and the one that reads the write-ahead log, in turns.
+    /// Measure the relay that polls and the one that reads the write-ahead log, in turns: also at rest, after an outage of the
+    /// broker, at a take-over and with a backlog, and events that are in the log alone.
     #[arg(long, conflicts_with = "statements")]
     pub(crate) relays: bool,
+    /// With `--relays`: for how many seconds the broker is away. Measured once.
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    outage: u64,
 }
-
-/// Both kinds of relay. PostgreSQL writes as much log with `wal_level = logical` for both.
-const RELAYS: [&str; 2] = ["poll", "log"];
-
-const WARM_UP: Duration = Duration::from_secs(3);
-
-/// For the warm-up and for the bare publisher.
-const WARM_UP_PER_SECOND: u32 = 100;
-
-/// Each figure's unit and rounds, by its name.
-type Rounds = IndexMap<String, (&'static str, Vec<f64>)>;
 
 pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
     let mut rig = Rig::start(setup).await?;
@@ -55,34 +48,39 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     if options.statements {
         rig.count_statements().await?;
     }
-    warm_up(&rig, setup).await?;
+    rig.warm_up().await?;
 
     let (mut figures, mut notes) = (bare_confirms(&rig).await?, Vec::new());
     let rates = options.rate.iter().copied().map(Some);
     for rate in rates.chain((options.connections > 0).then_some(None)) {
         let load = rate.map_or_else(|| "saturation".to_owned(), |rate| format!("{rate}/s"));
-        let mut rounds = Rounds::new();
+        let mut rounds = Rounds::default();
         for round in 1..=options.rounds {
             eprintln!("{load}, round {round} of {}", options.rounds);
             if options.statements {
                 rig.administer("select pg_stat_statements_reset()").await?;
             }
             for relay in RELAYS.into_iter().filter(|_| options.relays) {
-                rig.use_relay(relay).await?;
-                warm_up(&rig, setup).await?;
-                measure(&rig, rate, options, &format!(", {relay}"), &mut rounds).await?;
+                rig.use_relay(relay, 1).await?;
+                rig.warm_up().await?;
+                measure(&rig, rate, options, [&load, &format!(", {relay}")], &mut rounds).await?;
             }
             if options.relays {
                 continue;
             }
-            let orders = measure(&rig, rate, options, "", &mut rounds).await?;
+            let orders = measure(&rig, rate, options, [&load, ""], &mut rounds).await?;
             if options.statements && round == 1 {
                 notes.extend(statements(&rig, &load, orders).await?);
             }
         }
-        for (what, (unit, rounds)) in rounds {
-            figures.push(Figure::new(format!("{load}: {what}"), unit, rounds)?);
-        }
+        figures.append(&mut rounds.into_figures()?);
+    }
+    if options.relays {
+        let (rounds, seconds) = (options.rounds, Duration::from_secs(options.seconds));
+        let outage = Duration::from_secs(options.outage);
+        figures.append(&mut relays::measure(&mut rig, setup, rounds, outage).await?);
+        figures.append(&mut log_messages::measure(&mut rig, rounds, &options.rate, seconds).await?);
+        notes.extend(relays::NOTES.into_iter().chain(log_messages::NOTES).map(str::to_owned));
     }
     notes.extend([
         "both ends of an interval after the commit are the database's clock, read inside the statements: the order's flush is in it, the flush of the last mark or effect is not".into(),
@@ -92,13 +90,6 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         "saturation is a closed loop: accepting and confirming share the cores, and accepting does not wait for confirming".into(),
     ]);
     rig.finish("orders", figures, notes).await
-}
-
-/// The first connections, plans and pages are no customer's latency, nor is the creation of a slot.
-async fn warm_up(rig: &Rig, setup: &Setup) -> anyhow::Result<()> {
-    eprintln!("warming up");
-    rig.load(WARM_UP_PER_SECOND, setup.pause(WARM_UP)).await?;
-    rig.everything_applied().await
 }
 
 /// Measures how long the broker alone takes to confirm one message: the least that any publisher adds to a commit.
@@ -124,12 +115,12 @@ async fn bare_confirms(rig: &Rig) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// Places orders at a rate, or as many as are accepted, waits until all are at rest, and adds one round of each figure, whose
-/// name ends with the `relay`. Returns how many they were.
+/// name begins with the load and ends with the relay. Returns how many they were.
 async fn measure(
     rig: &Rig,
     rate: Option<u32>,
     options: &Options,
-    relay: &str,
+    [load, relay]: [&str; 2],
     rounds: &mut Rounds,
 ) -> anyhow::Result<f64> {
     let mut auditor = rig.connect(Login::Auditor).await?;
@@ -153,8 +144,7 @@ async fn measure(
     );
 
     let orders = summary.accepted as f64;
-    let mut add =
-        |what: String, unit, value| rounds.entry(what + relay).or_insert((unit, vec![])).1.push(value);
+    let mut add = |what: String, unit, value| rounds.add(format!("{load}: {what}{relay}"), unit, value);
     match (rate, summary.latency) {
         (Some(_), Some(latency)) => {
             let answered = [latency.p50, latency.p99].map(|latency| latency.as_secs_f64() * 1e3);
@@ -177,13 +167,6 @@ async fn measure(
         add(format!("… {process}"), "ms", milliseconds / orders);
     }
     Ok(orders)
-}
-
-/// How much log the server has written since it was set up, in bytes.
-async fn log_position(database: &mut PgConnection) -> sqlx::Result<f64> {
-    sqlx::query_scalar("select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8")
-        .fetch_one(database)
-        .await
 }
 
 /// How orders went through the system.

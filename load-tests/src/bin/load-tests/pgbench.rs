@@ -7,14 +7,15 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use crate::cpu_time::cores;
 
-/// Runs a statement again and again on so many connections, prepared, each as fast as answers come. Returns the transactions
-/// per second, without the time to connect.
+/// Runs a statement again and again on so many connections, prepared, at random moments of so many a second, or each as fast
+/// as answers come. Returns the transactions per second, without the time to connect.
 ///
 /// # Errors
 /// When pgbench is not installed, or any transaction fails, or pgbench does not end.
 pub(crate) async fn run(
     database_url: &str,
     connections: u32,
+    rate: Option<u32>,
     statement: &str,
     for_: Duration,
 ) -> anyhow::Result<f64> {
@@ -27,6 +28,9 @@ pub(crate) async fn run(
     let mut command = Command::new(program);
     command.args(["--no-vacuum", "--protocol", "prepared", "--file", "-"]);
     command.args(["--client", &connections.to_string(), "--jobs", &cores().min(connections).to_string()]);
+    if let Some(rate) = rate {
+        command.args(["--rate", &rate.to_string()]);
+    }
     command.args(["--time", &for_.as_secs().max(1).to_string()]).arg(database_url);
     command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
     command.stderr(std::process::Stdio::piped()).kill_on_drop(true);

@@ -64,7 +64,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
 }
 
 /// Empties the queues, and checks that each had all events.
-async fn arrived(bare: &BarePublisher, events: u32) -> anyhow::Result<()> {
+pub(crate) async fn arrived(bare: &BarePublisher, events: u32) -> anyhow::Result<()> {
     let arrived = bare.empty_queues().await?;
     let all = arrived.iter().all(|count| *count >= events);
     ensure!(all, "failed to publish {events} events: the queues have {arrived:?}");
@@ -72,7 +72,7 @@ async fn arrived(bare: &BarePublisher, events: u32) -> anyhow::Result<()> {
 }
 
 /// Starts the order service and waits until no event is pending. Returns the events per second and per step.
-async fn drain(rig: &Rig, database: &mut PgConnection, events: u32) -> anyhow::Result<(f64, f64)> {
+pub(crate) async fn drain(rig: &Rig, database: &mut PgConnection, events: u32) -> anyhow::Result<(f64, f64)> {
     let last: i64 = sqlx::query_scalar("select max(seq) from outbox").fetch_one(&mut *database).await?;
     rig.system.start_again("orders").await?;
     // A rate below a hundred a second is a failure of another kind.

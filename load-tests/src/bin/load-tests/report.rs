@@ -3,6 +3,7 @@
 use std::fmt;
 
 use anyhow::{Context as _, Result, ensure};
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::table::{median, short, short_list, write_table};
@@ -51,6 +52,20 @@ impl Figure {
     pub(crate) fn ratio(name: &str, of: &Figure, by: &Figure) -> Result<Self> {
         let rounds = of.rounds.iter().zip(&by.rounds).map(|(of, by)| of / by).collect();
         Self::new(name, "ratio", rounds)
+    }
+}
+
+/// The rounds of several figures that are measured in turns: each figure's unit and rounds, by its name.
+#[derive(Default)]
+pub(crate) struct Rounds(IndexMap<String, (&'static str, Vec<f64>)>);
+
+impl Rounds {
+    pub(crate) fn add(&mut self, name: impl Into<String>, unit: &'static str, value: f64) {
+        self.0.entry(name.into()).or_insert((unit, vec![])).1.push(value);
+    }
+
+    pub(crate) fn into_figures(self) -> Result<Vec<Figure>> {
+        self.0.into_iter().map(|(name, (unit, rounds))| Figure::new(name, unit, rounds)).collect()
     }
 }
 

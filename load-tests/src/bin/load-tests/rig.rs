@@ -53,6 +53,12 @@ const DATABASE: &str = "shop";
 /// A service starts in less than a second; its first build and other work on the machine may come on top.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
+/// Both kinds of relay. PostgreSQL writes as much log with `wal_level = logical` for both.
+pub(crate) const RELAYS: [&str; 2] = ["poll", "log"];
+
+const WARM_UP: Duration = Duration::from_secs(3);
+pub(crate) const WARM_UP_PER_SECOND: u32 = 100;
+
 /// What follows from the last order is done in this time, also of a backlog of thirty thousand.
 const APPLIED_DEADLINE: Duration = Duration::from_secs(300);
 
@@ -154,8 +160,8 @@ impl Rig {
         self.system.wait_ready(READY_DEADLINE).await
     }
 
-    /// Restarts all services with this kind of relay, and without a slot of an earlier one.
-    pub(crate) async fn use_relay(&mut self, kind: &str) -> Result<()> {
+    /// Restarts all services with this kind of relay, so many order services, and without a slot of an earlier relay.
+    pub(crate) async fn use_relay(&mut self, kind: &str, orders: usize) -> Result<()> {
         self.system.stop().await?;
         for service in SERVICES {
             // The server ends the connection of a stopped relay soon afterwards.
@@ -165,6 +171,7 @@ impl Rig {
             })
             .await?;
         }
+        self.options.setup.instances.orders = orders;
         let settings = SERVICES.map(|service| (format!("{}_RELAY", service.to_uppercase()), kind.to_owned()));
         self.start_services(settings.into()).await
     }
@@ -173,6 +180,25 @@ impl Rig {
     pub(crate) async fn restart_services(&mut self, settings: Vec<(String, String)>) -> Result<()> {
         self.system.stop().await?;
         self.start_services(settings).await
+    }
+
+    /// Waits until an order service reads the write-ahead log.
+    pub(crate) async fn log_is_read(&self) -> Result<()> {
+        let mut admin = self.connect(Login::Admin).await?;
+        testbed::eventually("the slot to be held", READY_DEADLINE, async || {
+            let active = "select coalesce((select active from orders.outbox_log_state()), false)";
+            let active: bool = sqlx::query_scalar(active).fetch_one(&mut admin).await?;
+            Ok(active.then_some(()))
+        })
+        .await
+    }
+
+    /// Starts services again that were stopped or killed, and waits until all are ready.
+    pub(crate) async fn start_again(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            self.system.start_again(name).await?;
+        }
+        self.system.wait_ready(READY_DEADLINE).await
     }
 
     async fn start_services(&mut self, settings: Vec<(String, String)>) -> Result<()> {
@@ -211,10 +237,20 @@ impl Rig {
         self.rabbitmq.stop().await
     }
 
+    /// Starts the broker again, and waits until it accepts connections.
+    pub(crate) async fn start_broker(&self) -> Result<()> {
+        self.rabbitmq.start().await
+    }
+
     /// Places one order of two lines, the mean of the generated orders, and returns its id.
     pub(crate) async fn place(&self) -> Result<Uuid> {
+        self.place_at("orders").await
+    }
+
+    /// The same at one process of the order service.
+    pub(crate) async fn place_at(&self, process: &str) -> Result<Uuid> {
         let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy().build()?;
-        let request = client.post(format!("{}/orders", self.system.orders_url()));
+        let request = client.post(format!("{}/orders", self.system.url(process)?));
         let answer = request.json(&serde_json::json!({
             "customerId": "0b5f3a54-6a0e-4d0c-9d52-3c1f8f1f2a11",
             "lines": [{ "sku": "TEA-001", "quantity": 2 }, { "sku": "MUG-001", "quantity": 1 }],
@@ -223,6 +259,13 @@ impl Rig {
         let order: serde_json::Value = answer.context("failed to place an order")?.json().await?;
         let id = order["id"].as_str().and_then(|id| id.parse().ok());
         id.context("failed to place an order: the answer has no order id")
+    }
+
+    /// The first connections, plans and pages are no customer's latency, nor is the creation of a slot.
+    pub(crate) async fn warm_up(&self) -> Result<()> {
+        eprintln!("warming up");
+        self.load(WARM_UP_PER_SECOND, self.setup.pause(WARM_UP)).await?;
+        self.everything_applied().await
     }
 
     /// Places orders at a constant rate.
@@ -327,4 +370,11 @@ impl Rig {
         let version = overview["rabbitmq_version"].as_str();
         Ok(version.context("failed to read the broker's version: its API names none")?.to_owned())
     }
+}
+
+/// How much log the server has written since it was set up, in bytes.
+pub(crate) async fn log_position(database: &mut PgConnection) -> sqlx::Result<f64> {
+    sqlx::query_scalar("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8")
+        .fetch_one(database)
+        .await
 }

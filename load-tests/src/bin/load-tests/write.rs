@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    backlog, pgbench,
+    backlog::{self, EventIn},
+    pgbench,
     report::{Figure, Report},
     rig::{Login, Rig, Setup},
 };
@@ -32,18 +33,19 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     let order = rig.place().await?;
     rig.stop_services(&["inventory", "billing"]).await?;
     rig.stop_broker().await?;
-    let statement = backlog::statement().replace("$1", &format!("'{order}'")).replace("$2", "1");
+    let statement =
+        backlog::statement(EventIn::Outbox).replace("$1", &format!("'{order}'")).replace("$2", "1");
     let url = rig.database_url(Login::Orders);
 
     // Not counted: the first turn of each pays for cold caches and new connections.
     eprintln!("warming up");
     rig.saturate(connections, Duration::from_secs(1)).await?;
-    pgbench::run(&url, connections, &statement, Duration::from_secs(1)).await?;
+    pgbench::run(&url, connections, None, &statement, Duration::from_secs(1)).await?;
     let [mut api, mut bare] = [vec![], vec![]];
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
         api.push(rig.saturate(connections, turn).await?.accepted_per_second());
-        bare.push(pgbench::run(&url, connections, &statement, turn).await?);
+        bare.push(pgbench::run(&url, connections, None, &statement, turn).await?);
     }
     let api = Figure::new("POST /orders", "orders/s", api)?;
     let bare = Figure::new("pgbench: an order with its event", "tx/s", bare)?;
