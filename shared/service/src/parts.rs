@@ -49,7 +49,9 @@ pub trait Parts {
     ) -> impl Future<Output = anyhow::Result<()>> {
         match relays.settings.relay {
             RelayKind::Poll => relays.start(process, Relay::new),
-            RelayKind::Log => relays.start_log_relay(process),
+            RelayKind::Log => relays.start(process, |pool, publisher, options| {
+                Relay::over(LogStore::new(pool, options.full_scan), publisher, options)
+            }),
         }
         async { Ok(()) }
     }
@@ -192,15 +194,7 @@ impl RelayTasks {
         crate::admin::outbox_routes(self.operations.clone(), self.wake.clone(), self.policy)
     }
 
-    /// Starts a relay that reads the log, and shows its slot.
-    pub fn start_log_relay(self, process: &mut Process) {
-        process.spawn("log slot", outbox::observe_log(self.operations.clone(), process.stop()));
-        self.start(process, |pool, publisher, options| {
-            Relay::over(LogStore::new(pool, options.full_scan), publisher, options)
-        });
-    }
-
-    /// Starts relays that `relay` makes: in the product [`Relay::new`].
+    /// Starts relays that `relay` makes, of the kind in the settings, and what watches and wakes them.
     pub fn start<P: messaging::Publisher + 'static, S: Store + 'static>(
         self,
         process: &mut Process,
@@ -226,6 +220,8 @@ impl RelayTasks {
             }
             (RelayKind::Poll, _) => process.spawn("listener", outbox::listen(pool, wake, stop.clone())),
         }
+        let reads_log = settings.relay == RelayKind::Log;
+        process.spawn("log slot", outbox::observe_log(operations.clone(), reads_log, stop.clone()));
         process.spawn("backlog", outbox::observe_backlog(operations.clone(), stop.clone()));
         process.spawn("outbox retention", outbox::retention(operations, settings.keep_published).run(stop));
     }

@@ -16,8 +16,8 @@
 //! operator replays, and what was committed before the slot existed.
 //!
 //! One relay holds the slot, and the others look once per poll whether it is free. What cannot be repaired without a person
-//! halts the relay: a lost slot, one of another server or database, or a setting that would make this relay a synchronous
-//! standby (`outbox_log_state` in `1004_outbox_log.sql`).
+//! halts the relay: a lost slot, one of another server or database, a dropped publication, or a setting that would make this
+//! relay a synchronous standby (`outbox_log_state` in `1005_outbox_log_publication.sql`).
 
 mod pgoutput;
 mod stream;
@@ -279,11 +279,15 @@ async fn slot_state(pool: &Pool) -> Result<Option<SlotState>, sqlx::Error> {
 
 const READ_STATE: &str = "failed to read the state of the slot";
 
-/// Shows the slot in the gauges `outbox_log_lag_bytes` and `outbox_log_halted`, until `stop`.
-pub async fn observe_log(pool: Pool, stop: CancellationToken) {
+/// Shows the slot in the gauges `outbox_log_lag_bytes` and `outbox_log_halted`, until `stop`. Where relays poll, one that earlier
+/// processes have left behind makes the server keep its log, and halts nothing.
+pub async fn observe_log(pool: Pool, reads_log: bool, stop: CancellationToken) {
+    if !reads_log && matches!(within_deadline(READ_STATE, slot_state(&pool)).await, Ok(None)) {
+        return stop.cancelled().await;
+    }
     let count = async || {
         let slot = slot_state(&pool).await?;
-        let halted = slot.as_ref().is_some_and(|slot| slot.halted.is_some());
+        let halted = reads_log && slot.as_ref().is_some_and(|slot| slot.halted.is_some());
         Ok([slot.map_or(0.0, |slot| slot.lag_bytes), f64::from(u8::from(halted))])
     };
     let show = |[lag_bytes, halted]: [f64; 2]| {

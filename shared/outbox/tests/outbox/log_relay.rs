@@ -450,6 +450,54 @@ async fn relay_publishes_a_table_that_the_publication_has_lost() -> anyhow::Resu
     Ok(())
 }
 
+/// PostgreSQL looks the publication up as it was at each change, so what was written while there was none is never decoded.
+#[tokio::test]
+async fn dropped_publication_halts_the_relay_until_an_operator_drops_the_slot() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    drop(RunningRelay::reading(&outbox, &broker, OFTEN).await?);
+    outbox.log_is_read(false).await?;
+    let order = Uuid::now_v7();
+    let first = outbox.append(order, 1).await?;
+    let sql = |sql| sqlx::query(sql).execute(&outbox.pool);
+    sql("drop publication orders_outbox").await?;
+    let second = outbox.append(order, 2).await?;
+    for another in [false, true] {
+        if another {
+            sql("create publication orders_outbox for table outbox with (publish = 'insert')").await?;
+        }
+        let halted = outbox.halted().await?;
+        assert!(
+            halted.as_ref().is_some_and(|reason| reason.contains("publication was dropped")),
+            "{halted:?}"
+        );
+        outbox.relay_halts(&broker).await?;
+    }
+    sql("select outbox_log_drop()").await?;
+    let _relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
+    let third = outbox.append(order, 3).await?;
+    outbox.is_published(third).await?;
+    assert_eq!(broker.seen(), [first, second, third]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_that_an_altered_publication_leaves_out_are_published_from_the_table() -> anyhow::Result<()> {
+    let outbox = logical_outbox().await?;
+    let broker = ScriptedBroker::that_confirms();
+    let _relay = RunningRelay::reading(&outbox, &broker, OFTEN).await?;
+    let mut published = vec![];
+    for alteration in ["drop table outbox", "add table outbox", "set (publish = 'delete')"] {
+        let sql = format!("alter publication orders_outbox {alteration}");
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *outbox.pool.acquire().await?).await?;
+        let event = outbox.append(Uuid::now_v7(), 1).await?;
+        outbox.is_published(event).await?;
+        published.push(event);
+    }
+    assert_eq!(broker.seen(), published);
+    Ok(())
+}
+
 #[tokio::test]
 async fn relay_does_not_open_the_log_while_health_says_that_commits_hang() -> anyhow::Result<()> {
     let server = logical_server().await?;
@@ -574,6 +622,24 @@ async fn setting_that_makes_any_connection_a_standby_halts_the_relay() -> anyhow
         free = outbox.log_is_read(false) => free?,
     }
     outbox.relay_halts(&broker).await
+}
+
+#[tokio::test]
+async fn relay_creates_no_slot_while_any_connection_is_a_standby() -> anyhow::Result<()> {
+    let server = logical_server().await?;
+    let admin = server.admin_url("postgres");
+    let outbox = outbox_on(&server).await?;
+    let broker = ScriptedBroker::that_confirms();
+    set_standby(&admin, "= 'FIRST 1 (*)'").await?;
+    outbox.relay_halts(&broker).await?;
+    let slots: i64 =
+        sqlx::query_scalar("select count(*) from pg_replication_slots").fetch_one(&outbox.pool).await?;
+    assert_eq!(slots, 0);
+    release_commits(&admin).await?;
+    let _relay = RunningRelay::reading(&outbox, &broker, NEVER).await?;
+    let event = outbox.append(Uuid::now_v7(), 1).await?;
+    outbox.is_published(event).await?;
+    Ok(())
 }
 
 #[tokio::test]
