@@ -128,8 +128,8 @@ impl LocalSystem {
     }
 
     /// Starts the services on a new database and a new virtual host of the servers that tests share.
-    pub(crate) async fn start_shared(setup: Setup) -> Result<Self> {
-        let (database, vhost) = tokio::try_join!(testbed::database(), testbed::vhost())?;
+    pub(crate) async fn start_shared(database: TestDatabase, setup: Setup) -> Result<Self> {
+        let vhost = testbed::vhost().await?;
         let alteration = Alteration::of(&setup);
         let options = SystemOptions::new(database.urls().clone(), vhost.url(), setup);
         Self::run(options, Servers::Shared { database, vhost }, alteration, None, None).await

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use demo::RunningSystem;
 use demo::lab::{CONDITION_DEADLINE, CrashFile, Setup, Tap, resume_process};
 use futures_util::{StreamExt as _, stream};
-use testbed::eventually;
+use testbed::{Postgres, eventually};
 use tokio::time::timeout;
 
 /// Each runs a system of four processes, which mostly waits.
@@ -17,12 +17,24 @@ const AT_A_TIME: usize = 4;
 
 #[tokio::test]
 async fn a_crash_at_any_point_loses_nothing_and_doubles_nothing() -> Result<()> {
-    let all = messaging::crash_points::ALL
-        .into_iter()
-        .flat_map(|point| ["kill", "freeze", "stop"].map(|action| (point, action)));
+    crash_at_each(&messaging::crash_points::ALL, None).await
+}
+
+#[tokio::test]
+async fn a_crash_at_any_point_of_a_relay_that_reads_the_log_loses_nothing_and_doubles_nothing() -> Result<()>
+{
+    let server = Postgres::private().await?;
+    let slots = [("max_replication_slots", "50"), ("max_wal_senders", "50")];
+    server.set(&[&[("wal_level", "logical")], &slots[..]].concat()).await?;
+    crash_at_each(&["relay-claimed", "relay-confirmed", "relay-committed"], Some(&server)).await
+}
+
+/// With relays that read the log, on a server whose log can be decoded.
+async fn crash_at_each(points: &[&'static str], log: Option<&Postgres>) -> Result<()> {
+    let all = points.iter().flat_map(|point| ["kill", "freeze", "stop"].map(|action| (*point, action)));
     let broken: Vec<_> = stream::iter(all)
         .map(async |(point, action)| {
-            let result = crash_at(point, action).await;
+            let result = crash_at(point, action, log).await;
             match &result {
                 Ok(copies) => println!("{point:<20} {action:<7} held, {copies} copies published"),
                 Err(error) => println!("{point:<20} {action:<7} BROKEN: {error:#}"),
@@ -33,22 +45,26 @@ async fn a_crash_at_any_point_loses_nothing_and_doubles_nothing() -> Result<()> 
         .filter_map(async |broken| broken)
         .collect()
         .await;
-    ensure!(
-        broken.is_empty(),
-        "{} of {} broken:\n{}",
-        broken.len(),
-        3 * messaging::crash_points::ALL.len(),
-        broken.join("\n")
-    );
+    ensure!(broken.is_empty(), "{} of {} broken:\n{}", broken.len(), 3 * points.len(), broken.join("\n"));
     Ok(())
 }
 
 /// Lets one process crash at `point` while orders are placed, restores it, and audits. Returns how many events were
 /// published again.
-async fn crash_at(point: &str, action: &str) -> Result<u64> {
+async fn crash_at(point: &str, action: &str, log: Option<&Postgres>) -> Result<u64> {
     let once = CrashFile::new();
-    let setup = Setup::default().crashing_at(format!("{point}:{action}"), once.path());
-    let system = RunningSystem::shared(setup).await?;
+    let mut setup = Setup::default().crashing_at(format!("{point}:{action}"), once.path());
+    let database = match log {
+        None => testbed::database().await?,
+        Some(server) => {
+            let database = testbed::database_on(&server.admin_url("postgres")).await?;
+            testbed::allow_log_relay(&database.admin_url()).await?;
+            let services = ["ORDERS_RELAY", "INVENTORY_RELAY", "BILLING_RELAY"];
+            setup = services.into_iter().fold(setup, |setup, relay| setup.with(relay, "log"));
+            database
+        }
+    };
+    let system = RunningSystem::on(database, setup).await?;
     let mut tap = Tap::on(system.broker_api()?).await?;
     // A message that can never be applied.
     let api = system.broker_api()?;

@@ -11,6 +11,7 @@ mod cancels;
 pub mod crash;
 pub mod dead_letters;
 pub mod handler;
+mod log_store;
 mod parts;
 pub mod provider;
 pub mod publisher;

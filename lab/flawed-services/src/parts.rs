@@ -6,9 +6,11 @@ use axum::{extract::Request, http::HeaderValue, middleware::map_request};
 use database::{DatabaseUrl, Pool};
 use flaws::{Flaw, LeftOut};
 use messaging::SharedHandler;
-use outbox::{Relay, Wake};
+use outbox::{PostgresStore, Relay, Wake};
 use service::{
-    ConsumerTasks, Parts, Process, RelayTasks, environment::exit_invalid_config, settings::CommonSettings,
+    ConsumerTasks, Parts, Process, RelayTasks,
+    environment::exit_invalid_config,
+    settings::{CommonSettings, RelayKind},
 };
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -18,6 +20,7 @@ use crate::{
     crash,
     dead_letters::FlawedDeadLetters,
     handler::FlawedHandler,
+    log_store::FlawedLogStore,
     publisher::FlawedPublisher,
     relays,
     row_locks::{OncePublished, RowLockStore},
@@ -123,8 +126,14 @@ impl Parts for FlawedParts {
                     Relay::over(RowLockStore::new(pool, once_published), publisher, options)
                 });
             }
+            _ if relays.settings.relay == RelayKind::Log => {
+                relays.start(process, |pool, publisher, options| {
+                    let store = FlawedStore::new(FlawedLogStore::new(pool, options.full_scan, flaw), flaw);
+                    Relay::over(store, FlawedPublisher::new(publisher, flaw), options)
+                });
+            }
             _ => relays.start(process, |pool, publisher, options| {
-                let store = FlawedStore::new(pool, &options, flaw);
+                let store = FlawedStore::new(PostgresStore::new(pool, options.full_scan), flaw);
                 Relay::over(store, FlawedPublisher::new(publisher, flaw), options)
             }),
         }

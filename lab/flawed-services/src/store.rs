@@ -1,38 +1,41 @@
 //! A claim that loses events, and a relay that publishes what it cannot mark.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::{
+    sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
+};
 
-use database::Pool;
 use flaws::Flaw;
 use messaging::Refusal;
-use outbox::{
-    Claim, ClaimedEvent, Error, OutboxTransaction, PostgresStore, PostgresTransaction, RelayOptions, Store,
-};
+use outbox::{Claim, ClaimedEvent, Error, OutboxTransaction, Store, Wake};
 
 /// The last `seq` that this process has read: what a polling publisher with a cursor would keep.
 static CURSOR: AtomicI64 = AtomicI64::new(0);
 
-/// The product's store with one part left out, or none.
-pub struct FlawedStore {
-    inner: PostgresStore,
+/// A store of the product with one part left out, or none.
+pub struct FlawedStore<S> {
+    inner: S,
     flaw: Option<Flaw>,
 }
 
-pub struct FlawedTransaction<'store> {
-    inner: PostgresTransaction<'store>,
+pub struct FlawedTransaction<T> {
+    inner: T,
     flaw: Option<Flaw>,
 }
 
-impl FlawedStore {
-    pub fn new(pool: Pool, options: &RelayOptions, flaw: Option<Flaw>) -> Self {
-        Self { inner: PostgresStore::new(pool, options.full_scan), flaw }
+impl<S> FlawedStore<S> {
+    pub fn new(inner: S, flaw: Option<Flaw>) -> Self {
+        Self { inner, flaw }
     }
 }
 
-impl Store for FlawedStore {
-    type Transaction<'store> = FlawedTransaction<'store>;
+impl<S: Store> Store for FlawedStore<S> {
+    type Transaction<'store>
+        = FlawedTransaction<S::Transaction<'store>>
+    where
+        S: 'store;
 
-    async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<FlawedTransaction<'_>>, Error> {
+    async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<Self::Transaction<'_>>, Error> {
         let flaw = self.flaw;
         let (mut events, more, inner) = match self.inner.claim(lanes, batch).await? {
             Claim::Idle => return Ok(Claim::Idle),
@@ -50,9 +53,17 @@ impl Store for FlawedStore {
         }
         Ok(Claim::Events { events, more, transaction: FlawedTransaction { inner, flaw } })
     }
+
+    async fn wait(&mut self, wake: &Wake, last_step: Duration, poll: Duration) {
+        self.inner.wait(wake, last_step, poll).await;
+    }
+
+    fn release(&mut self) {
+        self.inner.release();
+    }
 }
 
-impl OutboxTransaction for FlawedTransaction<'_> {
+impl<T: OutboxTransaction> OutboxTransaction for FlawedTransaction<T> {
     async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
         if self.flaw == Some(Flaw::FailedMarksIgnored) {
             return Ok(());

@@ -36,6 +36,7 @@ pub enum Flaw {
     NewKeyPerAttempt,
     HangingCommitsIgnored,
     StandbyNotAwaited,
+    LostSlotRenewed,
     DualWrite,
     PublishThenCommit,
     NotifyInTransaction,
@@ -92,7 +93,7 @@ pub struct Row {
 const NO_POLL: &[(&str, &str)] = &[("ORDERS_RELAY_POLL", "1h"), ("ORDERS_RELAY_FULL_SCAN", "1h")];
 
 /// All flaws, in the order of [`Flaw`].
-pub static ALL: [Row; 38] = [
+pub static ALL: [Row; 39] = [
     part(MarkBeforeConfirm, "mark-before-confirm", &["I3"])
         .described("the publisher reports a batch as confirmed, and publishes it only afterwards")
         .simulated(20, &["I3", "I6"], "I3"),
@@ -169,6 +170,9 @@ pub static ALL: [Row; 38] = [
         .described("health calls a database available that answers reads, while all commits hang"),
     part(StandbyNotAwaited, "standby-not-awaited", &[]).described(
         "what was only read is published, answered and acknowledged, although the standby may not have it",
+    ),
+    part(LostSlotRenewed, "lost-slot-renewed", &[]).described(
+        "a log relay whose slot is gone begins a new one by itself, and claims nothing from the table",
     ),
     variant(DualWrite, "dual-write", &["I2", "I3"])
         .described("the order is committed, and then its event is published"),

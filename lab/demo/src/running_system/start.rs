@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result};
-use testbed::{Home, Postgres, RabbitmqCluster, Setup};
+use testbed::{Home, Postgres, RabbitmqCluster, Setup, TestDatabase};
 
 use super::{Access, Remote, RunningSystem};
 use crate::alteration::Alteration;
@@ -106,7 +106,12 @@ impl RunningSystem {
 
     /// Starts a system for a test, on servers that it shares with other tests, and waits until it is ready. It has no proxies.
     pub async fn shared(setup: Setup) -> Result<Self> {
-        Self::local(LocalSystem::start_shared(setup).await?)
+        Self::on(testbed::database().await?, setup).await
+    }
+
+    /// The same, in a database of the test's choice.
+    pub async fn on(database: TestDatabase, setup: Setup) -> Result<Self> {
+        Self::local(LocalSystem::start_shared(database, setup).await?)
     }
 
     /// Starts a system for a test that breaks servers or routes: they belong to it alone.
