@@ -26,6 +26,10 @@ pub enum Flaw {
     CompetingConsumers,
     UnequalPrefetch,
     LaterEventsApplied,
+    LogAcknowledgedEarly,
+    InvisiblePassed,
+    RefusalStopsLog,
+    SlotShared,
     ShortMemory,
     PoisonNeverSetAside,
     AttemptsNotCounted,
@@ -70,8 +74,8 @@ pub struct Simulated {
     /// The invariants of which the simulation reports one. A lost event can show as lost (I3), or by a later one that
     /// overtakes it (I6).
     pub breaks: &'static [&'static str],
-    /// The invariant that the model violates.
-    pub in_model: &'static str,
+    /// The invariant that the model violates. `None`: the model does not know the log.
+    pub in_model: Option<&'static str>,
 }
 
 /// What is known about a flaw.
@@ -93,7 +97,7 @@ pub struct Row {
 const NO_POLL: &[(&str, &str)] = &[("ORDERS_RELAY_POLL", "1h"), ("ORDERS_RELAY_FULL_SCAN", "1h")];
 
 /// All flaws, in the order of [`Flaw`].
-pub static ALL: [Row; 39] = [
+pub static ALL: [Row; 43] = [
     part(MarkBeforeConfirm, "mark-before-confirm", &["I3"])
         .described("the publisher reports a batch as confirmed, and publishes it only afterwards")
         .simulated(20, &["I3", "I6"], "I3"),
@@ -150,6 +154,18 @@ pub static ALL: [Row; 39] = [
     in_memory(LaterEventsApplied, "later-events-applied")
         .described("the inbox applies an event although an older one of its aggregate is a dead letter")
         .simulated(200, &["I6"], "I6"),
+    in_memory(LogAcknowledgedEarly, "log-acknowledged-early")
+        .described("a relay acknowledges the log when it has claimed events, and not after their marks")
+        .simulated_with_log(50, &["I3"]),
+    in_memory(InvisiblePassed, "invisible-passed")
+        .described("a relay passes events of the log whose commit is not visible yet")
+        .simulated_with_log(50, &["I3"]),
+    in_memory(RefusalStopsLog, "refusal-stops-log")
+        .described("an event of the log that was refused stays until it is published")
+        .simulated_with_log(50, &["I8"]),
+    in_memory(SlotShared, "slot-shared")
+        .described("relays read the log at the same time, and lock no lanes")
+        .simulated_with_log(50, &["I6", "I7"]),
     part(ShortMemory, "short-memory", &["I4"])
         .described("records of processed events are erased while their events can still be published again"),
     part(PoisonNeverSetAside, "poison-never-set-aside", &["I11"])
@@ -226,7 +242,12 @@ impl Row {
         breaks: &'static [&'static str],
         in_model: &'static str,
     ) -> Self {
-        Self { simulated: Some(Simulated { within_seeds, breaks, in_model }), ..self }
+        Self { simulated: Some(Simulated { within_seeds, breaks, in_model: Some(in_model) }), ..self }
+    }
+
+    /// By relays that read the write-ahead log.
+    const fn simulated_with_log(self, within_seeds: u64, breaks: &'static [&'static str]) -> Self {
+        Self { simulated: Some(Simulated { within_seeds, breaks, in_model: None }), ..self }
     }
 }
 
@@ -241,7 +262,14 @@ impl Flaw {
 
     /// The flaws that the simulation and the model have, each with what they must report.
     pub fn simulated() -> impl Iterator<Item = (Self, Simulated)> {
-        ALL.iter().filter_map(|row| Some((row.flaw, row.simulated?)))
+        let simulated = ALL.iter().filter_map(|row| Some((row.flaw, row.simulated?)));
+        simulated.filter(|(_, simulated)| simulated.in_model.is_some())
+    }
+
+    /// Those that the simulation has when its relays read the log.
+    pub fn simulated_with_log() -> impl Iterator<Item = (Self, Simulated)> {
+        let simulated = ALL.iter().filter_map(|row| Some((row.flaw, row.simulated?)));
+        simulated.filter(|(_, simulated)| simulated.in_model.is_none())
     }
 
     /// The names of the flaws that are left out in this way.

@@ -64,7 +64,7 @@ pub struct Refutation {
 /// # Errors
 /// As [`explore`].
 pub fn refute(flaw: Flaw, max_faults: u8) -> anyhow::Result<Option<Refutation>> {
-    let guarded = flaw.row().simulated.map(|simulated| simulated.in_model);
+    let guarded = flaw.row().simulated.and_then(|simulated| simulated.in_model);
     for faults in 0..=max_faults {
         let found = explore(Explored::flawed(faults, flaw))?.violation;
         if let Some(violation) = found.filter(|found| Some(found.invariant.number()) == guarded) {

@@ -74,7 +74,7 @@ impl<const RELAYS: usize, const CHANNELS: usize> System<RELAYS, CHANNELS> {
         let pairs = ROUTES.iter().flat_map(|second| ROUTES.map(|first| vec![first, *second]));
         let waves = ROUTES.iter().map(|first| vec![*first]).chain(pairs);
         let conclusions = waves.map(|routes| conclusions(&routes, flaw)).collect();
-        let reports = flaw.and_then(|flaw| Some(flaw.row().simulated?.in_model));
+        let reports = flaw.and_then(|flaw| flaw.row().simulated?.in_model);
         Self { flaw, reports, faults, by_seq, prefetch: PREFETCH, is_reduced: false, conclusions }
     }
 

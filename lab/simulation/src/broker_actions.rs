@@ -158,6 +158,7 @@ pub(crate) fn release_channel(state: &mut State, service: usize, id: u64) {
 
 /// Performs what the broker has to do by now: it closes abandoned channels and routes late messages.
 pub(crate) fn run_due_work(state: &mut State) {
+    state.make_visible();
     for service in 0..SERVICES {
         let now = state.now;
         let is_abandoned = |channel: &Channel| channel.lingers_until.is_some_and(|until| until <= now);

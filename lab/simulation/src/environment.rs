@@ -9,7 +9,7 @@ use std::{
 };
 
 use flaws::Flaw;
-use outbox::{Relay, RelayOptions, Step, Wake};
+use outbox::{Relay, RelayOptions, Step, Store, Wake};
 use tokio::{sync::Notify, task::JoinHandle, time::sleep};
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     consumer::{ConsumerLimits, consume},
     fault::Fault,
     history::{Actor, SERVICES},
+    log_store::MemoryLogStore,
     process::{Process, World},
     publisher::MemoryPublisher,
     store::MemoryStore,
@@ -140,8 +141,19 @@ fn relay_options(world: &World) -> RelayOptions {
     RelayOptions { batch, poll, lanes: random.pick(&[1, 4, 8, 16]), full_scan: poll }
 }
 
-/// Runs one process of the real relay: usually its own loop, sometimes step by step.
+/// Runs one process of a relay.
 async fn run_relay(process: Process, number: usize, options: RelayOptions) {
+    let reads_log = process.world.lock().log.is_some();
+    if reads_log {
+        let store = MemoryLogStore::new(process.clone(), options.full_scan);
+        run_over(store, process, number, options).await;
+    } else {
+        run_over(MemoryStore::new(process.clone()), process, number, options).await;
+    }
+}
+
+/// Runs the real relay: usually its own loop, sometimes step by step.
+async fn run_over(store: impl Store, process: Process, number: usize, options: RelayOptions) {
     let wake = Wake::new();
     let by_steps = {
         let mut state = process.world.lock();
@@ -150,7 +162,6 @@ async fn run_relay(process: Process, number: usize, options: RelayOptions) {
     };
     let stop = process.world.stop.clone();
     let poll = options.poll;
-    let store = MemoryStore::new(process.clone());
     let mut relay = Relay::over(store, MemoryPublisher::new(process), options);
     if !by_steps {
         return relay.run(wake, stop).await;

@@ -5,7 +5,8 @@
 //! violates an invariant violates it again every time it runs. `docs/simulation.md` says what is real here and what is
 //! not.
 //!
-//! - [`run()`]: simulates one seed, from the first event until nothing is pending.
+//! - [`run()`]: simulates one seed, from the first event until nothing is pending. [`run_with_log()`]: with relays that read the
+//!   write-ahead log.
 //! - [`Fault`]: what can go wrong.
 //! - [`Violation`]: an invariant that did not hold.
 //! - [`Sometimes`]: a rare state that a run of many seeds has to reach.
@@ -15,6 +16,7 @@
 mod fault;
 mod history;
 mod judge;
+mod log;
 mod outbox_table;
 mod queue;
 mod random_source;
@@ -28,6 +30,8 @@ mod confirms;
 // What the processes do: the real code, over adapters in memory.
 mod consumer;
 mod handler;
+mod log_reader;
+mod log_store;
 mod process;
 mod publisher;
 mod store;
@@ -39,5 +43,5 @@ mod run;
 
 pub use fault::Fault;
 pub use judge::{Violation, ViolationKind};
-pub use run::{Report, run, run_without};
+pub use run::{Report, run, run_with_log, run_without};
 pub use sometimes::Sometimes;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use clap::Parser;
-use simulation::{Fault, Report, Sometimes, ViolationKind, run_without};
+use simulation::{Fault, Report, Sometimes, ViolationKind, run_with_log, run_without};
 
 /// The number of violations whose seeds are printed.
 const MAX_PRINTED_VIOLATIONS: usize = 20;
@@ -36,6 +36,9 @@ struct Arguments {
     /// Leaves out one fault, for example ReturnOnAnother.
     #[arg(long, value_parser = fault)]
     without: Option<Fault>,
+    /// The relays read the write-ahead log.
+    #[arg(long, conflicts_with = "without")]
+    log: bool,
     /// The number of threads. Each runs one seed at a time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
@@ -109,7 +112,11 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
                         if index >= seeds {
                             return Ok(());
                         }
-                        let report = run_without(arguments.without, from + index, None, arguments.trace)?;
+                        let (seed, trace) = (from + index, arguments.trace);
+                        let report = match arguments.log {
+                            true => run_with_log(seed, None, trace)?,
+                            false => run_without(arguments.without, seed, None, trace)?,
+                        };
                         for line in &report.history {
                             println!("{line}");
                         }
@@ -131,7 +138,7 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
     })?;
     let mut totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
     totals.violations.sort_by_key(|report| report.seed);
-    print(&totals, began);
+    print(&totals, began, if arguments.log { " --log" } else { "" });
     let unreached = totals.unreached();
     if !unreached.is_empty() {
         println!("\nthe run proves nothing about states that no seed reached: {unreached:?}");
@@ -143,7 +150,7 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
     })
 }
 
-fn print(totals: &Totals, began: Instant) {
+fn print(totals: &Totals, began: Instant, options: &str) {
     println!("{:<24}{:>12}", "seeds", totals.seeds);
     let [steps, rest @ ..] = totals.counts;
     println!("{:<24}{steps:>12}", "steps");
@@ -169,6 +176,6 @@ fn print(totals: &Totals, began: Instant) {
     for report in totals.violations.iter().take(MAX_PRINTED_VIOLATIONS) {
         let message = report.violation.as_ref().map_or("", |violation| violation.message.as_str());
         println!("\nseed {}: {message}", report.seed);
-        println!("    cargo run --bin simulation -- --seed {} --trace", report.seed);
+        println!("    cargo run --bin simulation -- --seed {}{options} --trace", report.seed);
     }
 }

@@ -1,10 +1,13 @@
 //! The tables `outbox` and `outbox_lanes`, and the database sessions that hold locks on them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
 
 use events::LANES;
-use messaging::Refusal;
-use outbox::{MAX_NACKED_ATTEMPTS, RETRY_SECONDS};
+use messaging::{Outgoing, Refusal};
+use outbox::{ClaimedEvent, MAX_NACKED_ATTEMPTS, RETRY_SECONDS};
 use uuid::Uuid;
 
 use crate::history::Actor;
@@ -26,6 +29,25 @@ pub(crate) struct Row {
     pub(crate) attempts: usize,
     pub(crate) published: bool,
     pub(crate) parked: bool,
+}
+
+impl Row {
+    /// The event as a claim returns it.
+    pub(crate) fn event(&self, seq: i64) -> ClaimedEvent {
+        ClaimedEvent {
+            seq,
+            aggregate_id: self.aggregate,
+            created_at: SystemTime::UNIX_EPOCH,
+            refused_before: self.attempts > 0,
+            message: Outgoing {
+                id: self.id,
+                event_type: "OrderCreated".into(),
+                lane: self.lane,
+                body: self.body.clone(),
+                traceparent: Some(self.traceparent.clone()),
+            },
+        }
+    }
 }
 
 /// A change that a relay's transaction makes at its commit.
@@ -127,6 +149,11 @@ impl OutboxTable {
                 }
             }
         }
+    }
+
+    /// Whether an older event of the aggregate is pending, so that this one waits for it in the table.
+    pub(crate) fn has_older_pending(&self, seq: i64, row: &Row) -> bool {
+        self.rows.range(..seq).any(|(_, older)| older.aggregate == row.aggregate && !older.published)
     }
 
     /// Whether this event will never be published: it is parked, or an older event of its aggregate is.

@@ -11,6 +11,7 @@ use crate::{
     fault::Fault,
     history::SERVICES,
     judge::Violation,
+    log::Log,
     outbox_table::IDLE_LIMIT,
     process::World,
     sometimes::Sometimes,
@@ -64,6 +65,16 @@ pub fn run(seed: u64, flaw: Option<Flaw>, keep_history: bool) -> std::io::Result
     run_without(None, seed, flaw, keep_history)
 }
 
+/// Runs one seed in which the relays read the write-ahead log.
+///
+/// # Errors
+/// When the runtime cannot be built.
+pub fn run_with_log(seed: u64, flaw: Option<Flaw>, keep_history: bool) -> std::io::Result<Report> {
+    let mut state = State::new(seed, flaw, None, keep_history);
+    state.log = Some(Log::default());
+    run_from(state, seed, flaw)
+}
+
 /// Runs one seed in which one fault is never injected.
 ///
 /// # Errors
@@ -74,12 +85,16 @@ pub fn run_without(
     flaw: Option<Flaw>,
     keep_history: bool,
 ) -> std::io::Result<Report> {
+    run_from(State::new(seed, flaw, without, keep_history), seed, flaw)
+}
+
+fn run_from(state: State, seed: u64, flaw: Option<Flaw>) -> std::io::Result<Report> {
     // The real code draws its back-off and its first lane from this thread's generator.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let (world, simulated_time) = runtime.block_on(async {
         let began = Instant::now();
-        let world = Arc::new(World::new(State::new(seed, flaw, without, keep_history), flaw));
+        let world = Arc::new(World::new(state, flaw));
         simulate(&world).await;
         (world, began.elapsed())
     });
@@ -180,6 +195,9 @@ pub(crate) fn pending_work(state: &State) -> Option<String> {
         if !row.published && !state.outbox.is_parked_or_behind(*seq, row) {
             return Some(format!("event {seq}, {}, is not published", row.id));
         }
+    }
+    if state.log.as_ref().is_some_and(|log| log.acknowledged < log.entries.len()) {
+        return Some("the log is not acknowledged".into());
     }
     if !state.broker.late.is_empty() {
         return Some("messages have not arrived at the broker".into());

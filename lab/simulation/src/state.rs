@@ -7,13 +7,14 @@ use std::{
 
 use events::Event;
 use flaws::Flaw;
-use outbox::Wake;
+use outbox::{ClaimedEvent, Wake};
 use uuid::Uuid;
 
 use crate::{
     fault::{Fault, FaultInjector},
     history::{Actor, History, SERVICES},
     judge::Judge,
+    log::Log,
     outbox_table::OutboxTable,
     queue::BrokerState,
     random_source::RandomSource,
@@ -28,6 +29,8 @@ pub(crate) struct State {
     pub(crate) judge: Judge,
     pub(crate) aggregates: Vec<Aggregate>,
     pub(crate) outbox: OutboxTable,
+    /// `None`: relays poll.
+    pub(crate) log: Option<Log>,
     pub(crate) broker: BrokerState,
     pub(crate) inboxes: [InboxTable; SERVICES],
     pub(crate) wakes: BTreeMap<usize, Wake>,
@@ -94,6 +97,7 @@ impl State {
             judge: Judge::default(),
             aggregates,
             outbox: OutboxTable::default(),
+            log: None,
             broker,
             inboxes: [InboxTable::default(), InboxTable::default()],
             wakes: BTreeMap::new(),
@@ -118,6 +122,42 @@ impl State {
     pub(crate) fn outbox_now(&mut self) -> &mut OutboxTable {
         self.outbox.end_idle_sessions(self.now);
         &mut self.outbox
+    }
+
+    /// Makes the commits visible that are in the log and need not wait for the standby any more.
+    pub(crate) fn make_visible(&mut self) {
+        let now = self.now;
+        let due = self.log.as_mut().map(|log| log.end_waits(now)).unwrap_or_default();
+        for (_, seq, aggregate) in due {
+            self.commit(Actor::Environment, seq, aggregate);
+            self.aggregates[aggregate].locked = false;
+        }
+    }
+
+    /// Makes a writer's commit visible.
+    pub(crate) fn commit(&mut self, actor: Actor, seq: i64, aggregate: usize) {
+        self.aggregates[aggregate].version += 1;
+        if let Some(row) = self.outbox.rows.get_mut(&seq) {
+            row.committed = true;
+            self.judge.committed(row);
+            let (id, version) = (row.id, row.version);
+            self.note(actor, "committed", id.as_u128(), || format!("{id}, version {version}"));
+        }
+    }
+
+    /// Records which events a relay has claimed.
+    pub(crate) fn hand_out(&mut self, actor: Actor, events: &[ClaimedEvent]) {
+        for event in events {
+            let before = self.last_claim.insert(event.message.id, actor);
+            if before.is_some_and(|before| before != actor) {
+                self.reach(Sometimes::LaneHandedOver);
+            }
+        }
+        self.sent.insert(actor, 0);
+        self.claimed.insert(actor, events.iter().map(|event| event.message.id).collect());
+        self.note(actor, "claimed", events.len() as u128, || {
+            format!("{:?}", events.iter().map(|event| event.seq).collect::<Vec<_>>())
+        });
     }
 
     /// Counts a state that was reached.

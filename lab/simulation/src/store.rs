@@ -1,15 +1,17 @@
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use events::LANES;
 use flaws::Flaw;
-use messaging::{Outgoing, Refusal};
+use messaging::Refusal;
 use outbox::{Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, RETRY_SECONDS, Store};
 
 use crate::{
     fault::Fault,
+    log_reader::LogReader,
     outbox_table::{ClaimFilter, Mark, Session},
     process::{InjectedFault, Process},
     sometimes::Sometimes,
+    state::State,
 };
 
 /// The error after `idle_in_transaction_session_timeout`.
@@ -17,12 +19,14 @@ const SESSION_ENDED: &str = "the database ended the idle session";
 
 /// An outbox in memory, as one relay sees it.
 pub(crate) struct MemoryStore {
-    process: Process,
-    filter: ClaimFilter,
+    pub(crate) process: Process,
+    pub(crate) filter: ClaimFilter,
     /// Only with `cursor-over-seq`: the last `seq` that it read.
     cursor: i64,
     /// The lane at which the next claim begins its search.
     first_lane: i16,
+    /// Only under a `MemoryLogStore`.
+    pub(crate) reader: LogReader,
 }
 
 impl MemoryStore {
@@ -31,18 +35,39 @@ impl MemoryStore {
             includes_uncommitted: process.world.has(Flaw::DirtyRead),
             ignores_older: process.world.has(Flaw::OlderEventIgnored),
         };
-        Self { process, filter, cursor: 0, first_lane: 0 }
+        Self { process, filter, cursor: 0, first_lane: 0, reader: LogReader::default() }
+    }
+
+    /// Begins a transaction that holds these lanes. Returns its session.
+    pub(crate) fn begin_session(&self, state: &mut State, lanes: Vec<i16>, is_held: bool) -> u64 {
+        let id = state.outbox.next_session;
+        state.outbox.next_session += 1;
+        state.note(self.process.actor, "locked lanes", id.into(), || format!("{lanes:?}"));
+        let session = Session {
+            actor: self.process.actor,
+            lanes: if is_held { lanes } else { vec![] },
+            rows: vec![],
+            staged: vec![],
+            last_statement: state.now,
+            lingers_until: None,
+        };
+        state.outbox.sessions.insert(id, session);
+        id
     }
 }
 
 /// An open transaction in memory.
 pub(crate) struct MemoryTransaction<'store> {
-    store: &'store mut MemoryStore,
+    pub(crate) store: &'store mut MemoryStore,
     session: u64,
+    /// Whether its events come from the log.
+    from_log: bool,
+    /// Those of them that were refused.
+    refused: Vec<i64>,
     ended: bool,
 }
 
-fn failed(what: &'static str) -> impl FnOnce(InjectedFault) -> Error {
+pub(crate) fn failed(what: &'static str) -> impl FnOnce(InjectedFault) -> Error {
     move |injected| Error::new(what, injected)
 }
 
@@ -72,23 +97,11 @@ impl Store for MemoryStore {
             if lanes.is_empty() {
                 return Ok(if claimable > 0 { Claim::Busy } else { Claim::Idle });
             }
-            let id = state.outbox.next_session;
-            state.outbox.next_session += 1;
-            state.note(process.actor, "locked lanes", id.into(), || format!("{lanes:?}"));
-            let session = Session {
-                actor: process.actor,
-                lanes: if locks_rows { vec![] } else { lanes.clone() },
-                rows: vec![],
-                staged: vec![],
-                last_statement: state.now,
-                lingers_until: None,
-            };
-            state.outbox.sessions.insert(id, session);
-            id
+            self.begin_session(&mut state, lanes.clone(), !locks_rows)
         };
         self.first_lane = lanes.last().map_or(0, |lane| (lane + 1) % LANES);
         // From here on, dropping the transaction releases the locks.
-        let mut transaction = MemoryTransaction { store: self, session, ended: false };
+        let mut transaction = MemoryTransaction::new(self, session, false);
         process.scheduling_point("after locking lanes").await;
         let per_lane = (usize::from(batch) / lanes.len()).max(1);
         let events = transaction.claimable(&lanes, per_lane).await?;
@@ -102,9 +115,13 @@ impl Store for MemoryStore {
     }
 }
 
-impl MemoryTransaction<'_> {
+impl<'store> MemoryTransaction<'store> {
+    pub(crate) fn new(store: &'store mut MemoryStore, session: u64, from_log: bool) -> Self {
+        Self { store, session, from_log, refused: vec![], ended: false }
+    }
+
     /// Begins a statement. Any statement can fail, and fails if the database has ended the session.
-    async fn statement(&self, step: &'static str, failure: &'static str) -> Result<(), Error> {
+    pub(crate) async fn statement(&self, step: &'static str, failure: &'static str) -> Result<(), Error> {
         let process = &self.store.process;
         process.fault_point(step, &[Fault::DatabaseError]).await.map_err(failed(failure))?;
         let mut state = process.world.lock();
@@ -134,19 +151,7 @@ impl MemoryTransaction<'_> {
                 let claimable = state.outbox.claimable(state.now, self.store.filter);
                 let free = claimable
                     .filter(|(seq, row)| row.lane == *lane && *seq > after && !locked_rows.contains(seq));
-                claimed.extend(free.take(per_lane).map(|(seq, row)| ClaimedEvent {
-                    seq,
-                    aggregate_id: row.aggregate,
-                    created_at: SystemTime::UNIX_EPOCH,
-                    refused_before: row.attempts > 0,
-                    message: Outgoing {
-                        id: row.id,
-                        event_type: "OrderCreated".into(),
-                        lane: row.lane,
-                        body: row.body.clone(),
-                        traceparent: Some(row.traceparent.clone()),
-                    },
-                }));
+                claimed.extend(free.take(per_lane).map(|(seq, row)| row.event(seq)));
             }
             claimed.sort_by_key(|event| event.seq);
             if process.world.has(Flaw::SkipLockedOnRows)
@@ -155,17 +160,7 @@ impl MemoryTransaction<'_> {
                 session.rows = claimed.iter().map(|event| event.seq).collect();
             }
             self.store.cursor = claimed.last().map_or(self.store.cursor, |event| event.seq);
-            for event in &claimed {
-                let before = state.last_claim.insert(event.message.id, process.actor);
-                if before.is_some_and(|before| before != process.actor) {
-                    state.reach(Sometimes::LaneHandedOver);
-                }
-            }
-            state.sent.insert(process.actor, 0);
-            state.claimed.insert(process.actor, claimed.iter().map(|event| event.message.id).collect());
-            state.note(process.actor, "claimed", claimed.len() as u128, || {
-                format!("{:?}", claimed.iter().map(|event| event.seq).collect::<Vec<_>>())
-            });
+            state.hand_out(process.actor, &claimed);
             claimed
         };
         process.scheduling_point("after reading claimable events").await;
@@ -184,7 +179,7 @@ impl MemoryTransaction<'_> {
         Ok(())
     }
 
-    fn end(&mut self) -> Option<Session> {
+    pub(crate) fn end(&mut self) -> Option<Session> {
         self.ended = true;
         let mut state = self.store.process.world.lock();
         state.claimed.remove(&self.store.process.actor);
@@ -212,6 +207,7 @@ impl OutboxTransaction for MemoryTransaction<'_> {
             if let Some(session) = state.outbox.sessions.get_mut(&self.session) {
                 session.staged.push(mark);
             }
+            self.refused.push(event.seq);
             state.note(self.store.process.actor, "refused", event.seq.unsigned_abs().into(), || {
                 format!("seq {}: {refusal}, next attempt after {wait:?}", event.seq)
             });
@@ -258,7 +254,15 @@ impl OutboxTransaction for MemoryTransaction<'_> {
         process
             .fault_point("after committing the marks", &[Fault::CommitUnknown])
             .await
-            .map_err(failed(FAILURE))
+            .map_err(failed(FAILURE))?;
+        if self.from_log {
+            let mut done: Vec<_> = confirmed.iter().map(|event| event.seq).collect();
+            if !process.world.has(Flaw::RefusalStopsLog) {
+                done.append(&mut self.refused);
+            }
+            self.store.reader.done(&mut process.world.lock(), &done);
+        }
+        Ok(())
     }
 }
 

@@ -19,10 +19,15 @@ struct Transaction {
     world: Arc<World>,
     aggregate: usize,
     seq: Option<i64>,
+    /// Its commit is in the log: it happens, whatever becomes of the writer.
+    is_in_log: bool,
 }
 
 impl Drop for Transaction {
     fn drop(&mut self) {
+        if self.is_in_log {
+            return;
+        }
         let mut state = self.world.lock();
         state.aggregates[self.aggregate].locked = false;
         if let Some(seq) = self.seq
@@ -64,17 +69,12 @@ async fn write_one(process: &Process) -> Result<(), InjectedFault> {
         sleep(delay).await;
     }
     process.fault_point("commit the order", &[Fault::DatabaseError, Fault::CommitLost]).await?;
-    {
-        let mut state = world.lock();
-        let state = &mut *state;
-        state.aggregates[transaction.aggregate].version += 1;
-        let row = transaction.seq.and_then(|seq| state.outbox.rows.get_mut(&seq));
-        if let Some(row) = row {
-            row.committed = true;
-            state.judge.committed(row);
-            let (id, version) = (row.id, row.version);
-            state.note(process.actor, "committed", id.as_u128(), || format!("{id}, version {version}"));
-        }
+    let wait = write_to_log(&mut world.lock(), &mut transaction);
+    if let Some(wait) = wait {
+        sleep(wait).await;
+        world.lock().make_visible();
+    } else if let Some(seq) = transaction.seq {
+        world.lock().commit(process.actor, seq, transaction.aggregate);
     }
     drop(transaction);
     process.fault_point("after committing the order", &[Fault::CommitUnknown]).await?;
@@ -88,15 +88,27 @@ async fn lock_aggregate(world: &Arc<World>) -> Transaction {
     loop {
         {
             let mut state = world.lock();
+            state.make_visible();
             let last = state.aggregates.len() - 1;
             let aggregate = state.random.between(0, last);
             if !state.aggregates[aggregate].locked {
                 state.aggregates[aggregate].locked = true;
-                return Transaction { world: Arc::clone(world), aggregate, seq: None };
+                return Transaction { world: Arc::clone(world), aggregate, seq: None, is_in_log: false };
             }
         }
         sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Writes the commit to the log, if relays read it. Returns how long it waits for the standby before it is visible: one in four
+/// does.
+fn write_to_log(state: &mut State, transaction: &mut Transaction) -> Option<Duration> {
+    let (Some(_), Some(seq)) = (&state.log, transaction.seq) else { return None };
+    let wait = if state.random.one_in(4) { state.random.millis(1, 3_000) } else { Duration::ZERO };
+    transaction.is_in_log = true;
+    let visible_at = state.now + wait;
+    state.log.iter_mut().for_each(|log| log.write(seq, transaction.aggregate, visible_at));
+    Some(wait)
 }
 
 /// Inserts an event under the next `seq`. It is invisible to others until the commit.

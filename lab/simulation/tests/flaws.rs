@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
 
 use flaws::Flaw;
-use simulation::run;
+use simulation::{run, run_with_log};
 
 #[test]
 fn judge_catches_every_flaw_by_the_invariant_it_violates() {
-    for (flaw, expected) in Flaw::simulated() {
+    let with_log = Flaw::simulated_with_log().map(|flaw| (flaw, true));
+    for ((flaw, expected), reads_log) in Flaw::simulated().map(|flaw| (flaw, false)).chain(with_log) {
+        let run = if reads_log { run_with_log } else { run };
         let violation = |seed| Some((seed, run(seed, Some(flaw), false).unwrap().violation?));
         let Some((seed, violation)) = (0..expected.within_seeds).find_map(violation) else {
             panic!("{flaw:?} survived {} seeds", expected.within_seeds);

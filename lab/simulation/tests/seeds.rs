@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use simulation::{Fault, Sometimes, run};
+use simulation::{Fault, Sometimes, run, run_with_log};
 
 #[test]
 fn two_thousand_seeds_violate_no_invariant_and_inject_every_fault() {
@@ -29,6 +29,18 @@ fn two_thousand_seeds_violate_no_invariant_and_inject_every_fault() {
     }
     for (fault, _) in Fault::ALL {
         assert!(injected[fault as usize] > 0, "{fault:?} was never injected");
+    }
+}
+
+#[test]
+fn thousand_seeds_violate_no_invariant_when_relays_read_the_log() {
+    for seed in 0..1_000 {
+        if let Some(violation) = run_with_log(seed, None, false).unwrap().violation {
+            panic!(
+                "seed {seed}: {}\n    cargo run --bin simulation -- --log --seed {seed} --trace",
+                violation.message
+            );
+        }
     }
 }
 
