@@ -167,7 +167,7 @@ impl BrokerApi {
         self.publish_as("amq.default", queue, payload, &properties).await
     }
 
-    /// Publishes a message with given properties. It has to reach a queue.
+    /// Publishes a message with given properties. It must reach a queue.
     pub async fn publish_as(
         &self,
         exchange: &str,
@@ -181,7 +181,7 @@ impl BrokerApi {
         self.publish_message(exchange, message.to_string()).await.with_context(|| format!("to {routing_key}"))
     }
 
-    /// Publishes a message in the form in which the API takes it. It has to reach a queue.
+    /// Publishes a message in the form in which the API takes it. It must reach a queue.
     pub async fn publish_message(&self, exchange: &str, message: String) -> Result<()> {
         let url = self.address(&format!("exchanges/{}/{exchange}/publish", self.vhost));
         let request = self.client.post(url).header("content-type", "application/json").body(message);
