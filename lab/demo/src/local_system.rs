@@ -119,7 +119,7 @@ impl LocalSystem {
             options.orders_port = DOCUMENTED_PORT;
         }
         if let Some(logs) = &logs {
-            // Those of an earlier run name other ports and process ids.
+            // Logs of an earlier run name other ports and process ids.
             let _ = std::fs::remove_dir_all(logs);
         }
         options.log_dir = logs;

@@ -330,7 +330,7 @@ fn piped_logs() -> OwnSystem {
 
 /// The load between a repair and the next fault.
 const BETWEEN_FAULTS: Duration = Duration::from_secs(4);
-/// How long a fault lasts, except that of the broker.
+/// How long a fault lasts. The broker is away for the whole outage.
 const SHORT_OUTAGE: Duration = Duration::from_secs(2);
 
 const KILLS: [Fault<'_>; 5] = [

@@ -34,7 +34,7 @@ use crate::terminal::Terminal;
 
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The one handle to a system, whoever has started it.
+/// A handle to a running system, started here or by another process.
 #[derive(Debug)]
 pub struct RunningSystem {
     orders_url: String,
