@@ -39,7 +39,7 @@ pub(crate) struct Judge {
     enqueued: [BTreeSet<Uuid>; SERVICES],
     applied: [BTreeSet<Uuid>; SERVICES],
     set_aside: [BTreeSet<Uuid>; SERVICES],
-    /// Those of them that the broker moved to a dead-letter queue, so that later events do not wait behind them.
+    /// The events of `set_aside` that the broker moved to a dead-letter queue, so that later events do not wait behind them.
     by_broker: [BTreeSet<Uuid>; SERVICES],
     /// For each aggregate, the last version that was applied.
     last_applied: [BTreeMap<Uuid, i32>; SERVICES],

@@ -62,7 +62,7 @@ pub(crate) struct MemoryTransaction<'store> {
     session: u64,
     /// Whether its events come from the log.
     from_log: bool,
-    /// Those of them that were refused.
+    /// Claimed events that were refused.
     refused: Vec<i64>,
     ended: bool,
 }
