@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::async_drop::block_on_cleanup;
 use crate::shared_servers;
 
-/// RabbitMQ starts some twenty processes for a virtual host, and may be starting those of other tests.
+/// RabbitMQ starts some twenty processes for a virtual host, and other tests may be creating some at the same time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A RabbitMQ virtual host for one test: it shares no exchange, queue or message with any other. When the value is
