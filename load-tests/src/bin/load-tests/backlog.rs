@@ -10,35 +10,12 @@ use crate::bare_publisher::Message;
 const UUID_V7: &str = "(lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') || '7' \
      || substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid";
 
-/// Where a written order has its event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EventIn {
-    Outbox,
-    /// In the write-ahead log alone: its id is the message's prefix, with the headers behind it.
-    LogMessage,
-    Nothing,
-}
-
 /// The statement that adds `$2` orders like order `$1`, each with an unpublished event like its first, with new ids, over all
 /// lanes.
 ///
 /// The orders exist because the answers to the events refer to them. There is one event per order, so every lane is
 /// right and no order among them matters.
-pub(crate) fn statement(event: EventIn) -> String {
-    let payload = "replace(replace(template.payload::text, template.event_id::text, fresh.event_id::text),
-                   template.aggregate_id::text, fresh.order_id::text)";
-    let event = match event {
-        EventIn::Outbox => format!(
-            "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
-                        payload, headers, lane)
-    select fresh.event_id, template.aggregate_type, fresh.order_id, template.aggregate_version,
-           template.event_type, template.schema_version, {payload}::json, template.headers, fresh.number % 16"
-        ),
-        EventIn::LogMessage => format!(
-            "select pg_logical_emit_message(true, fresh.event_id::text || template.headers::text, {payload})"
-        ),
-        EventIn::Nothing => "select 1".to_owned(),
-    };
+pub(crate) fn statement() -> String {
     format!(
         "with fresh as materialized (
         select number, {UUID_V7} as event_id, {UUID_V7} as order_id
@@ -52,7 +29,13 @@ pub(crate) fn statement(event: EventIn) -> String {
         select fresh.order_id, line.line_number, line.sku, line.quantity, line.unit_price
         from fresh, order_lines line where line.order_id = $1
     )
-    {event}
+    insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                        payload, headers, lane)
+    select fresh.event_id, template.aggregate_type, fresh.order_id, template.aggregate_version,
+           template.event_type, template.schema_version,
+           replace(replace(template.payload::text, template.event_id::text, fresh.event_id::text),
+                   template.aggregate_id::text, fresh.order_id::text)::json,
+           template.headers, fresh.number % 16
     from outbox template, fresh
     where template.aggregate_id = $1 and template.aggregate_version = 1"
     )
@@ -65,7 +48,7 @@ pub(crate) async fn fill(
     template: Uuid,
     events: u32,
 ) -> anyhow::Result<Vec<Message>> {
-    let fill = sqlx::query(AssertSqlSafe(statement(EventIn::Outbox))).bind(template).bind(i64::from(events));
+    let fill = sqlx::query(AssertSqlSafe(statement())).bind(template).bind(i64::from(events));
     fill.execute(&mut *database).await.context("failed to fill the outbox")?;
     // Otherwise autovacuum starts because of the new rows in the middle of a measurement.
     sqlx::query("vacuum analyze outbox").execute(&mut *database).await?;

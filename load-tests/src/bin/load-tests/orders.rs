@@ -9,7 +9,7 @@ use crate::{
     backlog,
     bare_publisher::BarePublisher,
     cpu_time::CpuTimes,
-    log_messages, relays,
+    relays,
     report::{Figure, Report, Rounds},
     rig::{Login, RELAYS, Rig, Setup, WARM_UP_PER_SECOND, log_position},
 };
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long)]
     statements: bool,
     /// Measure the relay that polls and the one that reads the write-ahead log, in turns: also at rest, after an outage of the
-    /// broker, at a take-over and with a backlog, and events that are in the log alone.
+    /// broker, at a take-over and with a backlog.
     #[arg(long, conflicts_with = "statements")]
     pub(crate) relays: bool,
     /// With `--relays`: for how many seconds the broker is away. Measured once.
@@ -76,11 +76,9 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         figures.append(&mut rounds.into_figures()?);
     }
     if options.relays {
-        let (rounds, seconds) = (options.rounds, Duration::from_secs(options.seconds));
         let outage = Duration::from_secs(options.outage);
-        figures.append(&mut relays::measure(&mut rig, setup, rounds, outage).await?);
-        figures.append(&mut log_messages::measure(&mut rig, rounds, &options.rate, seconds).await?);
-        notes.extend(relays::NOTES.into_iter().chain(log_messages::NOTES).map(str::to_owned));
+        figures.append(&mut relays::measure(&mut rig, setup, options.rounds, outage).await?);
+        notes.extend(relays::NOTES.map(str::to_owned));
     }
     notes.extend([
         "both ends of an interval after the commit are the database's clock, read inside the statements: the order's flush is in it, the flush of the last mark or effect is not".into(),
