@@ -9,14 +9,14 @@ use crate::{REQUEST_DEADLINE, summary::Answer};
 
 /// Sends orders to one address. Cheap to clone; clones share their connections.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub struct Client {
     http: reqwest::Client,
     url: reqwest::Url,
 }
 
 impl Client {
     /// `url` is the order service's address, without a path.
-    pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
+    pub fn new(url: &str) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(REQUEST_DEADLINE)
             .no_proxy()
@@ -30,7 +30,7 @@ impl Client {
     }
 
     /// Sends one order. The client's deadline covers the answer's body too.
-    pub(crate) async fn place(&self, order: String) -> Answer {
+    pub async fn place(&self, order: String) -> Answer {
         let request = self.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json");
         let answered = async {
             let response = request.body(order).send().await?;

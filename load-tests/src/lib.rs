@@ -12,6 +12,7 @@ mod order_bodies;
 mod saturation;
 mod summary;
 
+pub use client::Client;
 pub use open_loop::{Load, run};
 pub use order_bodies::Mix;
 pub use saturation::{Saturation, saturate};

@@ -1,13 +1,10 @@
 //! The clock: how fast an entrant drains a backlog, how late events arrive at rising rates, and what an event costs.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use testbed::guard::with_descendants;
+use testbed::processor_time;
 use tokio::time::{sleep_until, timeout};
 
 use crate::{
@@ -97,7 +94,11 @@ async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result
     stage.outbox.execute("analyze").await?;
     let servers = stage.servers;
     let (postgres, rabbitmq) = (servers.postgres.pid().await, servers.rabbitmq.first().pid().await);
-    let cpu = |relay: Option<u32>| [relay, postgres, rabbitmq].map(|pid| pid.map_or(0.0, cpu_milliseconds));
+    let milliseconds = |pid: Option<u32>| {
+        let spent = pid.and_then(|pid| processor_time(pid).ok());
+        spent.unwrap_or_default().as_secs_f64() * 1e3
+    };
+    let cpu = |relay| [relay, postgres, rabbitmq].map(milliseconds);
     let before = cpu(None);
     stage.start(1).await?;
     ensure!(stage.settle(DRAIN_DEADLINE).await?, "failed to drain the backlog within {DRAIN_DEADLINE:?}");
@@ -175,15 +176,4 @@ async fn hold(
     // NaN is not less than anything.
     let held = p99 < LATE.as_secs_f64() * 1e3;
     Ok(Some(Rate { per_second, p50, p99, held, latencies }))
-}
-
-/// The processor time of a process with its descendants and of those that have ended, as Linux counts it: in ticks of 10 ms.
-fn cpu_milliseconds(root: u32) -> f64 {
-    let ticks = |pid| -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name may contain spaces and parentheses. Behind it the state is the first field; the times are 11 to 14.
-        let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-        fields.split(' ').skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum()
-    };
-    with_descendants(root).unwrap_or_default().into_iter().map(ticks).sum::<u64>() as f64 * 10.0
 }

@@ -143,7 +143,7 @@ impl AtExit {
 /// The process and all its descendants, by the system's process table.
 ///
 /// A process group is not enough: PostgreSQL gives each of its backends a session of its own.
-pub fn with_descendants(root: u32) -> Result<Vec<u32>> {
+pub(crate) fn with_descendants(root: u32) -> Result<Vec<u32>> {
     let table = Command::new("ps").args(["-A", "-o", "pid=", "-o", "ppid="]).output();
     let table = table.context("failed to run `ps` (Debian's package is called procps)")?;
     let text = String::from_utf8_lossy(&table.stdout);

@@ -26,6 +26,7 @@ mod install;
 mod ports;
 mod postgres;
 mod private_dir;
+mod processor_time;
 mod rabbitmq;
 mod rabbitmq_cluster;
 mod restartable_process;
@@ -53,6 +54,7 @@ pub use install::{
 };
 pub use ports::{free_port, is_free};
 pub use postgres::Postgres;
+pub use processor_time::{own_processor_time, processor_time};
 pub use rabbitmq::Rabbitmq;
 pub use rabbitmq_cluster::{QueueMembers, RabbitmqCluster};
 pub use restartable_process::RestartableProcess;

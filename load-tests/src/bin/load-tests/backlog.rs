@@ -78,9 +78,3 @@ pub(crate) async fn cancel_orders(database: &mut PgConnection) -> anyhow::Result
     sqlx::query("vacuum analyze orders").execute(database).await?;
     Ok(())
 }
-
-/// Deletes what [`fill`] has added.
-pub(crate) async fn clear(database: &mut PgConnection) -> anyhow::Result<()> {
-    sqlx::query("delete from outbox where published_at is null").execute(database).await?;
-    Ok(())
-}

@@ -62,13 +62,15 @@ impl fmt::Display for Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Rounds;
 
     const OLD: usize = 0;
     const NEW: usize = 1;
 
     fn json(figures: &[(&str, f64)]) -> Vec<u8> {
-        let figure = |(name, median): &(&str, f64)| Figure::new(*name, "/s", vec![*median]).unwrap();
-        let figures = figures.iter().map(figure).collect();
+        let mut rounds = Rounds::default();
+        figures.iter().for_each(|(name, median)| rounds.add(*name, "/s", *median));
+        let figures = rounds.into_figures().unwrap();
         let (benchmark, conditions, notes) = ("relay".to_owned(), vec!["two cores".to_owned()], vec![]);
         serde_json::to_vec(&[Report { benchmark, smoke: true, conditions, figures, notes }]).unwrap()
     }

@@ -3,78 +3,28 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::Instances;
 
 use crate::{
-    backlog,
-    bare_publisher::BarePublisher,
-    report::{Figure, Report},
-    rig::{Login, Rig, SERVICES, Setup},
+    report::{Report, Rounds},
+    rig::{Rig, SERVICES, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// The messages that wait in each queue at the beginning of a turn.
+    /// The messages that wait in each queue at the beginning of a turn, about.
     #[arg(long, default_value_t = 50_000)]
     events: u32,
     /// How often each is measured, alternately.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Compares numbers of partitions, in one process and in two, instead. Only RabbitMQ 4 divides them between processes.
+    /// Compares numbers of partitions, in one process and in two. Only RabbitMQ 4 divides them between processes.
     #[arg(long)]
     pub(crate) partitions: bool,
 }
 
 const CONSUMERS: [&str; 2] = ["inventory", "billing"];
-
-pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
-    if options.partitions {
-        return compare_partitions(options, setup).await;
-    }
-    let rig = Rig::start(setup).await?;
-    let template = rig.place().await?;
-    rig.everything_applied().await?;
-    rig.stop_services(&SERVICES).await?;
-    let publisher = BarePublisher::connect(&rig.amqp_url()).await?;
-    let mut orders = rig.connect(Login::Orders).await?;
-    let mut auditor = rig.connect(Login::Auditor).await?;
-
-    let (mut rates, mut sizes) = ([vec![], vec![]], [vec![], vec![]]);
-    for round in 1..=options.rounds {
-        eprintln!("round {round} of {}", options.rounds);
-        let messages = backlog::fill(&mut orders, template, options.events).await?;
-        backlog::clear(&mut orders).await?;
-        publisher.empty_queues().await?;
-        publisher.publish(&messages).await?;
-        for (index, name) in CONSUMERS.into_iter().enumerate() {
-            let turn = apply(&rig, &mut auditor, name, &[name], options.events).await;
-            let turn = turn.with_context(|| format!("failed to measure {name}"))?;
-            rates[index].push(turn.per_second);
-            sizes[index].push(turn.per_group);
-        }
-    }
-    publisher.close().await?;
-
-    let mut figures = Vec::new();
-    for ((name, rates), sizes) in CONSUMERS.into_iter().zip(rates).zip(sizes) {
-        figures.push(Figure::new(format!("{name}: recorded, applied, acknowledged"), "events/s", rates)?);
-        figures.push(Figure::new(format!("{name}: events per transaction, mean"), "events", sizes)?);
-    }
-    let notes = vec![
-        format!(
-            "{} messages wait in each queue, bodies of real orders with two lines; one consumer runs at a time",
-            options.events
-        ),
-        "the rate is taken from processed_at, from the end of the first group to the last".into(),
-    ];
-    rig.finish("consumer", figures, notes).await
-}
-
-struct Turn {
-    per_second: f64,
-    per_group: f64,
-}
 
 /// Partitions, and processes that share them. The first is what the others are compared with.
 const DIVISIONS: [(u8, usize); 5] = [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2)];
@@ -83,11 +33,12 @@ const DIVISIONS: [(u8, usize); 5] = [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2)];
 const ORDERS_PER_SECOND: f64 = 2_000.0;
 
 /// The number of partitions is the same for as long as a broker has queues, so each turn has its own servers.
-async fn compare_partitions(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
-    let mut rates = [const { [const { vec![] }; CONSUMERS.len()] }; DIVISIONS.len()];
-    let mut last = None;
+pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+    let divisions = if options.partitions { &DIVISIONS[..] } else { &DIVISIONS[..1] };
+    let (mut rounds, mut last) = (Rounds::default(), None);
     for round in 1..=options.rounds {
-        for ((partitions, processes), rates) in DIVISIONS.into_iter().zip(&mut rates) {
+        let mut undivided = [f64::NAN; CONSUMERS.len()];
+        for (partitions, processes) in divisions.iter().copied() {
             eprintln!("round {round} of {}: {partitions} partitions, {processes} processes", options.rounds);
             let mut setup = setup.clone();
             let partition = |service: &str| format!("{}_PARTITIONS", service.to_uppercase());
@@ -110,44 +61,42 @@ async fn compare_partitions(options: &Options, setup: &Setup) -> anyhow::Result<
             let seconds = f64::from(options.events) / ORDERS_PER_SECOND;
             let accepted = rig.saturate(16, Duration::from_secs_f64(seconds.max(1.0))).await?.accepted;
             let events = u32::try_from(accepted)?;
-            let mut auditor = rig.connect(Login::Auditor).await?;
+            let mut auditor = PgConnection::connect(&rig.urls.auditor).await?;
             testbed::eventually("all events to be published", Duration::from_secs(120), async || {
                 let pending = "select count(*) from orders.outbox where published_at is null";
                 let pending: i64 = sqlx::query_scalar(pending).fetch_one(&mut auditor).await?;
                 Ok((pending == 0).then_some(()))
             })
             .await?;
-            for ((name, names), rates) in CONSUMERS.into_iter().zip(&names).zip(rates) {
+            for ((name, names), undivided) in CONSUMERS.into_iter().zip(&names).zip(&mut undivided) {
                 let names: Vec<_> = names.iter().map(String::as_str).collect();
-                let turn = apply(&rig, &mut auditor, name, &names, events).await?;
-                rates.push(turn.per_second);
+                let turn = apply(&rig, &mut auditor, name, &names, events).await;
+                let turn = turn.with_context(|| format!("failed to measure {name}"))?;
+                let what = format!("{name}, partitions: {partitions}, processes: {processes}");
+                rounds.add(&what, "events/s", turn.per_second);
+                rounds.add(format!("{what}: events per transaction, mean"), "events", turn.per_group);
+                match (partitions, processes) {
+                    (1, 1) => *undivided = turn.per_second,
+                    _ => rounds.add(format!("{what} : one partition"), "ratio", turn.per_second / *undivided),
+                }
             }
             last = Some(rig);
         }
     }
-    let mut figures = vec![];
-    for (index, name) in CONSUMERS.into_iter().enumerate() {
-        let mut one = None;
-        for ((partitions, processes), rates) in DIVISIONS.into_iter().zip(&rates) {
-            let what = format!("{name}, partitions: {partitions}, processes: {processes}");
-            let figure = Figure::new(&what, "events/s", rates[index].clone())?;
-            let Some(one) = &one else {
-                one = Some(figure);
-                continue;
-            };
-            figures.push(Figure::ratio(&format!("{what} : one partition"), &figure, one)?);
-            figures.push(figure);
-        }
-        figures.extend(one);
-    }
     let events = options.events;
     let notes = vec![
         format!(
-            "about {events} events wait in the queues of each service; one of the two consumes at a time"
+            "about {events} events of real orders wait in the queues of each service; one of the two consumes at a time"
         ),
+        "the rate is taken from processed_at, from the end of the first group to the last".into(),
         "inventory's transactions wait for each other's commits where orders want the same product".into(),
     ];
-    last.context("no round was run")?.finish("consumer", figures, notes).await
+    last.context("no round was run")?.finish("consumer", rounds, notes).await
+}
+
+struct Turn {
+    per_second: f64,
+    per_group: f64,
 }
 
 /// Starts the processes of one consumer, waits until they have applied all messages, and stops them.

@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 use testbed::Instances;
 
 use crate::{
     counting_forwarder::{AMQP, Counter, Counts, Kind, NOTIFICATION},
-    report::{Figure, Report},
-    rig::{Login, Rig, SERVICES, Setup},
+    report::{Report, Rounds},
+    rig::{Rig, SERVICES, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -76,7 +76,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     if options.standby {
         rig.start_standby().await?;
     }
-    let mut database = rig.connect(Login::Auditor).await?;
+    let mut database = PgConnection::connect(&rig.urls.auditor).await?;
     place(&rig, &mut database, WARM_UP).await?;
     tokio::time::sleep(setup.pause(SETTLE)).await;
     eprintln!("{} s at rest", options.rest);
@@ -103,9 +103,11 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     }
     order.retain(|kind, _| !is_of_no_order(kind));
 
-    let (mut figures, mut notes) = (figures_of("an order", &order)?, lines("an order", &order));
-    figures.extend(figures_of("a second at rest", &rest)?);
-    notes.extend(lines("a second at rest", &rest));
+    let (mut rounds, mut notes) = (Rounds::default(), Vec::new());
+    for (per, rates) in [("an order", &order), ("a second at rest", &rest)] {
+        add_figures(&mut rounds, per, rates);
+        notes.extend(lines(per, rates));
+    }
     notes.push(format!(
         "{orders} orders in {took:.1} s, each placed when the one before it was confirmed and published; relays do not poll \
          meanwhile, and what other timers send at rest is subtracted"
@@ -114,7 +116,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         "left out of an order: connections are opened and tested, statements prepared, exchanges and queues declared again"
             .into(),
     );
-    rig.finish("count", figures, notes).await
+    rig.finish("count", rounds, notes).await
 }
 
 /// Places orders one at a time, and waits until each is confirmed and all events are published.
@@ -153,33 +155,29 @@ fn is_of_no_order(kind: &Kind) -> bool {
     begins.iter().any(|text| kind.text.starts_with(text)) || declares.contains(&kind.text.as_str())
 }
 
-/// The sums of all processes, and of each.
-fn figures_of(per: &str, rates: &Rates) -> anyhow::Result<Vec<Figure>> {
-    let figure = |what: &str, unit, index: usize, counts: &dyn Fn(&Kind) -> bool| {
+/// Adds the sums of all processes, and of each.
+fn add_figures(rounds: &mut Rounds, per: &str, rates: &Rates) {
+    let mut add = |what: &str, unit, index: usize, counts: &dyn Fn(&Kind) -> bool| {
         let sum = rates.iter().filter(|(kind, _)| counts(kind)).map(|(_, rate)| rate[index]).sum();
-        Figure::new(format!("{per}: {what}"), unit, vec![sum])
+        rounds.add(format!("{per}: {what}"), unit, sum);
     };
     let sql = |kind: &Kind| kind.session != AMQP && kind.text != NOTIFICATION;
-    let mut figures = vec![];
     for (index, unit, what) in
         [(0, "messages", "messages to PostgreSQL"), (1, "transactions", "transactions")]
     {
-        figures.push(figure(what, unit, index, &sql)?);
+        add(what, unit, index, &sql);
         for process in SERVICES.into_iter().chain([PROVIDER]) {
-            let of_process = |kind: &Kind| sql(kind) && kind.process == process;
-            figures.push(figure(&format!("{what}, {process}"), unit, index, &of_process)?);
+            add(&format!("{what}, {process}"), unit, index, &|kind| sql(kind) && kind.process == process);
         }
     }
-    figures.push(figure("notifications from PostgreSQL", "messages", 0, &|kind| kind.text == NOTIFICATION)?);
-    figures.push(figure("basic.publish", "frames", 0, &|kind| kind.text.starts_with("basic.publish"))?);
-    figures.push(figure("basic.ack", "frames", 0, &|kind| kind.text == "basic.ack")?);
-    figures.push(figure("confirms of the broker", "frames", 0, &|kind| {
-        kind.text == "basic.ack from the broker"
-    })?);
+    add("notifications from PostgreSQL", "messages", 0, &|kind| kind.text == NOTIFICATION);
+    add("basic.publish", "frames", 0, &|kind| kind.text.starts_with("basic.publish"));
+    add("basic.ack", "frames", 0, &|kind| kind.text == "basic.ack");
+    add("confirms of the broker", "frames", 0, &|kind| kind.text == "basic.ack from the broker");
     // Each call is one statement there.
-    let calls = |kind: &Kind| kind.process == PROVIDER && kind.session == PROVIDER;
-    figures.push(figure("calls to the payment provider", "calls", 0, &calls)?);
-    Ok(figures)
+    add("calls to the payment provider", "calls", 0, &|kind| {
+        kind.process == PROVIDER && kind.session == PROVIDER
+    });
 }
 
 /// One line for each kind of message, the most frequent first.

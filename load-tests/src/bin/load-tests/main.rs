@@ -9,7 +9,7 @@ mod comparison;
 mod consumer;
 mod count;
 mod counting_forwarder;
-mod cpu_time;
+mod machine;
 mod orders;
 mod relay;
 mod relays;

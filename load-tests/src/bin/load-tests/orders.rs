@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 
 use crate::{
     backlog,
     bare_publisher::BarePublisher,
-    cpu_time::CpuTimes,
     relays,
-    report::{Figure, Report, Rounds},
-    rig::{Login, RELAYS, Rig, Setup, WARM_UP_PER_SECOND, log_position},
+    report::{Report, Rounds},
+    rig::{RELAYS, Rig, Setup, WARM_UP_PER_SECOND, log_position},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -50,11 +49,11 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     }
     rig.warm_up().await?;
 
-    let (mut figures, mut notes) = (bare_confirms(&rig).await?, Vec::new());
+    let (mut rounds, mut notes) = (Rounds::default(), Vec::new());
+    bare_confirms(&rig, &mut rounds).await?;
     let rates = options.rate.iter().copied().map(Some);
     for rate in rates.chain((options.connections > 0).then_some(None)) {
         let load = rate.map_or_else(|| "saturation".to_owned(), |rate| format!("{rate}/s"));
-        let mut rounds = Rounds::default();
         for round in 1..=options.rounds {
             eprintln!("{load}, round {round} of {}", options.rounds);
             if options.statements {
@@ -73,11 +72,10 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
                 notes.extend(statements(&rig, &load, orders).await?);
             }
         }
-        figures.append(&mut rounds.into_figures()?);
     }
     if options.relays {
         let outage = Duration::from_secs(options.outage);
-        figures.append(&mut relays::measure(&mut rig, setup, options.rounds, outage).await?);
+        relays::measure(&mut rig, setup, options.rounds, outage, &mut rounds).await?;
         notes.extend(relays::NOTES.map(str::to_owned));
     }
     notes.extend([
@@ -87,15 +85,15 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         "processor time = user and system for each order, from the first POST until all are confirmed and at rest; the servers with all their processes".into(),
         "saturation is a closed loop: accepting and confirming share the cores, and accepting does not wait for confirming".into(),
     ]);
-    rig.finish("orders", figures, notes).await
+    rig.finish("orders", rounds, notes).await
 }
 
 /// Measures how long the broker alone takes to confirm one message: the least that any publisher adds to a commit.
 ///
 /// It publishes events again that were published before: the consumers drop them as duplicates.
-async fn bare_confirms(rig: &Rig) -> anyhow::Result<Vec<Figure>> {
-    let bare = BarePublisher::connect(&rig.amqp_url()).await?;
-    let mut database = rig.connect(Login::Orders).await?;
+async fn bare_confirms(rig: &Rig, rounds: &mut Rounds) -> anyhow::Result<()> {
+    let bare = BarePublisher::connect(&rig.rabbitmq.url()).await?;
+    let mut database = PgConnection::connect(&rig.urls.orders).await?;
     let mut took = Vec::new();
     // At a constant rate, as the events are published: a busy broker confirms sooner.
     let mut tick = tokio::time::interval(Duration::from_secs(1) / WARM_UP_PER_SECOND);
@@ -105,11 +103,11 @@ async fn bare_confirms(rig: &Rig) -> anyhow::Result<Vec<Figure>> {
     }
     bare.close().await?;
     took.sort_by(f64::total_cmp);
-    let at = |part: usize| took.get(took.len() * part / 100).copied().into_iter().collect();
-    Ok(vec![
-        Figure::new("bare publisher: one message confirmed, p50", "ms", at(50))?,
-        Figure::new("bare publisher: one message confirmed, p99", "ms", at(99))?,
-    ])
+    for (name, part) in [("p50", 50), ("p99", 99)] {
+        let at = took.get(took.len() * part / 100).copied().unwrap_or(f64::NAN);
+        rounds.add(format!("bare publisher: one message confirmed, {name}"), "ms", at);
+    }
+    Ok(())
 }
 
 /// Places orders at a rate, or as many as are accepted, waits until all are at rest, and adds one round of each figure, whose
@@ -121,19 +119,18 @@ async fn measure(
     [load, relay]: [&str; 2],
     rounds: &mut Rounds,
 ) -> anyhow::Result<f64> {
-    let mut auditor = rig.connect(Login::Auditor).await?;
+    let mut auditor = PgConnection::connect(&rig.urls.auditor).await?;
     let log_before = log_position(&mut auditor).await?;
     let before: i64 =
         sqlx::query_scalar("select max(seq) from orders.outbox").fetch_one(&mut auditor).await?;
-    let processes = rig.processes().await;
-    let cpu_before = CpuTimes::read(&processes)?;
+    let times_before = rig.processor_times().await?;
     let for_ = Duration::from_secs(options.seconds);
     let summary = match rate {
         Some(rate) => rig.load(rate, for_).await?,
         None => rig.saturate(options.connections, for_).await?,
     };
     rig.everything_applied().await?;
-    let spent = CpuTimes::read(&processes)?.since(&cpu_before);
+    let spent = rig.milliseconds_since(&times_before).await?;
     let way = Way::since(&mut auditor, before).await?;
     ensure!(
         u64::try_from(way.orders)? == summary.accepted,
@@ -208,6 +205,6 @@ async fn statements(rig: &Rig, load: &str, orders: f64) -> anyhow::Result<Vec<St
                from pg_stat_statements join pg_user on usesysid = userid
                where usename <> 'postgres' group by grouping sets ((usename, query), ()) order by time desc limit 25) listed",
     );
-    let mut admin = rig.connect(Login::Admin).await?;
+    let mut admin = PgConnection::connect(&rig.admin_url()).await?;
     Ok(statements.bind(load).bind(orders).fetch_all(&mut admin).await?)
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 
 use crate::{
     backlog,
     bare_publisher::{BarePublisher, IN_FLIGHT},
-    report::{Figure, Report},
-    rig::{Login, Rig, SERVICES, Setup},
+    report::{Report, Rounds},
+    rig::{Rig, SERVICES, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -28,30 +28,28 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     rig.everything_applied().await?;
     // The queues are declared and have no consumer: both sides fill the same queues, and nothing else runs.
     rig.stop_services(&SERVICES).await?;
-    let bare = BarePublisher::connect(&rig.amqp_url()).await?;
-    let mut database = rig.connect(Login::Orders).await?;
+    let bare = BarePublisher::connect(&rig.rabbitmq.url()).await?;
+    let mut database = PgConnection::connect(&rig.urls.orders).await?;
 
-    let [mut rates, mut steps, mut bare_rates] = [vec![], vec![], vec![]];
+    let mut rounds = Rounds::default();
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
         // The same bodies for the bare publisher, read before any clock runs.
         let messages = backlog::fill(&mut database, template, options.events).await?;
         bare.empty_queues().await?;
         let (per_second, per_step) = drain(&rig, &mut database, options.events).await?;
-        rates.push(per_second);
-        steps.push(per_step);
         rig.stop_services(&["orders"]).await?;
         arrived(&bare, options.events).await?;
 
         let took = bare.publish(&messages).await?;
-        bare_rates.push(f64::from(options.events) / took.as_secs_f64());
         arrived(&bare, options.events).await?;
+        let bare_per_second = f64::from(options.events) / took.as_secs_f64();
+        rounds.add("relay: published, confirmed and marked", "events/s", per_second);
+        rounds.add("bare publisher: confirmed", "messages/s", bare_per_second);
+        rounds.add("relay : bare publisher", "ratio", per_second / bare_per_second);
+        rounds.add("events per step, mean", "events", per_step);
     }
     bare.close().await?;
-    let relay = Figure::new("relay: published, confirmed and marked", "events/s", rates)?;
-    let bare = Figure::new("bare publisher: confirmed", "messages/s", bare_rates)?;
-    let ratio = Figure::ratio("relay : bare publisher", &relay, &bare)?;
-    let figures = vec![relay, bare, ratio, Figure::new("events per step, mean", "events", steps)?];
     let notes = vec![
         format!(
             "{} events a round, bodies of real orders; each goes to the queues of inventory and billing; consumers are stopped",
@@ -60,7 +58,7 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
         "the relay's rate is taken from published_at, from the end of its first step to its last mark".into(),
         format!("the bare publisher reads nothing and marks nothing: one channel, {IN_FLIGHT} in flight"),
     ];
-    rig.finish("relay", figures, notes).await
+    rig.finish("relay", rounds, notes).await
 }
 
 /// Empties the queues, and checks that each had all events.

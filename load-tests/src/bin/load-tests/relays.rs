@@ -4,15 +4,14 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Result;
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 
 use crate::{
     backlog,
     bare_publisher::BarePublisher,
-    cpu_time::CpuTimes,
     relay::{arrived, drain},
-    report::{Figure, Rounds},
-    rig::{Login, RELAYS, Rig, SERVICES, Setup, log_position},
+    report::Rounds,
+    rig::{GENERATOR, RELAYS, Rig, SERVICES, Setup, log_position},
 };
 
 /// Long enough for some processor time of a process that does nothing.
@@ -37,8 +36,8 @@ pub(crate) async fn measure(
     setup: &Setup,
     number: u32,
     outage: Duration,
-) -> Result<Vec<Figure>> {
-    let mut rounds = Rounds::default();
+    rounds: &mut Rounds,
+) -> Result<()> {
     for round in 1..=number {
         for relay in RELAYS {
             eprintln!("at rest, and without a broker, {relay}, round {round} of {number}");
@@ -59,30 +58,28 @@ pub(crate) async fn measure(
             rounds.add(format!("take-over: event published after a freeze, {relay}"), "s", frozen);
         }
     }
-    drains(rig, setup, number, &mut rounds).await?;
-    rounds.into_figures()
+    drains(rig, setup, number, rounds).await
 }
 
 /// Measures the processor time of each process a second, in milliseconds, while nothing happens.
 async fn at_rest(rig: &Rig, for_: Duration) -> Result<BTreeMap<String, f64>> {
-    let processes = rig.processes().await;
-    let before = CpuTimes::read(&processes)?;
+    let before = rig.processor_times().await?;
     tokio::time::sleep(for_).await;
-    let mut spent = CpuTimes::read(&processes)?.since(&before);
-    spent.retain(|process, _| processes.iter().any(|(name, _)| name == process));
+    let mut spent = rig.milliseconds_since(&before).await?;
+    spent.remove(GENERATOR);
     spent.values_mut().for_each(|spent| *spent /= for_.as_secs_f64());
     Ok(spent)
 }
 
 /// Stops the broker while orders are placed. Returns the seconds from its start until their first event is published, and all.
 async fn without_broker(rig: &Rig, outage: Duration) -> Result<[f64; 2]> {
-    let mut auditor = rig.connect(Login::Auditor).await?;
-    rig.stop_broker().await?;
+    let mut auditor = PgConnection::connect(&rig.urls.auditor).await?;
+    rig.rabbitmq.stop().await?;
     rig.load(OUTAGE_RATE, outage).await?;
     let back: f64 = sqlx::query_scalar("select extract(epoch from clock_timestamp())::float8")
         .fetch_one(&mut auditor)
         .await?;
-    rig.start_broker().await?;
+    rig.rabbitmq.start().await?;
     rig.everything_applied().await?;
     let published = sqlx::query_as(
         "select extract(epoch from min(published_at))::float8 - $1, extract(epoch from max(published_at))::float8 - $1
@@ -115,7 +112,7 @@ async fn take_over(rig: &Rig, relay: &str) -> Result<[f64; 2]> {
 
 /// Places an order at this process. Returns how many seconds its event waits.
 async fn waits(rig: &Rig, process: &str) -> Result<f64> {
-    let mut auditor = rig.connect(Login::Auditor).await?;
+    let mut auditor = PgConnection::connect(&rig.urls.auditor).await?;
     let order = rig.place_at(process).await?;
     testbed::eventually("the event to be published", TAKE_OVER_DEADLINE, async || {
         let waited = sqlx::query_scalar(
@@ -132,8 +129,8 @@ async fn drains(rig: &mut Rig, setup: &Setup, number: u32, rounds: &mut Rounds) 
     let events = if setup.smoke { 3_000 } else { 50_000 };
     let template = rig.place().await?;
     rig.everything_applied().await?;
-    let bare = BarePublisher::connect(&rig.amqp_url()).await?;
-    let mut database: PgConnection = rig.connect(Login::Orders).await?;
+    let bare = BarePublisher::connect(&rig.rabbitmq.url()).await?;
+    let mut database = PgConnection::connect(&rig.urls.orders).await?;
     for round in 1..=number {
         for relay in RELAYS {
             eprintln!("a backlog of {events} events, {relay}, round {round} of {number}");
@@ -145,9 +142,9 @@ async fn drains(rig: &mut Rig, setup: &Setup, number: u32, rounds: &mut Rounds) 
             backlog::fill(&mut database, template, events).await?;
             bare.empty_queues().await?;
             let log_before = log_position(&mut database).await?;
-            let before = CpuTimes::read(&rig.processes().await)?;
+            let before = rig.processor_times().await?;
             let (per_second, _) = drain(rig, &mut database, events).await?;
-            let spent = CpuTimes::read(&rig.processes().await)?.since(&before);
+            let spent = rig.milliseconds_since(&before).await?;
             let log = log_position(&mut database).await? - log_before;
             rounds.add(format!("backlog: published, {relay}"), "events/s", per_second);
             for (title, process) in [("the relay's process", "orders"), ("PostgreSQL", "PostgreSQL")] {

@@ -33,29 +33,20 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// A figure of one or several rounds.
-    ///
     /// # Errors
-    /// When there is no round, or a round is no number: a figure that was not measured must not look like a small one.
-    pub(crate) fn new(name: impl Into<String>, unit: &str, rounds: Vec<f64>) -> Result<Self> {
-        let name = name.into();
+    /// When a round is no number: a figure that was not measured must not look like a small one.
+    fn new(name: String, unit: &str, rounds: Vec<f64>) -> Result<Self> {
         ensure!(rounds.iter().all(|value| value.is_finite()), "failed to measure {name}: {rounds:?}");
         let median =
             median(&rounds).with_context(|| format!("failed to measure {name}: there was no round"))?;
         Ok(Self { name, unit: unit.to_owned(), median, rounds })
     }
-
-    /// Divides each round of `of` by the round of `by` that ran next to it.
-    ///
-    /// The machine's speed drifts from minute to minute, so the ratio of neighbours says more than the ratio of two
-    /// medians.
-    pub(crate) fn ratio(name: &str, of: &Figure, by: &Figure) -> Result<Self> {
-        let rounds = of.rounds.iter().zip(&by.rounds).map(|(of, by)| of / by).collect();
-        Self::new(name, "ratio", rounds)
-    }
 }
 
-/// The rounds of several figures that are measured in turns: each figure's unit and rounds, by its name.
+/// The figures of a benchmark while it runs: each figure's unit and rounds, by its name.
+///
+/// A ratio is one of them. The machine's speed drifts from minute to minute, so the ratio of what was measured in one round
+/// says more than the ratio of two medians.
 #[derive(Default)]
 pub(crate) struct Rounds(IndexMap<String, (&'static str, Vec<f64>)>);
 
@@ -94,16 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ratio_is_taken_between_neighbours_and_its_median_reported() {
-        let ours = Figure::new("ours", "/s", vec![8.0, 10.0, 3.0]).unwrap();
-        let bare = Figure::new("bare", "/s", vec![10.0, 20.0, 4.0]).unwrap();
-        let ratio = Figure::ratio("ours : bare", &ours, &bare).unwrap();
-        assert_eq!((ratio.median, &ratio.rounds[..]), (0.75, &[0.8, 0.5, 0.75][..]));
-    }
-
-    #[test]
-    fn a_figure_that_was_not_measured_is_an_error_and_not_a_zero() {
-        assert!(Figure::new("nothing", "/s", vec![]).is_err());
-        assert!(Figure::new("nonsense", "/s", vec![1.0, f64::NAN]).is_err());
+    fn a_figure_is_the_median_of_its_rounds_and_one_that_was_not_measured_is_an_error() {
+        let mut rounds = Rounds::default();
+        for value in [0.8, 0.5, 0.75] {
+            rounds.add("ours : bare", "ratio", value);
+        }
+        assert_eq!(rounds.into_figures().unwrap()[0].median, 0.75);
+        let mut rounds = Rounds::default();
+        rounds.add("nonsense", "/s", f64::NAN);
+        assert!(rounds.into_figures().is_err());
     }
 }

@@ -1,16 +1,18 @@
 //! The whole system for one benchmark: private servers and all services on loopback, stopped when the benchmark ends.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result};
-use load_tests::{Load, Saturation, Summary};
-use sqlx::{Connection as _, PgConnection, Row as _};
-use testbed::{DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions, sql};
+use load_tests::{Answer, Client, Load, Saturation, Summary};
+use sqlx::{Connection as _, PgConnection};
+use testbed::{
+    DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions, processor_time, sql,
+};
 use uuid::Uuid;
 
 use crate::{
-    cpu_time::{busy_share, cores},
-    report::{Figure, Report},
+    machine::{busy_share, cores},
+    report::{Report, Rounds},
 };
 
 /// The product's processes, by their names.
@@ -37,10 +39,11 @@ pub(crate) struct Rig {
     // Fields are dropped in this order: the services before the servers that they are connected to.
     pub(crate) system: System,
     options: SystemOptions,
-    rabbitmq: Rabbitmq,
+    pub(crate) rabbitmq: Rabbitmq,
     postgres: Postgres,
     standby: Option<Postgres>,
-    urls: DatabaseUrls,
+    /// Of the database, also where the services reach it through a forwarder.
+    pub(crate) urls: DatabaseUrls,
     home: Home,
     setup: Setup,
     /// The other processes' share of the cores before anything was measured.
@@ -65,14 +68,8 @@ const APPLIED_DEADLINE: Duration = Duration::from_secs(300);
 /// Servers go on working for a moment after they report that they are ready.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// A login of the database.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Login {
-    Orders,
-    Auditor,
-    /// The superuser.
-    Admin,
-}
+/// The name under which the time of this process is found.
+pub(crate) const GENERATOR: &str = "load generator";
 
 impl Rig {
     /// Starts servers and services, and waits until all of them are ready.
@@ -117,31 +114,35 @@ impl Rig {
         })
     }
 
-    pub(crate) fn amqp_url(&self) -> String {
-        self.rabbitmq.url()
+    /// The database's URL with the superuser's login.
+    pub(crate) fn admin_url(&self) -> String {
+        self.postgres.admin_url(DATABASE)
     }
 
-    /// Returns the database's URL with a login.
-    pub(crate) fn database_url(&self, login: Login) -> String {
-        match login {
-            Login::Orders => self.urls.orders.clone(),
-            Login::Auditor => self.urls.auditor.clone(),
-            Login::Admin => self.postgres.admin_url(DATABASE),
-        }
-    }
-
-    pub(crate) async fn connect(&self, login: Login) -> Result<PgConnection> {
-        let connected = PgConnection::connect(&self.database_url(login)).await;
-        connected.context("failed to connect to the database")
-    }
-
-    /// Returns the process ids of the services, `PostgreSQL` and `RabbitMQ`, as far as they run.
-    pub(crate) async fn processes(&self) -> Vec<(String, u32)> {
-        let names = self.system.names();
-        let services = names.map(|name| (name.to_owned(), self.system.pid(name)));
+    /// Reads the processor time that each process has used so far, the servers with all their processes: the services, as far
+    /// as they run, `PostgreSQL`, `RabbitMQ` and the [`GENERATOR`], without the servers that may be its descendants.
+    pub(crate) async fn processor_times(&self) -> Result<BTreeMap<String, Duration>> {
+        let services = self.system.names().map(|name| (name, self.system.pid(name)));
         let servers = [("PostgreSQL", self.postgres.pid().await), ("RabbitMQ", self.rabbitmq.pid().await)];
-        let servers = servers.map(|(name, pid)| (name.to_owned(), pid));
-        services.chain(servers).filter_map(|(name, pid)| Some((name, pid?))).collect()
+        let running = services.chain(servers).filter_map(|(name, pid)| Some((name, pid?)));
+        let mut times = running
+            .map(|(name, pid)| Ok((name.to_owned(), processor_time(pid)?)))
+            .collect::<Result<BTreeMap<_, _>>>()?;
+        times.insert(GENERATOR.to_owned(), testbed::own_processor_time());
+        Ok(times)
+    }
+
+    /// Returns the milliseconds of processor time that each process has used since it was `before`.
+    pub(crate) async fn milliseconds_since(
+        &self,
+        before: &BTreeMap<String, Duration>,
+    ) -> Result<BTreeMap<String, f64>> {
+        let now = self.processor_times().await?;
+        let spent = now.into_iter().map(|(name, now)| {
+            let spent = now.saturating_sub(before.get(&name).copied().unwrap_or_default());
+            (name, spent.as_secs_f64() * 1e3)
+        });
+        Ok(spent.collect())
     }
 
     /// Sends SIGTERM to services and waits until they have ended. No figure depends on their exit codes, which their own
@@ -156,7 +157,7 @@ impl Rig {
     /// Restarts PostgreSQL so that its log can be decoded, and gives the services the right to.
     pub(crate) async fn allow_log_relay(&self) -> Result<()> {
         self.postgres.set(&[("wal_level", "logical")]).await?;
-        testbed::allow_log_relay(&self.database_url(Login::Admin)).await?;
+        testbed::allow_log_relay(&self.admin_url()).await?;
         self.system.wait_ready(READY_DEADLINE).await
     }
 
@@ -166,8 +167,7 @@ impl Rig {
         for service in SERVICES {
             // The server ends the connection of a stopped relay soon afterwards.
             testbed::eventually("the slot to be dropped", READY_DEADLINE, async || {
-                let drop = format!("select {service}.outbox_log_drop()");
-                sql::execute(&self.database_url(Login::Admin), &drop, READY_DEADLINE).await.map(Some)
+                self.administer(&format!("select {service}.outbox_log_drop()")).await.map(Some)
             })
             .await?;
         }
@@ -184,7 +184,7 @@ impl Rig {
 
     /// Waits until an order service reads the write-ahead log.
     pub(crate) async fn log_is_read(&self) -> Result<()> {
-        let mut admin = self.connect(Login::Admin).await?;
+        let mut admin = PgConnection::connect(&self.admin_url()).await?;
         testbed::eventually("the slot to be held", READY_DEADLINE, async || {
             let active = "select coalesce((select active from orders.outbox_log_state()), false)";
             let active: bool = sqlx::query_scalar(active).fetch_one(&mut admin).await?;
@@ -216,9 +216,7 @@ impl Rig {
 
     /// Restarts PostgreSQL with its statistics of statements. The services connect again.
     pub(crate) async fn count_statements(&self) -> Result<()> {
-        self.administer("alter system set shared_preload_libraries = 'pg_stat_statements'").await?;
-        self.postgres.stop().await?;
-        self.postgres.start().await?;
+        self.postgres.set(&[("shared_preload_libraries", "pg_stat_statements")]).await?;
         self.administer("create extension pg_stat_statements").await?;
         self.administer("alter system set pg_stat_statements.track_planning = on").await?;
         self.administer("select pg_reload_conf()").await?;
@@ -226,20 +224,8 @@ impl Rig {
     }
 
     /// Runs a statement as the superuser.
-    pub(crate) async fn administer(&self, statement: &'static str) -> Result<()> {
-        let mut admin = self.connect(Login::Admin).await?;
-        sqlx::query(statement).execute(&mut admin).await?;
-        Ok(admin.close().await?)
-    }
-
-    /// Stops the broker. The services still accept orders, and the relay has nothing to do.
-    pub(crate) async fn stop_broker(&self) -> Result<()> {
-        self.rabbitmq.stop().await
-    }
-
-    /// Starts the broker again, and waits until it accepts connections.
-    pub(crate) async fn start_broker(&self) -> Result<()> {
-        self.rabbitmq.start().await
+    pub(crate) async fn administer(&self, statement: &str) -> Result<()> {
+        sql::execute(&self.admin_url(), statement, READY_DEADLINE).await
     }
 
     /// Places one order of two lines, the mean of the generated orders, and returns its id.
@@ -249,16 +235,14 @@ impl Rig {
 
     /// The same at one process of the order service.
     pub(crate) async fn place_at(&self, process: &str) -> Result<Uuid> {
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy().build()?;
-        let request = client.post(format!("{}/orders", self.system.url(process)?));
-        let answer = request.json(&serde_json::json!({
+        let order = serde_json::json!({
             "customerId": "0b5f3a54-6a0e-4d0c-9d52-3c1f8f1f2a11",
             "lines": [{ "sku": "TEA-001", "quantity": 2 }, { "sku": "MUG-001", "quantity": 1 }],
-        }));
-        let answer = answer.send().await.and_then(reqwest::Response::error_for_status);
-        let order: serde_json::Value = answer.context("failed to place an order")?.json().await?;
-        let id = order["id"].as_str().and_then(|id| id.parse().ok());
-        id.context("failed to place an order: the answer has no order id")
+        });
+        match Client::new(self.system.url(process)?)?.place(order.to_string()).await {
+            Answer::Accepted(id) => Ok(id),
+            other => anyhow::bail!("failed to place an order: {other:?}"),
+        }
     }
 
     /// The first connections, plans and pages are no customer's latency, nor is the creation of a slot.
@@ -291,7 +275,7 @@ impl Rig {
     /// # Errors
     /// When that has not happened at the deadline; names what is still pending.
     pub(crate) async fn everything_applied(&self) -> Result<()> {
-        let mut database = self.connect(Login::Auditor).await?;
+        let mut database = PgConnection::connect(&self.urls.auditor).await?;
         testbed::eventually("all orders to be confirmed or cancelled", APPLIED_DEADLINE, async || {
             let pending = sqlx::query_as(
                 "select (select count(*) from orders.orders where status in ('pending', 'reserved', 'paid')),
@@ -312,13 +296,9 @@ impl Rig {
     }
 
     /// Ends the benchmark with its figures: reads the conditions, and stops all services.
-    pub(crate) async fn finish(
-        self,
-        benchmark: &str,
-        figures: Vec<Figure>,
-        notes: Vec<String>,
-    ) -> Result<Report> {
-        let (conditions, smoke) = (self.conditions().await?, self.setup.smoke);
+    pub(crate) async fn finish(self, benchmark: &str, rounds: Rounds, notes: Vec<String>) -> Result<Report> {
+        let (conditions, smoke, figures) =
+            (self.conditions().await?, self.setup.smoke, rounds.into_figures()?);
         // A service that does not end is killed; the figures are valid all the same.
         if let Err(error) = self.system.stop().await {
             eprintln!("failed to stop the services: {error:#}");
@@ -331,8 +311,8 @@ impl Rig {
     async fn conditions(&self) -> Result<Vec<String>> {
         let [before, after] = [self.busy_before, busy_share().await]
             .map(|share| share.map_or_else(|| "?".to_owned(), |share| format!("{:.0} %", share * 100.0)));
-        let mut database = self.connect(Login::Auditor).await?;
-        let settings = sqlx::query(
+        let mut database = PgConnection::connect(&self.urls.auditor).await?;
+        let settings = sqlx::query_scalar(
             "select 'PostgreSQL ' || current_setting('server_version') || ': ' || string_agg(name || '=' || setting, ', ')
              from pg_settings where name in ('fsync', 'full_page_writes', 'shared_buffers', 'synchronous_commit')",
         );
@@ -341,7 +321,7 @@ impl Rig {
                 "{} cores for everything; busy while the system was idle: {before} before, {after} after",
                 cores()
             ),
-            settings.fetch_one(&mut database).await?.try_get(0)?,
+            settings.fetch_one(&mut database).await?,
             match self.rabbitmq.pid().await {
                 Some(_) => format!(
                     "RabbitMQ {}: quorum queues; each message is persistent, mandatory and confirmed",

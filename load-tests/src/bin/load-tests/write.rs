@@ -7,9 +7,9 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use crate::{
     backlog,
-    cpu_time::cores,
-    report::{Figure, Report},
-    rig::{Login, Rig, Setup},
+    machine::cores,
+    report::{Report, Rounds},
+    rig::{Rig, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -35,30 +35,30 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
     .await?;
     let order = rig.place().await?;
     rig.stop_services(&["inventory", "billing"]).await?;
-    rig.stop_broker().await?;
+    rig.rabbitmq.stop().await?;
     let statement = backlog::statement().replace("$1", &format!("'{order}'")).replace("$2", "1");
-    let url = rig.database_url(Login::Orders);
+    let url = rig.urls.orders.clone();
 
     // Not counted: the first turn of each pays for cold caches and new connections.
     eprintln!("warming up");
     rig.saturate(connections, Duration::from_secs(1)).await?;
     pgbench(&url, connections, &statement, Duration::from_secs(1)).await?;
-    let [mut api, mut bare] = [vec![], vec![]];
+    let mut rounds = Rounds::default();
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
-        api.push(rig.saturate(connections, turn).await?.accepted_per_second());
-        bare.push(pgbench(&url, connections, &statement, turn).await?);
+        let api = rig.saturate(connections, turn).await?.accepted_per_second();
+        let bare = pgbench(&url, connections, &statement, turn).await?;
+        rounds.add("POST /orders", "orders/s", api);
+        rounds.add("pgbench: an order with its event", "tx/s", bare);
+        rounds.add("POST /orders : pgbench", "ratio", api / bare);
     }
-    let api = Figure::new("POST /orders", "orders/s", api)?;
-    let bare = Figure::new("pgbench: an order with its event", "tx/s", bare)?;
-    let ratio = Figure::ratio("POST /orders : pgbench", &api, &bare)?;
     let notes = vec![
         format!(
             "{connections} connections each; the HTTP client runs on the same cores, and its cost is in the figure"
         ),
         "the broker is stopped: the relay would take its share of the cores from one side only".into(),
     ];
-    rig.finish("write", vec![api, bare, ratio], notes).await
+    rig.finish("write", rounds, notes).await
 }
 
 /// Runs a statement again and again on so many connections, prepared, each as fast as answers come: PostgreSQL's own load
