@@ -14,7 +14,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use crate::{
     client::Client,
     order_bodies::{Mix, OrderBodies},
-    summary::{Answer, Outcome, Summary, Tally},
+    summary::{Answer, Outcome, Recorder, Summary},
 };
 
 /// What to send, how often, and for how long.
@@ -79,44 +79,36 @@ pub async fn run(
     let mut clients = clients.iter().cycle().cloned();
     let mut bodies = OrderBodies::seeded(load.seed).mixed(load.mix);
     let permits = Arc::new(Semaphore::new(load.max_in_flight));
-    let on_outcome = Arc::new(on_outcome);
+    let recorder = Arc::new(Recorder::new(on_outcome)?);
     // Dropping the set aborts its tasks.
     let mut requests = JoinSet::new();
-    let mut tally = Tally::new()?;
 
-    let start = Instant::now();
-    let start_by_the_clock = SystemTime::now();
+    let (start, start_by_the_clock) = (Instant::now(), SystemTime::now());
     for number in 0_u64.. {
         let after = Duration::from_secs_f64(number as f64 / f64::from(load.rate));
         if after >= load.for_ || load.enough.load(Ordering::Relaxed) {
             break;
         }
-        let due = start + after;
+        let (due, due_by_the_clock) = (start + after, start_by_the_clock + after);
         tokio::time::sleep_until(due).await;
         while let Some(done) = requests.try_join_next() {
-            let (answer, latency) = done.context("failed to run a request's task")?;
-            tally.add(&answer, latency);
+            done.context("failed to run a request's task")?;
         }
         let Ok(permit) = permits.clone().try_acquire_owned() else {
-            tally.add(&Answer::Shed, Duration::ZERO);
-            let at = start_by_the_clock + after;
-            on_outcome(Outcome { number, due: at, finished: at, answer: Answer::Shed });
+            recorder.record(number, due_by_the_clock, Duration::ZERO, Answer::Shed);
             continue;
         };
-        let (client, body) = (clients.next().context("there is no instance")?, bodies.next_body()?);
-        let on_outcome = on_outcome.clone();
+        let (client, body) = (clients.next().context("there is no instance")?, bodies.next_body());
+        let recorder = recorder.clone();
         requests.spawn(async move {
             let answer = client.place(body).await;
             let latency = due.elapsed();
             drop(permit);
-            let due = start_by_the_clock + after;
-            on_outcome(Outcome { number, due, finished: due + latency, answer: answer.clone() });
-            (answer, latency)
+            recorder.record(number, due_by_the_clock, latency, answer);
         });
     }
     while let Some(done) = requests.join_next().await {
-        let (answer, latency) = done.context("failed to run a request's task")?;
-        tally.add(&answer, latency);
+        done.context("failed to run a request's task")?;
     }
-    Ok(tally.into_summary(start.elapsed()))
+    Ok(recorder.summary(start.elapsed()))
 }

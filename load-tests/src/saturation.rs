@@ -1,6 +1,9 @@
 //! As many requests as the service can answer on a fixed number of connections.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::Context as _;
 use tokio::{task::JoinSet, time::Instant};
@@ -8,7 +11,7 @@ use tokio::{task::JoinSet, time::Instant};
 use crate::{
     client::Client,
     order_bodies::OrderBodies,
-    summary::{Answer, Outcome, Summary, Tally},
+    summary::{Answer, Outcome, Recorder, Summary},
 };
 
 /// How many connections, and for how long.
@@ -39,44 +42,40 @@ const PAUSE_AFTER_A_FAILURE: Duration = Duration::from_millis(50);
 /// When there are no connections or the URL is invalid.
 pub async fn saturate(
     load: Saturation,
-    on_outcome: impl Fn(Outcome) + Clone + Send + Sync + 'static,
+    on_outcome: impl Fn(Outcome) + Send + Sync + 'static,
 ) -> anyhow::Result<Summary> {
     anyhow::ensure!(load.connections > 0, "failed to send a load on 0 connections");
+    let recorder = Arc::new(Recorder::new(on_outcome)?);
     let start = Instant::now();
     let mut workers = JoinSet::new();
     for number in 0..load.connections {
         let bodies = OrderBodies::seeded(load.seed.wrapping_add(number.into()));
         // A client for each worker, which has one request at a time: so it has one connection.
         let client = Client::new(&load.url)?;
-        workers.spawn(work(client, bodies, start + load.for_, on_outcome.clone()));
+        workers.spawn(work(client, bodies, start + load.for_, recorder.clone()));
     }
-    let mut tally = Tally::new()?;
     while let Some(done) = workers.join_next().await {
-        tally.merge(done.context("failed to run a worker")??)?;
+        done.context("failed to run a worker")?;
     }
-    Ok(tally.into_summary(start.elapsed()))
+    Ok(recorder.summary(start.elapsed()))
 }
 
 async fn work(
     client: Client,
     mut bodies: OrderBodies,
     until: Instant,
-    on_outcome: impl Fn(Outcome),
-) -> anyhow::Result<Tally> {
-    let mut tally = Tally::new()?;
+    recorder: Arc<Recorder<impl Fn(Outcome)>>,
+) {
     for number in 0_u64.. {
         if Instant::now() >= until {
             break;
         }
-        let body = bodies.next_body()?;
         let (sent, sent_by_the_clock) = (Instant::now(), SystemTime::now());
-        let answer = client.place(body).await;
+        let answer = client.place(bodies.next_body()).await;
         let latency = sent.elapsed();
         if matches!(answer, Answer::Failed(_)) {
             tokio::time::sleep(PAUSE_AFTER_A_FAILURE).await;
         }
-        tally.add(&answer, latency);
-        on_outcome(Outcome { number, due: sent_by_the_clock, finished: sent_by_the_clock + latency, answer });
+        recorder.record(number, sent_by_the_clock, latency, answer);
     }
-    Ok(tally)
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    sync::{Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -106,14 +107,6 @@ impl Summary {
         self.refused.values().sum()
     }
 
-    fn count_failures(&mut self, reason: &str, count: u64) {
-        if let Some(known) = self.failures.get_mut(reason) {
-            *known += count;
-        } else if self.failures.len() < KEPT_REASONS {
-            self.failures.insert(reason.to_owned(), count);
-        }
-    }
-
     /// Passes the summary on if every request that was due was accepted.
     ///
     /// # Errors
@@ -159,61 +152,64 @@ impl fmt::Display for Latency {
     }
 }
 
-/// Sums up outcomes while they arrive.
-pub(crate) struct Tally {
+/// Reports each outcome of a run, from many tasks at once, and sums them up.
+pub(crate) struct Recorder<F> {
+    on_outcome: F,
+    tally: Mutex<Tally>,
+}
+
+struct Tally {
     /// Without its latency and its duration, until the end.
     summary: Summary,
     /// Microseconds, up to an hour, to three digits.
     latencies: Histogram<u64>,
 }
 
-impl Tally {
-    pub(crate) fn new() -> anyhow::Result<Self> {
-        Ok(Self { summary: Summary::default(), latencies: Histogram::new_with_max(3_600_000_000, 3)? })
+impl<F: Fn(Outcome)> Recorder<F> {
+    pub(crate) fn new(on_outcome: F) -> anyhow::Result<Self> {
+        let latencies = Histogram::new_with_max(3_600_000_000, 3)?;
+        Ok(Self { on_outcome, tally: Mutex::new(Tally { summary: Summary::default(), latencies }) })
     }
 
-    pub(crate) fn add(&mut self, answer: &Answer, latency: Duration) {
-        match answer {
-            Answer::Shed => {
-                self.summary.shed += 1;
-                return;
-            }
-            Answer::Accepted(_) => self.summary.accepted += 1,
-            Answer::Refused(status) => *self.summary.refused.entry(*status).or_default() += 1,
-            Answer::Failed(reason) => {
-                self.summary.failed += 1;
-                self.summary.count_failures(reason, 1);
-            }
-        }
-        self.summary.sent += 1;
-        self.latencies.saturating_record(latency.as_micros().try_into().unwrap_or(u64::MAX));
+    /// Records the answer to request `number`, so long after it was due. A request that was shed has no latency.
+    pub(crate) fn record(&self, number: u64, due: SystemTime, latency: Duration, answer: Answer) {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).add(&answer, latency);
+        (self.on_outcome)(Outcome { number, due, finished: due + latency, answer });
     }
 
-    pub(crate) fn merge(&mut self, other: Tally) -> anyhow::Result<()> {
-        let Summary { sent, accepted, refused, failed, failures, shed, .. } = other.summary;
-        self.summary.sent += sent;
-        self.summary.accepted += accepted;
-        self.summary.failed += failed;
-        self.summary.shed += shed;
-        for (status, count) in refused {
-            *self.summary.refused.entry(status).or_default() += count;
-        }
-        for (reason, count) in failures {
-            self.summary.count_failures(&reason, count);
-        }
-        self.latencies.add(other.latencies)?;
-        Ok(())
-    }
-
-    pub(crate) fn into_summary(self, took: Duration) -> Summary {
-        let at = |quantile| Duration::from_micros(self.latencies.value_at_quantile(quantile));
-        let latency = (!self.latencies.is_empty()).then(|| Latency {
+    /// The sum of what was recorded so far.
+    pub(crate) fn summary(&self, took: Duration) -> Summary {
+        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = |quantile| Duration::from_micros(tally.latencies.value_at_quantile(quantile));
+        let latency = (!tally.latencies.is_empty()).then(|| Latency {
             p50: at(0.50),
             p90: at(0.90),
             p99: at(0.99),
-            max: Duration::from_micros(self.latencies.max()),
+            max: Duration::from_micros(tally.latencies.max()),
         });
-        Summary { latency, took, ..self.summary }
+        Summary { latency, took, ..tally.summary.clone() }
+    }
+}
+
+impl Tally {
+    fn add(&mut self, answer: &Answer, latency: Duration) {
+        let summary = &mut self.summary;
+        match answer {
+            Answer::Shed => {
+                summary.shed += 1;
+                return;
+            }
+            Answer::Accepted(_) => summary.accepted += 1,
+            Answer::Refused(status) => *summary.refused.entry(*status).or_default() += 1,
+            Answer::Failed(reason) => {
+                summary.failed += 1;
+                if summary.failures.len() < KEPT_REASONS || summary.failures.contains_key(reason) {
+                    *summary.failures.entry(reason.clone()).or_default() += 1;
+                }
+            }
+        }
+        summary.sent += 1;
+        self.latencies.saturating_record(latency.as_micros().try_into().unwrap_or(u64::MAX));
     }
 }
 
@@ -223,18 +219,19 @@ mod tests {
 
     #[test]
     fn with_nothing_sent_the_latency_is_unknown_and_not_zero() {
-        let summary = Tally::new().unwrap().into_summary(Duration::from_secs(1));
+        let summary = Recorder::new(drop).unwrap().summary(Duration::from_secs(1));
         assert_eq!(summary.latency, None);
         assert!(summary.to_string().ends_with("latency unknown"));
     }
 
     #[test]
     fn reasons_of_failures_are_bounded_but_all_are_counted() {
-        let mut tally = Tally::new().unwrap();
+        let recorder = Recorder::new(drop).unwrap();
         for number in 0..50 {
-            tally.add(&Answer::Failed(number.to_string()), Duration::ZERO);
+            let answer = Answer::Failed(number.to_string());
+            recorder.record(number, SystemTime::now(), Duration::ZERO, answer);
         }
-        let summary = tally.into_summary(Duration::from_secs(1));
+        let summary = recorder.summary(Duration::from_secs(1));
         assert_eq!((summary.failed, summary.failures.len()), (50, KEPT_REASONS));
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct Options {
     rounds: u32,
     /// Compares numbers of partitions, in one process and in two. Only RabbitMQ 4 divides them between processes.
     #[arg(long)]
-    pub(crate) partitions: bool,
+    partitions: bool,
 }
 
 const CONSUMERS: [&str; 2] = ["inventory", "billing"];
@@ -33,7 +33,10 @@ const DIVISIONS: [(u8, usize); 5] = [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2)];
 const ORDERS_PER_SECOND: f64 = 2_000.0;
 
 /// The number of partitions is the same for as long as a broker has queues, so each turn has its own servers.
-pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<Report> {
+    if setup.smoke {
+        options = Options { events: 3_000, rounds: 1, ..options };
+    }
     let divisions = if options.partitions { &DIVISIONS[..] } else { &DIVISIONS[..1] };
     let (mut rounds, mut last) = (Rounds::default(), None);
     for round in 1..=options.rounds {

@@ -25,10 +25,10 @@ pub(crate) struct Options {
     rest: u64,
     /// How many instances of each service run.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) instances: u16,
+    instances: u16,
     /// Lets every commit wait for a standby of PostgreSQL: what rests on a read then costs a commit too.
     #[arg(long)]
-    pub(crate) standby: bool,
+    standby: bool,
 }
 
 const CONFIRMED_DEADLINE: Duration = Duration::from_secs(30);
@@ -55,7 +55,10 @@ const RELAY: &str = "relay";
 /// Messages and transactions an order, or a second.
 type Rates = BTreeMap<Kind, [f64; 2]>;
 
-pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<Report> {
+    if setup.smoke {
+        options = Options { orders: 20, rest: 10, ..options };
+    }
     let counter = Counter::default();
     let mut rig = Rig::start_with(setup, async |system| {
         let count = usize::from(options.instances);

@@ -33,13 +33,24 @@ pub(crate) struct Options {
     /// Measure the relay that polls and the one that reads the write-ahead log, in turns: also at rest, after an outage of the
     /// broker, at a take-over and with a backlog.
     #[arg(long, conflicts_with = "statements")]
-    pub(crate) relays: bool,
+    relays: bool,
     /// With `--relays`: for how many seconds the broker is away. Measured once.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     outage: u64,
 }
 
-pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<Report> {
+    if setup.smoke {
+        options = Options {
+            rate: vec![50],
+            connections: 4,
+            rounds: 1,
+            seconds: 1,
+            outage: 3,
+            statements: !options.relays,
+            ..options
+        };
+    }
     let mut rig = Rig::start(setup).await?;
     if options.relays {
         rig.allow_log_relay().await?;
@@ -62,12 +73,12 @@ pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Repo
             for relay in RELAYS.into_iter().filter(|_| options.relays) {
                 rig.use_relay(relay, 1).await?;
                 rig.warm_up().await?;
-                measure(&rig, rate, options, [&load, &format!(", {relay}")], &mut rounds).await?;
+                measure(&rig, rate, &options, [&load, &format!(", {relay}")], &mut rounds).await?;
             }
             if options.relays {
                 continue;
             }
-            let orders = measure(&rig, rate, options, [&load, ""], &mut rounds).await?;
+            let orders = measure(&rig, rate, &options, [&load, ""], &mut rounds).await?;
             if options.statements && round == 1 {
                 notes.extend(statements(&rig, &load, orders).await?);
             }

@@ -22,7 +22,10 @@ pub(crate) struct Options {
     rounds: u32,
 }
 
-pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<Report> {
+    if setup.smoke {
+        options = Options { events: 3_000, rounds: 1 };
+    }
     let rig = Rig::start(setup).await?;
     let template = rig.place().await?;
     rig.everything_applied().await?;

@@ -25,7 +25,10 @@ pub(crate) struct Options {
     seconds: u64,
 }
 
-pub(crate) async fn run(options: &Options, setup: &Setup) -> anyhow::Result<Report> {
+pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<Report> {
+    if setup.smoke {
+        options = Options { connections: 4, rounds: 1, seconds: 1 };
+    }
     let (connections, turn) = (options.connections, Duration::from_secs(options.seconds));
     let rig = Rig::start_with(setup, async |system| {
         // As many database connections as pgbench has: with fewer, fewer commits would share a flush.
