@@ -1,4 +1,4 @@
-//! The checks at the end of a level: each compares what was committed with what arrived.
+//! The checks at the end of a level: each compares what was committed with what arrived, and returns what broke.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,12 +6,16 @@ use anyhow::Result;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::{outbox::WANTED, stage::Stage, verdict::Promise};
+use crate::{
+    outbox::WANTED,
+    stage::Stage,
+    verdict::{Breach, Promise},
+};
 
-/// Records which publishable events are lost, pending or not marked, and what arrived and was never committed.
-pub(crate) async fn everything_is_published(stage: &mut Stage<'_>) -> Result<()> {
+/// Which publishable events are lost, pending or not marked, and what arrived and was never committed.
+pub(crate) async fn everything_is_published(stage: &mut Stage<'_>) -> Result<Vec<Breach>> {
     let pending = stage.outbox.pending().await?;
-    let mut found = vec![];
+    let mut breaches = vec![];
     for (event, at) in stage.outbox.committed.iter().filter(|(event, _)| event.is_publishable()) {
         let (committed, age) = (stage.time(*at), at.elapsed().as_secs());
         let (promise, state) = match (pending.contains(&event.id), stage.arrivals.has(event.id)) {
@@ -24,97 +28,84 @@ pub(crate) async fn everything_is_published(stage: &mut Stage<'_>) -> Result<()>
                 (Promise::EverythingIsMarked, format!("has arrived, and is pending {age} s later"))
             }
         };
-        found.push((promise, event.id, format!("committed at {committed} {state}")));
+        breaches.push(Breach::of(promise, event.id, format!("committed at {committed} {state}")));
     }
     // What was read before the last arrivals may be older than they are.
     let committed: HashSet<_> = stage.outbox.committed.iter().map(|(event, _)| event.id).collect();
-    let unknown: Vec<_> = {
-        let record = stage.arrivals.record();
-        let is_known = |id: &Option<Uuid>| id.is_some_and(|id| committed.contains(&id));
-        record.all.iter().filter(|arrival| !is_known(&arrival.id)).cloned().collect()
-    };
-    for (promise, event, what) in found {
-        stage.breach(promise, Some(event), what);
-    }
-    for arrival in unknown {
+    let record = stage.arrivals.record();
+    for arrival in record.all.iter().filter(|arrival| !arrival.id.is_some_and(|id| committed.contains(&id))) {
         let what = format!("arrived at {}, and its commit has never succeeded", stage.time(arrival.at));
-        stage.breach(Promise::OnlyCommittedEvents, arrival.id, what);
+        breaches.push(Breach { promise: Promise::OnlyCommittedEvents, event: arrival.id, what });
     }
-    Ok(())
+    Ok(breaches)
 }
 
-/// Records which of the events that cannot be published are marked as published.
-pub(crate) async fn refused_events_are_kept(stage: &mut Stage<'_>) -> Result<()> {
+/// Which of the events that cannot be published are marked as published.
+pub(crate) async fn refused_events_are_kept(stage: &mut Stage<'_>) -> Result<Vec<Breach>> {
     let pending = stage.outbox.pending().await?;
     let refused =
         stage.outbox.committed.iter().map(|(event, _)| event).filter(|event| !event.is_publishable());
-    let lost: Vec<_> = refused.filter(|event| !pending.contains(&event.id)).cloned().collect();
-    for event in lost {
+    let lost = refused.filter(|event| !pending.contains(&event.id)).map(|event| {
         let why = if event.routing_key == WANTED { "the broker refuses" } else { "no queue wants" };
-        let what = format!("which {why}, is marked as published");
-        stage.breach(Promise::NothingIsLost, Some(event.id), what);
-    }
-    Ok(())
+        Breach::of(Promise::NothingIsLost, event.id, format!("which {why}, is marked as published"))
+    });
+    Ok(lost.collect())
 }
 
 /// Compares the first arrivals of each aggregate's events with their versions. A copy that arrives later is no breach.
-pub(crate) fn order(stage: &mut Stage<'_>) {
-    let known: HashMap<_, _> =
-        stage.outbox.committed.iter().map(|(event, _)| (event.id, event.clone())).collect();
-    let mut newest = HashMap::new();
-    let mut found = vec![];
-    {
-        let record = stage.arrivals.record();
-        let mut first: Vec<_> = record.first.iter().map(|(id, position)| (*position, *id)).collect();
-        first.sort_unstable();
-        for (position, id) in first {
-            let (Some(event), at) = (known.get(&id), record.all[position].at) else { continue };
-            let (version, before) = newest.entry(event.aggregate).or_insert((event.version, at));
-            if event.version < *version {
-                let (arrived, before) = (stage.time(at), stage.time(*before));
-                let what = format!(
-                    "version {} of aggregate {} arrived at {arrived}, after version {version} at {before}",
-                    event.version, event.aggregate
-                );
-                found.push((id, what));
-            } else {
-                (*version, *before) = (event.version, at);
-            }
+pub(crate) fn order(stage: &Stage<'_>) -> Vec<Breach> {
+    let known: HashMap<_, _> = stage.outbox.committed.iter().map(|(event, _)| (event.id, event)).collect();
+    let record = stage.arrivals.record();
+    let mut first: Vec<_> = record.first.iter().map(|(id, position)| (*position, *id)).collect();
+    first.sort_unstable();
+    let (mut newest, mut breaches) = (HashMap::new(), vec![]);
+    for (position, id) in first {
+        let (Some(event), at) = (known.get(&id), record.all[position].at) else { continue };
+        let (version, before) = newest.entry(event.aggregate).or_insert((event.version, at));
+        if event.version < *version {
+            let (arrived, before) = (stage.time(at), stage.time(*before));
+            let what = format!(
+                "version {} of aggregate {} arrived at {arrived}, after version {version} at {before}",
+                event.version, event.aggregate
+            );
+            breaches.push(Breach::of(Promise::OrderOfEachAggregate, id, what));
+        } else {
+            (*version, *before) = (event.version, at);
         }
     }
-    for (id, what) in found {
-        stage.breach(Promise::OrderOfEachAggregate, Some(id), what);
-    }
+    breaches
 }
 
 /// Compares each message with its event.
-pub(crate) fn messages(stage: &mut Stage<'_>) {
-    let all = stage.arrivals.record().all.clone();
-    let bodies: HashMap<_, _> =
-        stage.outbox.committed.iter().map(|(event, _)| (event.id, event.payload.clone())).collect();
-    for arrival in all {
+pub(crate) fn messages(stage: &Stage<'_>) -> Vec<Breach> {
+    let bodies: HashMap<Uuid, &str> =
+        stage.outbox.committed.iter().map(|(event, _)| (event.id, event.payload.as_str())).collect();
+    let mut breaches = vec![];
+    for arrival in &stage.arrivals.record().all {
         let Some(id) = arrival.id else { continue };
         if !arrival.is_persistent {
             let what = format!("arrived at {} without delivery mode 2", stage.time(arrival.at));
-            stage.breach(Promise::Persistent, Some(id), what);
+            breaches.push(Breach::of(Promise::Persistent, id, what));
         }
         let written: Option<Value> = bodies.get(&id).and_then(|body| serde_json::from_str(body).ok());
         if written.is_some_and(|written| written != arrival.body) {
             let what = format!("arrived at {} with another body: {}", stage.time(arrival.at), arrival.body);
-            stage.breach(Promise::BodyAsWritten, Some(id), what);
+            breaches.push(Breach::of(Promise::BodyAsWritten, id, what));
         }
     }
+    breaches
 }
 
 /// Compares the `message_id` of each arrival with its event's id.
-pub(crate) fn identity(stage: &mut Stage<'_>) {
-    let all = stage.arrivals.record().all.clone();
-    for arrival in all {
+pub(crate) fn identity(stage: &Stage<'_>) -> Vec<Breach> {
+    let mut breaches = vec![];
+    for arrival in &stage.arrivals.record().all {
         let Some(id) = arrival.id else { continue };
         if arrival.message_id.as_deref() != Some(&id.to_string()) {
             let (at, other) = (stage.time(arrival.at), arrival.message_id.as_deref().unwrap_or("none"));
             let what = format!("arrived at {at} with another message_id: {other}");
-            stage.breach(Promise::SameIdInEachCopy, Some(id), what);
+            breaches.push(Breach::of(Promise::SameIdInEachCopy, id, what));
         }
     }
+    breaches
 }

@@ -120,15 +120,13 @@ async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result
         }
     }
     let held = rates.iter().filter(|rate| rate.held).map(|rate| rate.per_second).max();
-    let (entrant, about) = (entrant.name.clone(), entrant.about.clone());
-    let [relay_cpu, postgres_cpu, rabbitmq_cpu] = [each(0), each(1), each(2)];
     Ok(Timing {
-        entrant,
-        about,
+        entrant: entrant.name.clone(),
+        about: entrant.about.clone(),
         drained_per_second,
-        relay_cpu,
-        postgres_cpu,
-        rabbitmq_cpu,
+        relay_cpu: each(0),
+        postgres_cpu: each(1),
+        rabbitmq_cpu: each(2),
         rates,
         held,
         failed,

@@ -3,12 +3,12 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 use testbed::remove_settings;
 use tokio::{sync::Mutex, time::timeout};
@@ -17,6 +17,9 @@ use tokio::{sync::Mutex, time::timeout};
 const BUILD_DEADLINE: Duration = Duration::from_secs(900);
 static BUILDING: Mutex<()> = Mutex::const_new(());
 const SETUP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The folder of the entrants that ship, in a checkout.
+const SHIPPED: &str = "lab/judge/entrants";
 
 /// A relay that is judged.
 #[derive(Debug, Clone, Deserialize)]
@@ -72,7 +75,7 @@ impl Entrant {
     /// The names of the entrants in `lab/judge/entrants`.
     pub fn shipped() -> Result<Vec<String>> {
         let mut names = vec![];
-        for entry in fs::read_dir(shipped_in()?).context("failed to list the entrants")? {
+        for entry in fs::read_dir(checkout()?.join(SHIPPED)).context("failed to list the entrants")? {
             let folder = entry?.path();
             if folder.join("entrant.toml").exists() {
                 names.extend(folder.file_name().map(|name| name.to_string_lossy().into_owned()));
@@ -84,7 +87,8 @@ impl Entrant {
 
     /// Reads an entrant: one that ships, or a folder if the name has a slash.
     pub fn load(name: &str) -> Result<Self> {
-        let folder = if name.contains('/') { PathBuf::from(name) } else { shipped_in()?.join(name) };
+        let folder =
+            if name.contains('/') { PathBuf::from(name) } else { checkout()?.join(SHIPPED).join(name) };
         let file = folder.join("entrant.toml");
         let text = fs::read_to_string(&file).with_context(|| {
             let names = Self::shipped().unwrap_or_default().join(", ");
@@ -94,7 +98,7 @@ impl Entrant {
             )
         })?;
         let mut entrant: Self =
-            toml::from_str(&text).with_context(|| format!("failed to read {}", file.display()))?;
+            basic_toml::from_str(&text).with_context(|| format!("failed to read {}", file.display()))?;
         let folder = folder.canonicalize()?;
         entrant.name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         entrant.folder = folder;
@@ -164,14 +168,9 @@ impl Entrant {
 
 /// Where the judge keeps what it builds, and the logs of the entrants.
 pub(crate) fn home() -> Result<PathBuf> {
-    let root = testbed::workspace_root().context("the judge runs in a checkout")?;
-    Ok(root.join("target/judge"))
+    Ok(checkout()?.join("target/judge"))
 }
 
-fn shipped_in() -> Result<PathBuf> {
-    let root = testbed::workspace_root().context("the judge runs in a checkout")?;
-    let entrants: &Path = "lab/judge/entrants".as_ref();
-    let folder = root.join(entrants);
-    ensure!(folder.is_dir(), "failed to find the entrants in {}", folder.display());
-    Ok(folder)
+fn checkout() -> Result<PathBuf> {
+    testbed::workspace_root().context("the judge runs in a checkout")
 }

@@ -20,7 +20,7 @@ use crate::{
     outbox::{TOO_LARGE, UNWANTED, WANTED, aggregates},
     stage::{BODY, CONFIRM, STOP_DEADLINE, Servers, Stage},
     standby::{self, Standby},
-    verdict::{LevelResult, Promise, Verdict},
+    verdict::{Breach, LevelResult, Promise, Verdict},
 };
 
 /// The levels by number, from 1.
@@ -102,12 +102,13 @@ async fn play(servers: &Servers, entrant: &Entrant, level: u8, result: &mut Leve
         11 => never_replicated(&mut stage).await,
         other => anyhow::bail!("there is no level {other}"),
     };
+    result.breaches = std::mem::take(&mut stage.breaches);
     // On level 4 a loss is no breach: an instance that does not wait for confirms is killed there, too.
     let played = match played {
         Ok(()) if level != 4 => checks::everything_is_published(&mut stage).await,
-        played => played,
+        played => played.map(|()| vec![]),
     };
-    result.breaches = std::mem::take(&mut stage.breaches);
+    let played = played.map(|breaches| result.breaches.extend(breaches));
     result.facts = std::mem::take(&mut stage.facts);
     result.restarts = stage.restarts;
     result.copies = {
@@ -133,9 +134,10 @@ async fn publish(stage: &mut Stage<'_>) -> Result<()> {
         stage.pass(Duration::from_millis(50)).await?;
     }
     stage.settle(PUBLISH_DEADLINE).await?;
-    checks::messages(stage);
+    stage.breaches.extend(checks::messages(stage));
     if !stage.terminate(1).await? {
-        stage.breach(Promise::EndsWhenAsked, None, format!("it ran for {STOP_DEADLINE:?} after SIGTERM"));
+        let what = format!("it ran for {STOP_DEADLINE:?} after SIGTERM");
+        stage.breaches.push(Breach { promise: Promise::EndsWhenAsked, event: None, what });
     }
     Ok(())
 }
@@ -169,7 +171,7 @@ async fn crash(stage: &mut Stage<'_>) -> Result<()> {
         }
         stage.kill(1).await?;
     }
-    checks::identity(stage);
+    stage.breaches.extend(checks::identity(stage));
     Ok(())
 }
 
@@ -254,7 +256,7 @@ async fn order(stage: &mut Stage<'_>) -> Result<()> {
     }
     let settled = stage.settle(PUBLISH_DEADLINE).await?;
     stage.felt("the last events arrived and were marked", settled);
-    checks::order(stage);
+    stage.breaches.extend(checks::order(stage));
     Ok(())
 }
 
@@ -273,7 +275,9 @@ async fn refused(stage: &mut Stage<'_>) -> Result<()> {
     }
     stage.write(&aggregates, 10).await?;
     stage.settle(PUBLISH_DEADLINE).await?;
-    checks::refused_events_are_kept(stage).await
+    let lost = checks::refused_events_are_kept(stage).await?;
+    stage.breaches.extend(lost);
+    Ok(())
 }
 
 /// Level 6: the broker is killed and comes back, then the database.

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::entrant::OutboxTable;
@@ -120,39 +120,29 @@ impl Outbox {
     pub(crate) async fn record(&mut self, events: Vec<Event>) -> Result<()> {
         let now = Instant::now();
         self.committed.extend(events.into_iter().map(|event| (event, now)));
-        match self.table.after_commit.clone() {
-            Some(sql) => self.execute(&sql).await.context("failed to wake the relay"),
-            None => Ok(()),
+        if let Some(sql) = self.table.after_commit.clone() {
+            self.execute(&sql).await.context("failed to wake the relay")?;
         }
+        Ok(())
     }
 
     /// The events that the entrant's outbox holds as not published.
     pub(crate) async fn pending(&mut self) -> Result<HashSet<Uuid>> {
         let sql = self.table.pending.clone();
-        let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(self.connection().await?).await;
-        if rows.is_err() {
-            self.connection = None;
-        }
-        let rows = rows.context("failed to read the pending events")?;
+        let rows = self.execute(&sql).await.context("failed to read the pending events")?;
         rows.iter().map(|row| Ok(row.try_get::<String, _>(0)?.parse()?)).collect()
     }
 
-    /// Executes statements as the superuser.
-    pub(crate) async fn execute(&mut self, sql: &str) -> Result<()> {
-        let done = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(self.connection().await?).await;
-        if done.is_err() {
-            self.connection = None;
-        }
-        done?;
-        Ok(())
-    }
-
-    async fn connection(&mut self) -> Result<&mut PgConnection> {
-        let connection = match self.connection.take() {
+    /// Executes statements as the superuser, and returns their rows.
+    pub(crate) async fn execute(&mut self, sql: &str) -> Result<Vec<PgRow>> {
+        // A connection that has failed is not used again.
+        let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => PgConnection::connect(&self.url).await?,
         };
-        Ok(self.connection.insert(connection))
+        let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut connection).await?;
+        self.connection = Some(connection);
+        Ok(rows)
     }
 
     fn insert(&self, event: &Event) -> String {

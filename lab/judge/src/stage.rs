@@ -21,7 +21,7 @@ use crate::{
     arrivals::Arrivals,
     entrant::{Entrant, home},
     outbox::{Events, Outbox},
-    verdict::{Breach, Fact, Promise},
+    verdict::{Breach, Fact},
 };
 
 /// What an instance prints when it relays.
@@ -148,13 +148,13 @@ impl<'a> Stage<'a> {
         if !entrant.set_up(&database_url, &amqp_url).await? {
             outbox.execute(include_str!("outbox.sql")).await?;
         }
-        let (database, broker) = (host(&database_url)?, host(&amqp_url)?);
-        let routes = ["1", "2"].iter().flat_map(|number| {
-            [("database", &database), ("broker", &broker)]
-                .map(|(server, host)| Route::new(format!("{server}-{number}"), host.as_str()))
-        });
-        let standby = Route::new(STANDBY, database.as_str());
-        let proxy = Proxy::start(routes.chain([standby]).collect()).await?;
+        let (database, broker) = (format!("127.0.0.1:{}", servers.postgres.port()), broker.address());
+        let mut routes = vec![Route::new(STANDBY, database.as_str())];
+        for number in [1, 2] {
+            routes.push(Route::new(format!("database-{number}"), database.as_str()));
+            routes.push(Route::new(format!("broker-{number}"), broker.as_str()));
+        }
+        let proxy = Proxy::start(routes).await?;
         let logs = home()?.join("logs");
         fs::create_dir_all(&logs)?;
         let instance = |number: u8| -> Result<Instance> {
@@ -422,10 +422,6 @@ impl<'a> Stage<'a> {
         self.facts.push(Fact { what: what.into(), observed });
     }
 
-    pub(crate) fn breach(&mut self, promise: Promise, event: Option<Uuid>, what: impl Into<String>) {
-        self.breaches.push(Breach { promise, event, what: what.into() });
-    }
-
     /// A moment of this level, as evidence shows it.
     pub(crate) fn time(&self, at: Instant) -> String {
         format!("{:.3} s", at.duration_since(self.began).as_secs_f64())
@@ -441,12 +437,4 @@ impl<'a> Stage<'a> {
         }
         Ok(())
     }
-}
-
-/// Host and port of a URL.
-fn host(url: &str) -> Result<String> {
-    let url = Url::parse(url)?;
-    let (host, port) =
-        (url.host_str().unwrap_or_default(), url.port().context("the server's URL has no port")?);
-    Ok(format!("{host}:{port}"))
 }

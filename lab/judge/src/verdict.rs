@@ -5,16 +5,16 @@ use std::{fmt, process::ExitCode};
 use serde::Serialize;
 use uuid::Uuid;
 
-/// The verdict on a level, a drill or a command. Each has its exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The verdict on a level, a drill or a command, from the best to the worst. Each has its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Every promise held (exit code 0).
     Held,
-    /// A promise was broken (1).
-    Broken,
     /// Nothing is proven: the fault was not felt, the load missed it, or the environment failed (2).
     Inconclusive,
+    /// A promise was broken (1).
+    Broken,
     /// A command was interrupted, and the faults that it had caused are repaired (3).
     Interrupted,
 }
@@ -28,18 +28,6 @@ impl Verdict {
             Self::Inconclusive => "INCONCLUSIVE",
             Self::Interrupted => "INTERRUPTED",
         }
-    }
-
-    /// Returns the worse of two verdicts, for a command that runs several levels or drills.
-    #[must_use]
-    pub fn worse(self, other: Self) -> Self {
-        let badness = |verdict| match verdict {
-            Self::Held => 0,
-            Self::Inconclusive => 1,
-            Self::Broken => 2,
-            Self::Interrupted => 3,
-        };
-        if badness(other) > badness(self) { other } else { self }
     }
 }
 
@@ -92,6 +80,12 @@ pub struct Breach {
     pub event: Option<Uuid>,
     /// What happened to the event, with times in seconds since the level began.
     pub what: String,
+}
+
+impl Breach {
+    pub(crate) fn of(promise: Promise, event: Uuid, what: String) -> Self {
+        Self { promise, event: Some(event), what }
+    }
 }
 
 /// A condition that must be observed for a level to prove anything.

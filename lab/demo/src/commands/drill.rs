@@ -55,7 +55,7 @@ pub(crate) async fn run(
         [only] => terminal.document(&only.document)?,
         all => print_results(all, terminal)?,
     }
-    Ok(results.iter().fold(Verdict::Held, |worst, result| worst.worse(result.judged())))
+    Ok(results.iter().fold(Verdict::Held, |worst, result| worst.max(result.judged())))
 }
 
 /// Runs a drill on a system with the order service, and beside it on one with a variant instead: the same orders and the same

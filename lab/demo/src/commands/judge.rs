@@ -78,7 +78,7 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
         terminal.print_all(table(&judged));
     }
     let verdicts = judged.iter().flat_map(|judged| &judged.levels).map(|result| result.verdict);
-    let verdict = verdicts.fold(Verdict::Held, Verdict::worse);
+    let verdict = verdicts.max().unwrap_or(Verdict::Held);
     terminal.print_verdict(verdict, "the worst verdict of a level");
     terminal.document(&judged)?;
     Ok(verdict)
