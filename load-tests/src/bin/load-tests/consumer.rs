@@ -8,7 +8,7 @@ use testbed::Instances;
 
 use crate::{
     report::{Report, Rounds},
-    rig::{Rig, SERVICES, Setup},
+    rig::{Rig, Setup},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -24,7 +24,8 @@ pub(crate) struct Options {
     partitions: bool,
 }
 
-const CONSUMERS: [&str; 2] = ["inventory", "billing"];
+/// The processes of each consumer. The first has the service's name.
+const CONSUMERS: [[&str; 2]; 2] = [["inventory", "inventory-2"], ["billing", "billing-2"]];
 
 /// Partitions, and processes that share them. The first is what the others are compared with.
 const DIVISIONS: [(u8, usize); 5] = [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2)];
@@ -40,23 +41,17 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
         let mut undivided = [f64::NAN; CONSUMERS.len()];
         for (partitions, processes) in divisions.iter().copied() {
             eprintln!("round {round} of {}: {partitions} partitions, {processes} processes", options.rounds);
-            let mut setup = setup.clone();
-            let partition = |service: &str| format!("{}_PARTITIONS", service.to_uppercase());
-            setup.settings.extend(SERVICES.map(|service| (partition(service), partitions.to_string())));
-            let instances = Instances { inventory: processes, billing: processes, ..Instances::default() };
-            let rig = Rig::start_with(&setup, async |system| {
-                system.setup.instances = instances;
+            let rig = Rig::start_with(setup, async |system| {
+                system.setup = std::mem::take(&mut system.setup).with_partitions(partitions);
+                system.setup.instances =
+                    Instances { inventory: processes, billing: processes, ..Instances::default() };
                 Ok(())
             })
             .await?;
             // Without stock a long backlog is cancelled.
             rig.administer("update inventory.stock set on_hand = 1000000000").await?;
-            let names = CONSUMERS.map(|name| match processes {
-                1 => vec![name.to_owned()],
-                _ => vec![name.to_owned(), format!("{name}-2")],
-            });
-            let all: Vec<_> = names.iter().flatten().map(String::as_str).collect();
-            rig.stop_services(&all).await?;
+            let consumers = CONSUMERS.each_ref().map(|names| &names[..processes]);
+            rig.stop_services(&consumers.concat()).await?;
             // Real orders: the transactions of two partitions wait for each other if their events have a lane in common.
             let mut events = 0;
             while events < options.events {
@@ -69,9 +64,9 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
                 Ok((pending == 0).then_some(()))
             })
             .await?;
-            for ((name, names), undivided) in CONSUMERS.into_iter().zip(&names).zip(&mut undivided) {
-                let names: Vec<_> = names.iter().map(String::as_str).collect();
-                let turn = apply(&rig, &mut auditor, name, &names, events).await;
+            for (names, undivided) in consumers.into_iter().zip(&mut undivided) {
+                let name = names[0];
+                let turn = apply(&rig, &mut auditor, names, events).await;
                 let turn = turn.with_context(|| format!("failed to measure {name}"))?;
                 let what = format!("{name}, partitions: {partitions}, processes: {processes}");
                 rounds.add(&what, "events/s", turn.per_second);
@@ -104,10 +99,10 @@ struct Turn {
 async fn apply(
     rig: &Rig,
     auditor: &mut PgConnection,
-    name: &str,
     processes: &[&str],
     events: u32,
 ) -> anyhow::Result<Turn> {
+    let name = processes[0];
     let before: String =
         sqlx::query_scalar("select clock_timestamp()::text").fetch_one(&mut *auditor).await?;
     let count = format!("select count(*) from {name}.processed_events where processed_at > $1::timestamptz");

@@ -173,13 +173,15 @@ impl Rig {
         }
         self.options.setup.instances.orders = orders;
         let settings = SERVICES.map(|service| (format!("{}_RELAY", service.to_uppercase()), kind.to_owned()));
-        self.start_services(settings.into()).await
+        self.restart_services(settings.into()).await
     }
 
     /// Stops all services, and starts them again with further settings.
     pub(crate) async fn restart_services(&mut self, settings: Vec<(String, String)>) -> Result<()> {
         self.system.stop().await?;
-        self.start_services(settings).await
+        self.options.setup.settings.extend(settings);
+        self.system = System::start(self.options.clone()).await?;
+        self.system.wait_ready(READY_DEADLINE).await
     }
 
     /// Waits until an order service reads the write-ahead log.
@@ -198,12 +200,6 @@ impl Rig {
         for name in names {
             self.system.start_again(name).await?;
         }
-        self.system.wait_ready(READY_DEADLINE).await
-    }
-
-    async fn start_services(&mut self, settings: Vec<(String, String)>) -> Result<()> {
-        self.options.setup.settings.extend(settings);
-        self.system = System::start(self.options.clone()).await?;
         self.system.wait_ready(READY_DEADLINE).await
     }
 
