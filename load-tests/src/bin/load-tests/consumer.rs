@@ -48,6 +48,7 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
                 Ok(())
             })
             .await?;
+            rig.warm_up().await?;
             // Without stock a long backlog is cancelled.
             rig.administer("update inventory.stock set on_hand = 1000000000").await?;
             let consumers = CONSUMERS.each_ref().map(|names| &names[..processes]);

@@ -241,10 +241,12 @@ impl Rig {
         }
     }
 
-    /// The first connections, plans and pages are no customer's latency, nor is the creation of a slot.
+    /// The first connections, plans and pages are no customer's latency, nor is the creation of a slot. A busy machine may refuse
+    /// orders meanwhile.
     pub(crate) async fn warm_up(&self) -> Result<()> {
         eprintln!("warming up");
-        self.load(WARM_UP_PER_SECOND, self.setup.pause(WARM_UP)).await?;
+        let for_ = self.setup.pause(WARM_UP);
+        load_tests::run(Load::new(self.system.orders_url(), WARM_UP_PER_SECOND, for_), |_| ()).await?;
         self.everything_applied().await
     }
 
