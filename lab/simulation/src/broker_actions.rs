@@ -30,7 +30,7 @@ pub(crate) fn enqueue(state: &mut State, message: &Message, services: &[usize]) 
         return;
     }
     let id = message.id;
-    state.note(Actor::Environment, "enqueued", id.as_u128(), || format!("{id} for services {services:?}"));
+    state.note(Actor::Environment, "enqueued", || format!("{id} for services {services:?}"));
     state.judge.enqueued(id, &message.body, services);
     for service in services {
         state.broker.queues[*service].ready.push_back(message.clone());
@@ -61,7 +61,7 @@ pub(crate) fn deliver(state: &mut State, service: usize) {
                 channel.arrived.notify_one();
                 let before = queue.last_receiver.replace(channel.instance);
                 if before.is_some_and(|before| before != channel.instance) {
-                    state.reached[Sometimes::StandbyTookOver as usize] += 1;
+                    *state.reached.entry(Sometimes::StandbyTookOver).or_default() += 1;
                 }
                 progress = true;
             }
@@ -116,7 +116,7 @@ pub(crate) fn close_channel(state: &mut State, service: usize, id: u64) {
     for id in exhausted {
         state.judge.dead_lettered_by_broker(service, id);
     }
-    state.note(Actor::Environment, "channel closed", id.into(), || format!("{id} of service {service}"));
+    state.note(Actor::Environment, "channel closed", || format!("{id} of service {service}"));
     deliver(state, service);
 }
 

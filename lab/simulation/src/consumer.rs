@@ -74,7 +74,7 @@ async fn open(
     let is_unequal = process.world.has(Flaw::UnequalPrefetch);
     let prefetch = if is_unequal { state.random.between(1, limits.prefetch) } else { limits.prefetch };
     let (id, arrived) = open_channel(&mut state, service, instance, prefetch);
-    state.note(process.actor, "subscribed", id.into(), || format!("channel {id}, {limits:?}"));
+    state.note(process.actor, "subscribed", || format!("channel {id}, {limits:?}"));
     Ok(Session { channel: MemoryDeliveryChannel { process: process.clone(), service, id }, arrived })
 }
 
@@ -162,7 +162,7 @@ impl MemoryDeliveryChannel {
         for id in &ids {
             state.judge.acknowledged(self.service, *id);
         }
-        state.note(self.process.actor, "acknowledged", ids.len() as u128, || format!("{ids:?}"));
+        state.note(self.process.actor, "acknowledged", || format!("{ids:?}"));
         deliver(state, self.service);
     }
 

@@ -103,7 +103,7 @@ impl Processes {
                 }
                 let restart_delay = {
                     let mut state = world.lock();
-                    state.note(actor, "crashed", 0, String::new);
+                    state.note(actor, "crashed", String::new);
                     state.claimed.remove(&actor);
                     state.random.millis(10, 3_000)
                 };
@@ -223,5 +223,5 @@ pub(crate) fn stop_faults(world: &Arc<World>) {
     state.broker.unbound_until = Duration::ZERO;
     // The end of the outage includes the bindings: a publisher that stays connected would not declare them.
     state.broker.unbound = false;
-    state.note(Actor::Environment, "faults stopped", 0, String::new);
+    state.note(Actor::Environment, "faults stopped", String::new);
 }

@@ -1,7 +1,12 @@
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+
 use crate::random_source::RandomSource;
 
-/// What can go wrong in the simulated world. Each fault has a rate of its own, drawn for each seed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What can go wrong in the simulated world. The rate of each fault is drawn for each seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[value(rename_all = "verbatim")]
 pub enum Fault {
     /// Some confirms of a batch never arrive.
     ConfirmLost,
@@ -78,47 +83,25 @@ pub enum Fault {
 use Fault::*;
 
 impl Fault {
-    /// All faults with their highest rate: one in so many chances, in a seed that has the fault.
-    pub const ALL: [(Self, u32); 35] = [
-        (ConfirmLost, 10),
-        (ConfirmDelayed, 8),
-        (ConfirmReordered, 3),
-        (Nacked, 12),
-        (ReturnOnAnother, 2),
-        (ReturnMissed, 2),
-        (PublisherDisconnected, 12),
-        (LateArrival, 2),
-        (DuplicateDelivered, 20),
-        (AlwaysRefused, 60),
-        (TooLarge, 120),
-        (SlowBroker, 12),
-        (BrokerUnavailable, 60),
-        (Unroutable, 30),
-        (DatabaseUnavailable, 60),
-        (DatabaseError, 20),
-        (CommitUnknown, 10),
-        (CommitLost, 10),
-        (LateCommit, 4),
-        (WakeLost, 2),
-        (WakeEarly, 3),
-        (WriterCrash, 40),
-        (RelayCrash, 40),
-        (SessionLingers, 3),
-        (RelayFrozen, 80),
-        (ConsumerCrash, 40),
-        (ConsumerFrozen, 80),
-        (ConsumerDisconnected, 40),
-        (AckLost, 15),
-        (DeadLetterUnknown, 3),
-        (HandlerTemporary, 12),
-        (HandlerUnexpected, 15),
-        (HandlerPermanent, 60),
-        (HandlerPanic, 25),
-        (HandlerTooSlow, 60),
-    ];
-
-    /// The number of faults.
-    pub const COUNT: usize = Self::ALL.len();
+    /// The highest rate: one in so many chances, in a seed that has the fault.
+    fn highest_rate(self) -> u32 {
+        match self {
+            ReturnOnAnother | ReturnMissed | LateArrival | WakeLost => 2,
+            ConfirmReordered | WakeEarly | SessionLingers | DeadLetterUnknown => 3,
+            LateCommit => 4,
+            ConfirmDelayed => 8,
+            ConfirmLost | CommitUnknown | CommitLost => 10,
+            Nacked | PublisherDisconnected | SlowBroker | HandlerTemporary => 12,
+            AckLost | HandlerUnexpected => 15,
+            DuplicateDelivered | DatabaseError => 20,
+            HandlerPanic => 25,
+            Unroutable => 30,
+            WriterCrash | RelayCrash | ConsumerCrash | ConsumerDisconnected => 40,
+            AlwaysRefused | BrokerUnavailable | DatabaseUnavailable | HandlerPermanent | HandlerTooSlow => 60,
+            RelayFrozen | ConsumerFrozen => 80,
+            TooLarge => 120,
+        }
+    }
 }
 
 /// The rates of a seed's faults, and how often each was injected.
@@ -126,44 +109,38 @@ impl Fault {
 /// Each seed leaves out about half of the faults. With all of them in every seed, faults hide each other: a relay that
 /// crashes all the time never reaches the point at which a lost return would matter.
 pub(crate) struct FaultInjector {
-    /// Injected at one in so many chances; 0 means never.
-    one_in: [u32; Fault::COUNT],
-    pub(crate) injected: [u64; Fault::COUNT],
+    /// Injected at one in so many chances. A fault without a rate is never injected.
+    one_in: BTreeMap<Fault, u32>,
+    pub(crate) injected: BTreeMap<Fault, u64>,
     /// `false` after the fault period.
     pub(crate) enabled: bool,
 }
 
 impl FaultInjector {
-    /// Draws which faults a seed has, and their rates.
-    pub(crate) fn draw(random: &mut RandomSource) -> Self {
-        let mut one_in = [0; Fault::COUNT];
-        for (fault, highest_rate) in Fault::ALL {
+    /// Draws which faults a seed has, and their rates. Without one of them, the others keep their rates.
+    pub(crate) fn draw(random: &mut RandomSource, without: Option<Fault>) -> Self {
+        let mut one_in = BTreeMap::new();
+        for fault in Fault::value_variants() {
             if random.one_in(2) {
-                one_in[fault as usize] = highest_rate * random.pick(&[1, 1, 3, 10]);
+                one_in.insert(*fault, fault.highest_rate() * random.pick(&[1, 1, 3, 10]));
             }
         }
-        Self { one_in, injected: [0; Fault::COUNT], enabled: true }
-    }
-
-    /// Injects this fault never. The others keep their rates.
-    pub(crate) fn leave_out(&mut self, fault: Option<Fault>) {
-        if let Some(fault) = fault {
-            self.one_in[fault as usize] = 0;
-        }
+        one_in.retain(|fault, _| Some(*fault) != without);
+        Self { one_in, injected: BTreeMap::new(), enabled: true }
     }
 
     /// Draws whether to inject this fault now, and counts it if so.
     pub(crate) fn injects(&mut self, fault: Fault, random: &mut RandomSource) -> bool {
-        let one_in = self.one_in[fault as usize];
-        let injects = self.enabled && one_in > 0 && random.one_in(one_in);
+        let rate = self.one_in.get(&fault).filter(|_| self.enabled);
+        let injects = rate.is_some_and(|one_in| random.one_in(*one_in));
         if injects {
-            self.injected[fault as usize] += 1;
+            self.count(fault);
         }
         injects
     }
 
     /// Counts a fault that was drawn elsewhere.
     pub(crate) fn count(&mut self, fault: Fault) {
-        self.injected[fault as usize] += 1;
+        *self.injected.entry(fault).or_default() += 1;
     }
 }

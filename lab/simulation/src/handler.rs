@@ -154,7 +154,7 @@ impl Transaction<'_> {
             for event in first {
                 state.judge.applied(service, event);
             }
-            state.note(process.actor, "applied", first.len() as u128, || {
+            state.note(process.actor, "applied", || {
                 format!("{:?}", first.iter().map(|event| event.id).collect::<Vec<_>>())
             });
         }
@@ -226,9 +226,7 @@ impl MemoryDeadLetters {
         if unknown {
             return Err(Failure::Temporary("no answer to the commit of a dead letter".into()));
         }
-        state.note(self.process.actor, "dead letter", event.id.as_u128(), || {
-            format!("{}: {}", event.id, letter.reason)
-        });
+        state.note(self.process.actor, "dead letter", || format!("{}: {}", event.id, letter.reason));
         Ok(true)
     }
 }

@@ -1,4 +1,4 @@
-//! The safety invariants, checked at every step.
+//! The invariants, checked at every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,33 +7,12 @@ use uuid::Uuid;
 
 use crate::{history::SERVICES, outbox_table::Row};
 
-/// An invariant that did not hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation {
-    pub kind: ViolationKind,
-    /// Begins with the number of the invariant, and says how it was violated.
-    pub message: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ViolationKind {
-    /// Something happened that must not.
-    Safety,
-    /// Something did not happen that must.
-    Liveness,
-}
-
-struct EventRecord {
-    aggregate: Uuid,
-    version: i32,
-    body: Vec<u8>,
-}
-
 /// Records what happens to each event, independently of the store, the queues and the inboxes, and reports the first
 /// violated invariant.
 #[derive(Default)]
 pub(crate) struct Judge {
-    events: BTreeMap<Uuid, EventRecord>,
+    /// The rows of the committed events, as they were at the commit.
+    events: BTreeMap<Uuid, Row>,
     /// The event ids of each aggregate, ordered by version.
     ids_by_version: BTreeMap<Uuid, Vec<Uuid>>,
     enqueued: [BTreeSet<Uuid>; SERVICES],
@@ -48,21 +27,14 @@ pub(crate) struct Judge {
     /// For each event, how many duplicates the faults explain that affected it.
     allowed_duplicates: BTreeMap<Uuid, usize>,
     copies: BTreeMap<Uuid, usize>,
-    pub(crate) violation: Option<Violation>,
+    /// The first violation. It begins with the number of the invariant, and says how it was violated.
+    pub(crate) violation: Option<String>,
 }
 
 impl Judge {
-    pub(crate) fn violate_safety(&mut self, message: impl Into<String>) {
-        self.violate(ViolationKind::Safety, message.into());
-    }
-
-    pub(crate) fn violate_liveness(&mut self, message: impl Into<String>) {
-        self.violate(ViolationKind::Liveness, message.into());
-    }
-
     /// Keeps the first violation: later ones are often its consequences.
-    fn violate(&mut self, kind: ViolationKind, message: String) {
-        self.violation.get_or_insert(Violation { kind, message });
+    pub(crate) fn violate(&mut self, message: impl Into<String>) {
+        self.violation.get_or_insert_with(|| message.into());
     }
 
     pub(crate) fn event_count(&self) -> usize {
@@ -79,8 +51,7 @@ impl Judge {
 
     /// Records a committed event.
     pub(crate) fn committed(&mut self, row: &Row) {
-        let record = EventRecord { aggregate: row.aggregate, version: row.version, body: row.body.clone() };
-        self.events.insert(row.id, record);
+        self.events.insert(row.id, row.clone());
         self.ids_by_version.entry(row.aggregate).or_default().push(row.id);
     }
 
@@ -94,11 +65,10 @@ impl Judge {
     /// Records that the broker put a message into the queues of these services. Checks I2, I6 and I7.
     pub(crate) fn enqueued(&mut self, id: Uuid, body: &[u8], services: &[usize]) {
         let Some(record) = self.events.get(&id) else {
-            return self.violate_safety(format!("I2: {id} was published, but its event was never committed"));
+            return self.violate(format!("I2: {id} was published, but its event was never committed"));
         };
         if record.body != body {
-            return self
-                .violate_safety(format!("I2: {id} was published with other bytes than were committed"));
+            return self.violate(format!("I2: {id} was published with other bytes than were committed"));
         }
         let older: Vec<_> = self.ids_by_version[&record.aggregate]
             .iter()
@@ -111,13 +81,13 @@ impl Judge {
         let explained = self.allowed_duplicates.get(&id).copied().unwrap_or_default();
         self.duplicates += usize::from(duplicates > 0);
         if duplicates > explained {
-            self.violate_safety(format!(
+            self.violate(format!(
                 "I7: {id} has {duplicates} duplicates, and the injected faults explain {explained}"
             ));
         }
         for service in services {
             if let Some(missing) = older.iter().find(|id| !self.enqueued[*service].contains(id)) {
-                self.violate_safety(format!("I6: {id} was published before {missing} of the same aggregate"));
+                self.violate(format!("I6: {id} was published before {missing} of the same aggregate"));
             }
             self.enqueued[*service].insert(id);
         }
@@ -127,7 +97,7 @@ impl Judge {
     pub(crate) fn marked_published(&mut self, id: Uuid) {
         self.marked_published.insert(id);
         if let Some(service) = self.enqueued.iter().position(|queue| !queue.contains(&id)) {
-            self.violate_safety(format!(
+            self.violate(format!(
                 "I3: {id} is marked as published, but the queue of service {service} never received it"
             ));
         }
@@ -136,9 +106,7 @@ impl Judge {
     /// Records that the broker received an acknowledgement. Checks I3.
     pub(crate) fn acknowledged(&mut self, service: usize, id: Uuid) {
         if !self.is_settled(service, id) {
-            self.violate_safety(format!(
-                "I3: service {service} acknowledged {id} before its effect was committed"
-            ));
+            self.violate(format!("I3: service {service} acknowledged {id} before its effect was committed"));
         }
     }
 
@@ -158,12 +126,11 @@ impl Judge {
     pub(crate) fn applied(&mut self, service: usize, event: &Event) {
         let id = event.id;
         let Some(record) = self.events.get(&id) else {
-            return self.violate_safety(format!(
-                "I5: service {service} applied {id}, but its event was never committed"
-            ));
+            return self
+                .violate(format!("I5: service {service} applied {id}, but its event was never committed"));
         };
         if !self.applied[service].insert(id) {
-            return self.violate_safety(format!("I4: service {service} applied {id} twice"));
+            return self.violate(format!("I4: service {service} applied {id} twice"));
         }
         let (aggregate, version) = (record.aggregate, record.version);
         if self.by_broker[service].contains(&id) {
@@ -177,11 +144,11 @@ impl Judge {
         let overtaken = *last > version;
         *last = version.max(*last);
         if let Some(missing) = missing {
-            self.violate_safety(format!(
+            self.violate(format!(
                 "I6: service {service} applied {id} before {missing} of the same aggregate"
             ));
         } else if overtaken {
-            self.violate_safety(format!(
+            self.violate(format!(
                 "I6: service {service} applied {id} after a later event of the same aggregate"
             ));
         }

@@ -5,10 +5,8 @@
 //! violates an invariant violates it again every time it runs. `docs/simulation.md` says what is real here and what is
 //! not.
 //!
-//! - [`run()`]: simulates one seed, from the first event until nothing is pending. [`run_with_log()`]: with relays that read the
-//!   write-ahead log.
+//! - [`run()`]: simulates one seed, from the first event until nothing is pending. [`Options`]: what it leaves out.
 //! - [`Fault`]: what can go wrong.
-//! - [`Violation`]: an invariant that did not hold.
 //! - [`Sometimes`]: a rare state that a run of many seeds has to reach.
 //! - [`flaws::Flaw`]: a protection that is left out, to show that the judge notices.
 
@@ -42,6 +40,6 @@ mod environment;
 mod run;
 
 pub use fault::Fault;
-pub use judge::{Violation, ViolationKind};
-pub use run::{Report, run, run_with_log, run_without};
+pub use history::{Actor, Entry};
+pub use run::{Options, Report, run};
 pub use sometimes::Sometimes;

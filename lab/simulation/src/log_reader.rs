@@ -56,7 +56,7 @@ impl LogReader {
                 && !outbox.has_older_pending(*seq, row)
             {
                 let id = row.id;
-                judge.violate_safety(format!(
+                judge.violate(format!(
                     "I3: the log is acknowledged past {id}, which is neither published nor refused"
                 ));
             }

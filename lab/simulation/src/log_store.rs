@@ -58,8 +58,8 @@ impl Store for MemoryLogStore {
                 return Err(Error::new("failed to read the log", "the database has ended the connection"));
             }
             table.reader.done(&mut state, &[]);
-            let (now, filter) = (state.now, table.filter);
-            self.next_table_claim <= now && state.outbox_now().claimable(now, filter).next().is_some()
+            let now = state.now;
+            self.next_table_claim <= now && state.outbox_now().claimable(now).next().is_some()
         };
         if table_has_events {
             self.next_table_claim = process.world.lock().now + self.table_interval;

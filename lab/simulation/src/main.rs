@@ -1,6 +1,7 @@
 //! `cargo run --bin simulation -- --seeds 10000`: simulates many seeds and reports violated invariants.
 
 use std::{
+    collections::BTreeMap,
     io,
     process::ExitCode,
     sync::{
@@ -8,11 +9,11 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use clap::Parser;
-use simulation::{Fault, Report, Sometimes, ViolationKind, run_with_log, run_without};
+use clap::{Parser, ValueEnum};
+use simulation::{Fault, Options, Report, Sometimes, run};
 
 /// The number of violations whose seeds are printed.
 const MAX_PRINTED_VIOLATIONS: usize = 20;
@@ -34,7 +35,7 @@ struct Arguments {
     #[arg(long, requires = "seed")]
     trace: bool,
     /// Leaves out one fault, for example ReturnOnAnother.
-    #[arg(long, value_parser = fault)]
+    #[arg(long)]
     without: Option<Fault>,
     /// The relays read the write-ahead log.
     #[arg(long, conflicts_with = "without")]
@@ -44,57 +45,41 @@ struct Arguments {
     threads: u8,
 }
 
-/// For `value_parser`: a fault by its name.
-fn fault(name: &str) -> Result<Fault, &'static str> {
-    let found = Fault::ALL.into_iter().find(|(fault, _)| format!("{fault:?}") == name);
-    found.map(|(fault, _)| fault).ok_or("there is no such fault: a run prints their names")
-}
-
 /// The sums over all seeds.
 #[derive(Default)]
 struct Totals {
     seeds: u64,
-    /// Steps, events, published, duplicates, set aside.
     counts: [u64; 5],
-    simulated_hours: f64,
-    injected: Vec<u64>,
-    reached: [u64; Sometimes::ALL.len()],
-    violations: Vec<Report>,
+    simulated_time: Duration,
+    injected: BTreeMap<Fault, u64>,
+    reached: BTreeMap<Sometimes, u64>,
+    violations: Vec<(u64, String)>,
 }
 
-fn add(sums: &mut [u64], counts: &[u64]) {
-    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+fn add<K: Ord>(sums: &mut BTreeMap<K, u64>, counts: BTreeMap<K, u64>) {
+    for (key, count) in counts {
+        *sums.entry(key).or_default() += count;
+    }
 }
 
 impl Totals {
     fn add(&mut self, report: Report) {
-        let Report { events, published, duplicates, set_aside, .. } = report;
-        let counts = [events, published, duplicates, set_aside].map(|count| count as u64);
         self.seeds += 1;
-        self.counts[0] += report.steps;
-        add(&mut self.counts[1..], &counts);
-        self.simulated_hours += report.simulated_time.as_secs_f64() / 3600.0;
-        self.injected.resize(Fault::COUNT, 0);
-        add(&mut self.injected, &report.injected);
-        add(&mut self.reached, &report.reached);
-        if report.violation.is_some() {
-            self.violations.push(report);
-        }
+        self.counts.iter_mut().zip(report.counts).for_each(|(sum, count)| *sum += count);
+        self.simulated_time += report.simulated_time;
+        add(&mut self.injected, report.injected);
+        add(&mut self.reached, report.reached);
+        self.violations.extend(report.violation.map(|violation| (report.seed, violation)));
     }
 
     fn injected(&self, fault: Fault) -> u64 {
-        self.injected.get(fault as usize).copied().unwrap_or_default()
+        self.injected.get(&fault).copied().unwrap_or_default()
     }
 
     /// The states that this many seeds should have reached, and have not.
     fn unreached(&self) -> Vec<Sometimes> {
-        let expected = Sometimes::ALL.into_iter().filter(|_| self.seeds >= Sometimes::SEEDS);
-        expected.filter(|state| self.reached[*state as usize] == 0).collect()
-    }
-
-    fn violations(&self, kind: ViolationKind) -> usize {
-        let kinds = self.violations.iter().flat_map(|report| &report.violation);
-        kinds.filter(|violation| violation.kind == kind).count()
+        let expected = Sometimes::value_variants().iter().filter(|_| self.seeds >= Sometimes::SEEDS);
+        expected.filter(|state| !self.reached.contains_key(state)).copied().collect()
     }
 }
 
@@ -112,13 +97,11 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
                         if index >= seeds {
                             return Ok(());
                         }
-                        let (seed, trace) = (from + index, arguments.trace);
-                        let report = match arguments.log {
-                            true => run_with_log(seed, None, trace)?,
-                            false => run_without(arguments.without, seed, None, trace)?,
-                        };
-                        for line in &report.history {
-                            println!("{line}");
+                        let Arguments { without, log: with_log, trace: with_history, .. } = arguments;
+                        let options = Options { flaw: None, without, with_log, with_history };
+                        let report = run(from + index, options)?;
+                        for entry in &report.history {
+                            println!("{entry}");
                         }
                         let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
                         totals.add(report);
@@ -137,7 +120,7 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
         })
     })?;
     let mut totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
-    totals.violations.sort_by_key(|report| report.seed);
+    totals.violations.sort();
     print(&totals, began, if arguments.log { " --log" } else { "" });
     let unreached = totals.unreached();
     if !unreached.is_empty() {
@@ -152,30 +135,30 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
 
 fn print(totals: &Totals, began: Instant, options: &str) {
     println!("{:<24}{:>12}", "seeds", totals.seeds);
-    let [steps, rest @ ..] = totals.counts;
-    println!("{:<24}{steps:>12}", "steps");
-    println!("{:<24}{:>12.0}", "simulated hours", totals.simulated_hours);
-    for (name, count) in ["events", "published", "duplicates", "set aside"].into_iter().zip(rest) {
+    let names = ["steps", "events", "published", "duplicates", "set aside"];
+    for (name, count) in names.into_iter().zip(totals.counts) {
         println!("{name:<24}{count:>12}");
     }
+    println!("{:<24}{:>12.0}", "simulated hours", totals.simulated_time.as_secs_f64() / 3600.0);
     println!("states reached");
-    for state in Sometimes::ALL {
-        println!("  {:<26}{:>8}", format!("{state:?}"), totals.reached[state as usize]);
+    for state in Sometimes::value_variants() {
+        println!("  {:<26}{:>8}", format!("{state:?}"), totals.reached.get(state).unwrap_or(&0));
     }
     println!("injected faults");
-    for (fault, _) in Fault::ALL {
-        println!("  {:<22}{:>12}", format!("{fault:?}"), totals.injected(fault));
+    for fault in Fault::value_variants() {
+        println!("  {:<22}{:>12}", format!("{fault:?}"), totals.injected(*fault));
     }
-    let crashes =
-        [Fault::WriterCrash, Fault::RelayCrash, Fault::ConsumerCrash].map(|fault| totals.injected(fault));
-    let crashes: u64 = crashes.iter().sum();
+    let crashes = [Fault::WriterCrash, Fault::RelayCrash, Fault::ConsumerCrash];
+    let crashes: u64 = crashes.into_iter().map(|fault| totals.injected(fault)).sum();
     println!("{:<24}{crashes:>12}", "crashes");
-    println!("{:<24}{:>12}", "safety violations", totals.violations(ViolationKind::Safety));
-    println!("{:<24}{:>12}", "liveness violations", totals.violations(ViolationKind::Liveness));
+    let violations = totals.violations.iter();
+    let (liveness, safety): (Vec<_>, Vec<_>) =
+        violations.partition(|(_, violation)| violation.starts_with("I8") || violation.starts_with("I9"));
+    println!("{:<24}{:>12}", "safety violations", safety.len());
+    println!("{:<24}{:>12}", "liveness violations", liveness.len());
     println!("{:<24}{:>12.1}", "seconds", began.elapsed().as_secs_f64());
-    for report in totals.violations.iter().take(MAX_PRINTED_VIOLATIONS) {
-        let message = report.violation.as_ref().map_or("", |violation| violation.message.as_str());
-        println!("\nseed {}: {message}", report.seed);
-        println!("    cargo run --bin simulation -- --seed {}{options} --trace", report.seed);
+    for (seed, violation) in totals.violations.iter().take(MAX_PRINTED_VIOLATIONS) {
+        println!("\nseed {seed}: {violation}");
+        println!("    cargo run --bin simulation -- --seed {seed}{options} --trace");
     }
 }

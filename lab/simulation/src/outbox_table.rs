@@ -6,6 +6,7 @@ use std::{
 };
 
 use events::LANES;
+use flaws::Flaw;
 use messaging::{Outgoing, Refusal};
 use outbox::{ClaimedEvent, MAX_NACKED_ATTEMPTS, RETRY_SECONDS};
 use uuid::Uuid;
@@ -77,13 +78,7 @@ pub(crate) struct OutboxTable {
     pub(crate) last_seq: i64,
     pub(crate) sessions: BTreeMap<u64, Session>,
     pub(crate) next_session: u64,
-}
-
-/// Which events a claim returns. Both flags belong to flaws.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ClaimFilter {
-    pub(crate) includes_uncommitted: bool,
-    pub(crate) ignores_older: bool,
+    pub(crate) flaw: Option<Flaw>,
 }
 
 impl OutboxTable {
@@ -99,8 +94,9 @@ impl OutboxTable {
     }
 
     /// Whether the event is pending and its back-off is over.
-    fn is_due(row: &Row, now: Duration, includes_uncommitted: bool) -> bool {
-        (row.committed || includes_uncommitted) && !row.published && !row.parked && row.available_at <= now
+    fn is_due(&self, row: &Row, now: Duration) -> bool {
+        let is_visible = row.committed || self.flaw == Some(Flaw::DirtyRead);
+        is_visible && !row.published && !row.parked && row.available_at <= now
     }
 
     /// Whether an older event of the aggregate backs off or is parked: the inner `not exists` of `outbox_claimable`.
@@ -114,16 +110,16 @@ impl OutboxTable {
     }
 
     /// The claimable events in order: the SQL function `outbox_claimable`.
-    pub(crate) fn claimable(&self, now: Duration, filter: ClaimFilter) -> impl Iterator<Item = (i64, &Row)> {
+    pub(crate) fn claimable(&self, now: Duration) -> impl Iterator<Item = (i64, &Row)> {
+        let ignores_older = self.flaw == Some(Flaw::OlderEventIgnored);
         self.rows.iter().map(|(seq, row)| (*seq, row)).filter(move |(seq, row)| {
-            Self::is_due(row, now, filter.includes_uncommitted)
-                && (filter.ignores_older || !self.is_held_back(*seq, row, now))
+            self.is_due(row, now) && (ignores_older || !self.is_held_back(*seq, row, now))
         })
     }
 
     /// Lanes with claimable events, beginning the search at `first_lane`.
-    pub(crate) fn claimable_lanes(&self, now: Duration, filter: ClaimFilter, first_lane: i16) -> Vec<i16> {
-        let mut lanes: Vec<_> = self.claimable(now, filter).map(|(_, row)| row.lane).collect();
+    pub(crate) fn claimable_lanes(&self, now: Duration, first_lane: i16) -> Vec<i16> {
+        let mut lanes: Vec<_> = self.claimable(now).map(|(_, row)| row.lane).collect();
         lanes.sort_by_key(|lane| (lane - first_lane + LANES) % LANES);
         lanes.dedup();
         lanes

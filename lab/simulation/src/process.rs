@@ -26,8 +26,9 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(state: State, flaw: Option<Flaw>) -> Self {
-        Self { state: Mutex::new(state), began: Instant::now(), flaw, stop: CancellationToken::new() }
+    pub(crate) fn new(state: State) -> Self {
+        let (began, flaw) = (Instant::now(), state.outbox.flaw);
+        Self { state: Mutex::new(state), began, flaw, stop: CancellationToken::new() }
     }
 
     /// Locks the state. All tasks run on one thread and none awaits while it holds the lock, so it is never contended.
@@ -105,7 +106,7 @@ impl Process {
     }
 
     fn decide(&self, state: &mut State, step: &'static str, possible: &[Fault]) -> Decision {
-        state.note(self.actor, step, 0, String::new);
+        state.note(self.actor, step, String::new);
         let database_is_unavailable = state.now < state.databases_unavailable_until;
         if database_is_unavailable && possible.contains(&Fault::DatabaseError) {
             state.allow_duplicates_of_claimed(self.actor);

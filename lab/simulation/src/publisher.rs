@@ -163,19 +163,11 @@ impl MemoryPublisher {
     /// Adds the outcomes to the history. The relay publishes again what is not confirmed.
     fn record(&self, batch: &[&Outgoing], outcomes: &[PublishOutcome]) {
         let mut state = self.process.world.lock();
-        let unconfirmed: Vec<_> = batch
-            .iter()
-            .zip(outcomes)
-            .filter(|(_, outcome)| **outcome != PublishOutcome::Confirmed)
-            .map(|(message, _)| message.id)
-            .collect();
-        state.judge.allow_duplicates(unconfirmed.iter().copied());
-        state.note(self.process.actor, "outcomes", unconfirmed.len() as u128, || {
-            batch
-                .iter()
-                .zip(outcomes)
-                .map(|(message, outcome)| format!("{} {outcome:?} ", message.id))
-                .collect()
+        let outcomes = || batch.iter().zip(outcomes);
+        let unconfirmed = outcomes().filter(|(_, outcome)| **outcome != PublishOutcome::Confirmed);
+        state.judge.allow_duplicates(unconfirmed.map(|(message, _)| message.id));
+        state.note(self.process.actor, "outcomes", || {
+            outcomes().map(|(message, outcome)| format!("{} {outcome:?} ", message.id)).collect()
         });
     }
 

@@ -1,6 +1,6 @@
 //! The run of one seed: a fault period, then time without faults until nothing is pending.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use flaws::Flaw;
 use tokio::time::{Instant, sleep, timeout};
@@ -9,9 +9,7 @@ use crate::{
     broker_actions::run_due_work,
     environment::{Processes, TICK_INTERVAL, stop_faults, tick},
     fault::Fault,
-    history::SERVICES,
-    judge::Violation,
-    log::Log,
+    history::{Entry, SERVICES},
     outbox_table::IDLE_LIMIT,
     process::World,
     sometimes::Sometimes,
@@ -29,72 +27,49 @@ const QUIESCENCE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The deadline for a process to stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(120);
 
+/// How a run differs from one in which the complete system polls.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// The protection that is left out.
+    pub flaw: Option<Flaw>,
+    /// The fault that is never injected.
+    pub without: Option<Fault>,
+    /// The relays read the write-ahead log.
+    pub with_log: bool,
+    /// The steps are kept.
+    pub with_history: bool,
+}
+
 /// The result of one seed.
 #[derive(Debug, Clone)]
 pub struct Report {
     pub seed: u64,
-    /// The hash of the whole history: two runs of one seed have the same.
-    pub hash: u64,
-    /// The number of entries in the history.
-    pub steps: u64,
-    /// Committed events.
-    pub events: usize,
-    /// Events that were marked as published.
-    pub published: usize,
-    /// Copies of events that the broker received after the first copy.
-    pub duplicates: usize,
-    /// Parked events and dead letters.
-    pub set_aside: usize,
-    /// How often each fault was injected, in the order of [`Fault::ALL`].
-    pub injected: [u64; Fault::COUNT],
-    /// How often each state was reached, in the order of [`Sometimes::ALL`].
-    pub reached: [u64; Sometimes::ALL.len()],
+    /// The numbers of steps, of committed events, of those that were marked as published, of copies that the broker received
+    /// after the first one, and of parked events and dead letters.
+    pub counts: [u64; 5],
+    /// How often each fault was injected.
+    pub injected: BTreeMap<Fault, u64>,
+    /// How often each state was reached.
+    pub reached: BTreeMap<Sometimes, u64>,
     /// The duration by the simulated clock.
     pub simulated_time: Duration,
-    /// The first violation.
-    pub violation: Option<Violation>,
-    /// The text of the history, if it was requested.
-    pub history: Vec<String>,
+    /// The first violation: the number of the invariant, and how it was violated.
+    pub violation: Option<String>,
+    /// The steps, if they were kept.
+    pub history: Vec<Entry>,
 }
 
 /// Runs one seed on this thread.
 ///
 /// # Errors
 /// When the runtime cannot be built.
-pub fn run(seed: u64, flaw: Option<Flaw>, keep_history: bool) -> std::io::Result<Report> {
-    run_without(None, seed, flaw, keep_history)
-}
-
-/// Runs one seed in which the relays read the write-ahead log.
-///
-/// # Errors
-/// When the runtime cannot be built.
-pub fn run_with_log(seed: u64, flaw: Option<Flaw>, keep_history: bool) -> std::io::Result<Report> {
-    let mut state = State::new(seed, flaw, None, keep_history);
-    state.log = Some(Log::default());
-    run_from(state, seed, flaw)
-}
-
-/// Runs one seed in which one fault is never injected.
-///
-/// # Errors
-/// When the runtime cannot be built.
-pub fn run_without(
-    without: Option<Fault>,
-    seed: u64,
-    flaw: Option<Flaw>,
-    keep_history: bool,
-) -> std::io::Result<Report> {
-    run_from(State::new(seed, flaw, without, keep_history), seed, flaw)
-}
-
-fn run_from(state: State, seed: u64, flaw: Option<Flaw>) -> std::io::Result<Report> {
+pub fn run(seed: u64, options: Options) -> std::io::Result<Report> {
     // The real code draws its back-off and its first lane from this thread's generator.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let (world, simulated_time) = runtime.block_on(async {
         let began = Instant::now();
-        let world = Arc::new(World::new(state, flaw));
+        let world = Arc::new(World::new(State::new(seed, options)));
         simulate(&world).await;
         (world, began.elapsed())
     });
@@ -108,20 +83,18 @@ fn run_from(state: State, seed: u64, flaw: Option<Flaw>) -> std::io::Result<Repo
     if parked > 0 {
         state.reach(Sometimes::EventParked);
     }
-    let (hash, steps, history) = state.history.finish();
+    let State { history, judge, faults, reached, .. } = state;
+    let set_aside = parked + judge.set_aside_count();
+    let counts = [judge.event_count(), judge.published_count(), judge.duplicates, set_aside];
+    let [events, published, duplicates, set_aside] = counts.map(|count| count as u64);
     Ok(Report {
         seed,
-        hash,
-        steps,
-        events: state.judge.event_count(),
-        published: state.judge.published_count(),
-        duplicates: state.judge.duplicates,
-        set_aside: parked + state.judge.set_aside_count(),
-        injected: state.faults.injected,
-        reached: state.reached,
+        counts: [history.steps, events, published, duplicates, set_aside],
+        injected: faults.injected,
+        reached,
         simulated_time,
-        violation: state.judge.violation,
-        history,
+        violation: judge.violation,
+        history: history.entries.unwrap_or_default(),
     })
 }
 
@@ -159,7 +132,7 @@ fn is_finished(world: &World, deadline: Instant, limit: Duration) -> bool {
     match pending_work(&state) {
         None => check_all_settled(&mut state),
         Some(pending) if Instant::now() >= deadline => {
-            state.judge.violate_liveness(format!("I8: {limit:?} after the faults stopped, {pending}"));
+            state.judge.violate(format!("I8: {limit:?} after the faults stopped, {pending}"));
         }
         Some(_) => return state.judge.violation.is_some(),
     }
@@ -171,14 +144,14 @@ async fn stop_processes(world: &Arc<World>, processes: Processes) {
     world.stop.cancel();
     for worker in processes.workers {
         if !matches!(timeout(STOP_DEADLINE, worker).await, Ok(Ok(()))) {
-            return world.lock().judge.violate_liveness("I8: a process did not stop");
+            return world.lock().judge.violate("I8: a process did not stop");
         }
     }
     sleep(IDLE_LIMIT).await;
     let mut state = world.lock();
     if let Some(session) = state.outbox_now().sessions.values().next() {
         let message = format!("I9: {} still holds lanes {:?}", session.actor, session.lanes);
-        state.judge.violate_liveness(message);
+        state.judge.violate(message);
     }
 }
 
@@ -220,7 +193,7 @@ pub(crate) fn check_all_settled(state: &mut State) {
     for row in state.outbox.rows.values().filter(|row| row.published) {
         for service in 0..SERVICES {
             if !state.judge.is_settled(service, row.id) {
-                state.judge.violate_safety(format!(
+                state.judge.violate(format!(
                     "I3: {} was published, but service {service} neither applied it nor set it aside",
                     row.id
                 ));

@@ -1,6 +1,8 @@
+use clap::ValueEnum;
+
 /// A rare state that a run of many seeds has to reach. What the judge says about a state that no seed has reached is worth
 /// nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Sometimes {
     /// A return came with the confirm of another message.
     ReturnOnNeighboursConfirm,
@@ -24,22 +26,7 @@ pub enum Sometimes {
     SetAsideBehind,
 }
 
-use Sometimes::*;
-
 impl Sometimes {
-    pub const ALL: [Self; 10] = [
-        ReturnOnNeighboursConfirm,
-        WaveCutAtDeadline,
-        LaneHandedOver,
-        FrozenSessionEnded,
-        WriteTriedAfterFailedMarks,
-        EventParked,
-        StandbyTookOver,
-        DuplicateDropped,
-        GroupHalved,
-        SetAsideBehind,
-    ];
-
     /// From this number of seeds on, a run has to reach each of them. The rarest, a halved group, is reached twenty times in as many.
     pub const SEEDS: u64 = 2_000;
 }

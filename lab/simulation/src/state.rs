@@ -18,6 +18,7 @@ use crate::{
     outbox_table::OutboxTable,
     queue::BrokerState,
     random_source::RandomSource,
+    run::Options,
     sometimes::Sometimes,
 };
 
@@ -41,8 +42,7 @@ pub(crate) struct State {
     pub(crate) sent: BTreeMap<Actor, usize>,
     /// The relay that claimed each event last.
     pub(crate) last_claim: BTreeMap<Uuid, Actor>,
-    /// How often each of these states was reached.
-    pub(crate) reached: [u64; Sometimes::ALL.len()],
+    pub(crate) reached: BTreeMap<Sometimes, u64>,
 }
 
 /// A row of the writers' own table. Transactions that change the same aggregate wait for each other on it.
@@ -77,10 +77,10 @@ impl InboxTable {
 
 impl State {
     /// The state at the beginning of a seed's run.
-    pub(crate) fn new(seed: u64, flaw: Option<Flaw>, without: Option<Fault>, keep_history: bool) -> Self {
+    pub(crate) fn new(seed: u64, options: Options) -> Self {
+        let Options { flaw, without, with_log, with_history } = options;
         let mut random = RandomSource::new(seed);
-        let mut faults = FaultInjector::draw(&mut random);
-        faults.leave_out(without);
+        let mut faults = FaultInjector::draw(&mut random, without);
         let broker = BrokerState {
             competing_consumers: flaw == Some(Flaw::CompetingConsumers),
             slow: faults.injects(Fault::SlowBroker, &mut random),
@@ -93,11 +93,11 @@ impl State {
             now: Duration::ZERO,
             random,
             faults,
-            history: History::new(keep_history),
+            history: History { steps: 0, entries: with_history.then(Vec::new) },
             judge: Judge::default(),
             aggregates,
-            outbox: OutboxTable::default(),
-            log: None,
+            outbox: OutboxTable { flaw, ..OutboxTable::default() },
+            log: with_log.then(Log::default),
             broker,
             inboxes: [InboxTable::default(), InboxTable::default()],
             wakes: BTreeMap::new(),
@@ -105,7 +105,7 @@ impl State {
             claimed: BTreeMap::new(),
             sent: BTreeMap::new(),
             last_claim: BTreeMap::new(),
-            reached: Default::default(),
+            reached: BTreeMap::new(),
         }
     }
 
@@ -113,7 +113,7 @@ impl State {
     pub(crate) fn injects(&mut self, fault: Fault) -> bool {
         let injects = self.faults.injects(fault, &mut self.random);
         if injects {
-            self.history.add(self.now, Actor::Environment, "fault", fault as u128, || format!("{fault:?}"));
+            self.note(Actor::Environment, "fault", || format!("{fault:?}"));
         }
         injects
     }
@@ -141,7 +141,7 @@ impl State {
             row.committed = true;
             self.judge.committed(row);
             let (id, version) = (row.id, row.version);
-            self.note(actor, "committed", id.as_u128(), || format!("{id}, version {version}"));
+            self.note(actor, "committed", || format!("{id}, version {version}"));
         }
     }
 
@@ -155,25 +155,19 @@ impl State {
         }
         self.sent.insert(actor, 0);
         self.claimed.insert(actor, events.iter().map(|event| event.message.id).collect());
-        self.note(actor, "claimed", events.len() as u128, || {
+        self.note(actor, "claimed", || {
             format!("{:?}", events.iter().map(|event| event.seq).collect::<Vec<_>>())
         });
     }
 
     /// Counts a state that was reached.
     pub(crate) fn reach(&mut self, state: Sometimes) {
-        self.reached[state as usize] += 1;
+        *self.reached.entry(state).or_default() += 1;
     }
 
     /// Adds a step to the history.
-    pub(crate) fn note(
-        &mut self,
-        actor: Actor,
-        step: &'static str,
-        number: u128,
-        detail: impl FnOnce() -> String,
-    ) {
-        self.history.add(self.now, actor, step, number, detail);
+    pub(crate) fn note(&mut self, actor: Actor, step: &'static str, detail: impl FnOnce() -> String) {
+        self.history.add(self.now, actor, step, detail);
     }
 
     /// Allows one more copy of each event that this actor has claimed: a fault affects it.

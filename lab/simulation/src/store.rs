@@ -8,7 +8,7 @@ use outbox::{Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction,
 use crate::{
     fault::Fault,
     log_reader::LogReader,
-    outbox_table::{ClaimFilter, Mark, Session},
+    outbox_table::{Mark, Session},
     process::{InjectedFault, Process},
     sometimes::Sometimes,
     state::State,
@@ -20,7 +20,6 @@ const SESSION_ENDED: &str = "the database ended the idle session";
 /// An outbox in memory, as one relay sees it.
 pub(crate) struct MemoryStore {
     pub(crate) process: Process,
-    pub(crate) filter: ClaimFilter,
     /// Only with `cursor-over-seq`: the last `seq` that it read.
     cursor: i64,
     /// The lane at which the next claim begins its search.
@@ -31,18 +30,14 @@ pub(crate) struct MemoryStore {
 
 impl MemoryStore {
     pub(crate) fn new(process: Process) -> Self {
-        let filter = ClaimFilter {
-            includes_uncommitted: process.world.has(Flaw::DirtyRead),
-            ignores_older: process.world.has(Flaw::OlderEventIgnored),
-        };
-        Self { process, filter, cursor: 0, first_lane: 0, reader: LogReader::default() }
+        Self { process, cursor: 0, first_lane: 0, reader: LogReader::default() }
     }
 
     /// Begins a transaction that holds these lanes. Returns its session.
     pub(crate) fn begin_session(&self, state: &mut State, lanes: Vec<i16>, is_held: bool) -> u64 {
         let id = state.outbox.next_session;
         state.outbox.next_session += 1;
-        state.note(self.process.actor, "locked lanes", id.into(), || format!("{lanes:?}"));
+        state.note(self.process.actor, "locked lanes", || format!("{lanes:?}"));
         let session = Session {
             actor: self.process.actor,
             lanes: if is_held { lanes } else { vec![] },
@@ -81,7 +76,7 @@ impl Store for MemoryStore {
         let mut lanes = {
             let mut state = process.world.lock();
             let now = state.now;
-            state.outbox_now().claimable_lanes(now, self.filter, self.first_lane)
+            state.outbox_now().claimable_lanes(now, self.first_lane)
         };
         // The statement's snapshot is older than its locks: what it selected may be published by now.
         process.scheduling_point("lock lanes").await;
@@ -148,7 +143,7 @@ impl<'store> MemoryTransaction<'store> {
             let after = if process.world.has(Flaw::CursorOverSeq) { self.store.cursor } else { 0 };
             let mut claimed = Vec::new();
             for lane in lanes {
-                let claimable = state.outbox.claimable(state.now, self.store.filter);
+                let claimable = state.outbox.claimable(state.now);
                 let free = claimable
                     .filter(|(seq, row)| row.lane == *lane && *seq > after && !locked_rows.contains(seq));
                 claimed.extend(free.take(per_lane).map(|(seq, row)| row.event(seq)));
@@ -208,7 +203,7 @@ impl OutboxTransaction for MemoryTransaction<'_> {
                 session.staged.push(mark);
             }
             self.refused.push(event.seq);
-            state.note(self.store.process.actor, "refused", event.seq.unsigned_abs().into(), || {
+            state.note(self.store.process.actor, "refused", || {
                 format!("seq {}: {refusal}, next attempt after {wait:?}", event.seq)
             });
         }
@@ -239,9 +234,7 @@ impl OutboxTransaction for MemoryTransaction<'_> {
             if state.sent.get(&process.actor) == Some(&published) && published < claimed {
                 state.reach(Sometimes::WaveCutAtDeadline);
             }
-            state.note(process.actor, "committed marks", session.staged.len() as u128, || {
-                format!("{:?}", session.staged)
-            });
+            state.note(process.actor, "committed marks", || format!("{:?}", session.staged));
             for mark in &session.staged {
                 if let Mark::Published(seq) = mark
                     && let Some(row) = state.outbox.rows.get(seq)

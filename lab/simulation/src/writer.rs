@@ -145,9 +145,7 @@ fn append(state: &mut State, actor: Actor, aggregate: usize) -> Option<i64> {
         parked: false,
     };
     state.outbox.rows.insert(seq, row);
-    state.note(actor, "appended", id.as_u128(), || {
-        format!("{id}, seq {seq}, version {version} of {aggregate}")
-    });
+    state.note(actor, "appended", || format!("{id}, seq {seq}, version {version} of {aggregate}"));
     Some(seq)
 }
 

@@ -14,9 +14,10 @@ use std::thread;
 use flaws::Flaw;
 use model::{Action, System, accept};
 use projection::{CHANNELS, Projection, RELAYS};
+use simulation::{Entry, Options, run};
 
 /// The projections of a history: the entries of each, and the first one that the model rejects.
-fn follow(history: &[String]) -> impl Iterator<Item = (Vec<Action>, Option<usize>)> {
+fn follow(history: &[Entry]) -> impl Iterator<Item = (Vec<Action>, Option<usize>)> {
     Projection::all(history).into_iter().map(|projection| {
         let entries = projection.entries(history);
         let system = System::<RELAYS, CHANNELS>::unbounded(projection.by_seq());
@@ -29,7 +30,8 @@ fn follow(history: &[String]) -> impl Iterator<Item = (Vec<Action>, Option<usize
 fn assert_accepted(seeds: impl Iterator<Item = u64>) -> (usize, usize) {
     let (mut projections, mut count) = (0, 0);
     for seed in seeds {
-        for (entries, rejected) in follow(&simulation::run(seed, None, true).unwrap().history) {
+        let options = Options { with_history: true, ..Options::default() };
+        for (entries, rejected) in follow(&run(seed, options).unwrap().history) {
             if let Some(index) = rejected {
                 panic!("seed {seed}: the model rejects the last of these entries: {:#?}", &entries[..=index]);
             }
@@ -56,9 +58,10 @@ fn history_of_each_unsafe_flaw_is_rejected() {
     for (flaw, _) in Flaw::simulated().filter(|(flaw, _)| *flaw != Flaw::WokenOnly) {
         // Nor does a history that is only unfinished at its end (I8).
         let violation = |seed: u64, with_history| {
-            let report = simulation::run(seed, Some(flaw), with_history).unwrap();
-            let violation = report.violation.filter(|violation| !violation.message.starts_with("I8"))?;
-            Some((seed, violation.message, report.history))
+            let options = Options { flaw: Some(flaw), with_history, ..Options::default() };
+            let report = run(seed, options).unwrap();
+            let violation = report.violation.filter(|violation| !violation.starts_with("I8"))?;
+            Some((seed, violation, report.history))
         };
         // A projection holds committed events only: the publication of one that was rolled back contradicts none.
         let violating = (0..10_000).filter_map(|seed| violation(seed, false)).take(10);

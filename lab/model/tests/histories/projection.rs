@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{Action, EVENTS, Event, Events, Outcome};
+use simulation::{Actor, Entry};
 
 /// As many relays as the simulation has at most.
 pub(crate) const RELAYS: usize = 4;
@@ -10,63 +11,22 @@ pub(crate) const RELAYS: usize = 4;
 /// The instances of a service, and as many channels whose end the broker has not noticed yet.
 pub(crate) const CHANNELS: usize = 8;
 
-/// The services of the simulation.
-const SERVICES: [&str; 2] = ["0", "1"];
-
-/// A line of a history: `<seconds> s  <actor>  <step> <detail>`.
-struct Line<'history> {
-    /// `writer`, `relay`, `consumer` or `environment`.
-    actor: &'history str,
-    /// Which of them: for a consumer `<service>.<instance>`.
-    number: &'history str,
-    step: &'static str,
-    detail: &'history str,
-}
-
-/// The steps that have an entry, and the one that tells an event's `seq` and aggregate. All others are silent in the model,
-/// or faults that show in later steps.
-const STEPS: [&str; 12] = [
-    "appended",
-    "committed marks",
-    "committed",
-    "claimed",
-    "enqueued",
-    "outcomes",
-    "crashed",
-    "subscribed",
-    "channel closed",
-    "applied",
-    "dead letter",
-    "acknowledged",
-];
-
-fn lines(history: &[String]) -> impl Iterator<Item = Line<'_>> {
-    history.iter().filter_map(|line| {
-        let (_, rest) = line.split_once(" s  ")?;
-        // The history pads the actor to thirteen places.
-        let (actor, rest) = (rest.get(..13)?.trim(), rest.get(13..)?.trim());
-        let (actor, number) = actor.split_once(' ').unwrap_or((actor, ""));
-        let step = STEPS.into_iter().find(|step| rest.starts_with(step))?;
-        Some(Line { actor, number, step, detail: rest[step.len()..].trim() })
-    })
-}
-
 /// The events that a history is projected on, and the service.
 pub(crate) struct Projection {
     /// The ids and `seq`s of A1, A2 and B1, as far as they exist.
     events: BTreeMap<Event, (String, String)>,
-    service: &'static str,
+    service: usize,
 }
 
 impl Projection {
     /// Every two neighbours of every aggregate together with one event of another, at one service after the other.
-    pub(crate) fn all(history: &[String]) -> Vec<Self> {
+    pub(crate) fn all(history: &[Entry]) -> Vec<Self> {
         let mut aggregates = BTreeMap::<&str, Vec<&str>>::new();
         let mut appended = BTreeMap::new();
-        for line in lines(history) {
-            // `appended <id>, seq <seq>, version <version> of <aggregate>`
-            let words: Vec<_> = line.detail.split([' ', ',']).filter(|word| !word.is_empty()).collect();
-            match line.step {
+        for entry in history {
+            // `appended`: `<id>, seq <seq>, version <version> of <aggregate>`
+            let words: Vec<_> = entry.detail.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+            match entry.step {
                 "appended" => _ = appended.insert(words[0], (words[2], words[6])),
                 "committed" => aggregates.entry(appended[words[0]].1).or_default().push(words[0]),
                 _ => {}
@@ -82,7 +42,7 @@ impl Projection {
                 let with_seq = |(event, id): (Event, Option<&str>)| {
                     id.map(|id| (event, (id.to_owned(), appended[id].0.to_owned())))
                 };
-                let service = SERVICES[(index + first) % SERVICES.len()];
+                let service = (index + first) % 2;
                 projections.push(Self { events: chosen.filter_map(with_seq).collect(), service });
             }
         }
@@ -96,38 +56,37 @@ impl Projection {
         events
     }
 
-    /// The entries of a history.
-    pub(crate) fn entries(&self, history: &[String]) -> Vec<Action> {
+    /// What the steps of a history are in the model. Those that are not here are silent there, or faults that show in later
+    /// steps.
+    pub(crate) fn entries(&self, history: &[Entry]) -> Vec<Action> {
         let mut entries = vec![];
         let mut claimed = [false; RELAYS];
         let mut channels = Channels::default();
-        for Line { actor, number, step, detail } in lines(history) {
+        for Entry { actor, step, detail, .. } in history {
             let events = || self.events_in(detail);
-            let relay = || number.parse::<usize>().unwrap();
-            let instance = || number.strip_prefix(self.service)?.strip_prefix('.');
-            match (actor, step) {
+            match (*actor, *step) {
                 (_, "committed") => entries.extend(events().map(Action::Commit)),
                 (_, "enqueued") => {
                     let (_, services) = detail.split_once(" for services ").unwrap();
-                    if services.contains(self.service) {
+                    if services.contains(&self.service.to_string()) {
                         entries.extend(events().map(Action::Enqueue));
                     }
                 }
                 (_, "channel closed") => {
                     let (id, service) = detail.split_once(" of service ").unwrap();
-                    if service == self.service {
+                    if service == self.service.to_string() {
                         entries.push(Action::Close(channels.close(id)));
                     }
                 }
-                ("relay", "claimed") => {
+                (Actor::Relay(relay), "claimed") => {
                     let seqs = detail.trim_matches(['[', ']']).split(", ");
                     let events: Events = seqs.filter_map(|seq| self.event_of_seq(seq)).collect();
-                    claimed[relay()] = !events.is_empty();
+                    claimed[relay] = !events.is_empty();
                     if !events.is_empty() {
-                        entries.push(Action::Claim(relay(), events));
+                        entries.push(Action::Claim(relay, events));
                     }
                 }
-                ("relay", "outcomes") => {
+                (Actor::Relay(relay), "outcomes") => {
                     let mut outcomes = [None; EVENTS];
                     let words: Vec<_> = detail.split_whitespace().collect();
                     for pair in words.chunks(2) {
@@ -140,23 +99,22 @@ impl Projection {
                         }
                     }
                     if outcomes != [None; EVENTS] {
-                        entries.push(Action::Conclude(relay(), outcomes));
+                        entries.push(Action::Conclude(relay, outcomes));
                     }
                 }
-                ("relay", "committed marks") if std::mem::take(&mut claimed[relay()]) => {
+                (Actor::Relay(relay), "committed marks") if std::mem::take(&mut claimed[relay]) => {
                     let marks = |kind: &str| {
                         let after = detail.split(kind).skip(1);
                         let seqs = after.filter_map(|rest| rest.split([')', ',']).next());
                         seqs.filter_map(|seq| self.event_of_seq(seq)).collect()
                     };
-                    entries.push(Action::CommitMarks(relay(), marks("Published("), marks("seq: ")));
+                    entries.push(Action::CommitMarks(relay, marks("Published("), marks("seq: ")));
                 }
-                ("relay", "crashed") => {
-                    claimed[relay()] = false;
-                    entries.push(Action::CrashRelay(relay()));
+                (Actor::Relay(relay), "crashed") => {
+                    claimed[relay] = false;
+                    entries.push(Action::CrashRelay(relay));
                 }
-                ("consumer", _) => {
-                    let Some(instance) = instance() else { continue };
+                (Actor::Consumer(service, instance), step) if service == self.service => {
                     if matches!(step, "subscribed" | "crashed") {
                         entries.extend(channels.release(instance).map(Action::CrashConsumer));
                     }
@@ -193,18 +151,18 @@ impl Projection {
 /// Which channel of the model stands for which channel of the history: its id while it is open, and its instance until that
 /// one has released it.
 #[derive(Default)]
-struct Channels([(Option<String>, Option<String>); CHANNELS]);
+struct Channels([(Option<String>, Option<usize>); CHANNELS]);
 
 impl Channels {
-    fn open(&mut self, id: &str, instance: &str) -> usize {
+    fn open(&mut self, id: &str, instance: usize) -> usize {
         let free = self.0.iter().position(|channel| *channel == (None, None));
         let place = free.expect("more channels than the model has");
-        self.0[place] = (Some(id.to_owned()), Some(instance.to_owned()));
+        self.0[place] = (Some(id.to_owned()), Some(instance));
         place
     }
 
-    fn of(&self, instance: &str) -> usize {
-        self.0.iter().position(|(_, owner)| owner.as_deref() == Some(instance)).unwrap()
+    fn of(&self, instance: usize) -> usize {
+        self.0.iter().position(|(_, owner)| *owner == Some(instance)).unwrap()
     }
 
     fn close(&mut self, id: &str) -> usize {
@@ -214,8 +172,8 @@ impl Channels {
     }
 
     /// The instance has lost its memory of the channel.
-    fn release(&mut self, instance: &str) -> Option<usize> {
-        let place = self.0.iter().position(|(_, owner)| owner.as_deref() == Some(instance))?;
+    fn release(&mut self, instance: usize) -> Option<usize> {
+        let place = self.0.iter().position(|(_, owner)| *owner == Some(instance))?;
         self.0[place].1 = None;
         Some(place)
     }
