@@ -33,8 +33,8 @@ const MAY_USE: [(&str, &str); 24] = [
     // It knows the commands of the documentation only: no crate of this workspace.
     ("docs-runner", ""),
     ("payment-provider", "axum database service sqlx"),
-    // The table of what can be left out on purpose.
-    ("flaws", ""),
+    // The table of what can be left out on purpose, and how a publisher concludes without it.
+    ("flaws", "messaging"),
     // Compositions of the product's parts, with one part replaced.
     (
         "flawed-services",
@@ -44,8 +44,8 @@ const MAY_USE: [(&str, &str); 24] = [
     ("outbox-relay", "database outbox rabbitmq sqlx"),
     // The real relay and the real consumer logic in memory: no SQL, no AMQP.
     ("simulation", "events flaws messaging outbox"),
-    // A model has none of the product's code; its tests compare it with the product and with the simulation.
-    ("model", "flaws"),
+    // A model has none of the product's code but the decision about confirms; its tests compare it with the simulation.
+    ("model", "flaws messaging"),
     // Receives spans as any trace store does: it knows their protocol, and none of the product's code.
     ("trace-store", "axum"),
     // These meet the system over HTTP, SQL and AMQP only, so that a fault in it cannot hide itself in them.

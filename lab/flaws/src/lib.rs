@@ -3,6 +3,8 @@
 //! A check that cannot fail proves nothing by passing. So the programs of `lab/flawed-services`, the experiments and drills of
 //! `lab/demo`, the simulation and the model all draw from this table, and tests hold the documentation to it.
 
+pub mod confirms;
+
 use Flaw::*;
 
 /// A protection that can be left out. Its [`Row`] says what that means.

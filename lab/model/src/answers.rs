@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
-use flaws::Flaw;
+use flaws::{Flaw, confirms::decide};
 use indexmap::IndexMap;
+use messaging::{Outgoing, PublishOutcome, confirms::Confirm};
+use uuid::Uuid;
 
 /// What became of a message on its way to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,14 +18,6 @@ pub(crate) enum Route {
     Refused,
     /// The connection broke: no answer will come.
     Lost,
-}
-
-/// What the client reports about one message. A return names its message by the place in the wave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    Ack { returned: Option<usize> },
-    Nack { returned: Option<usize> },
-    Silence,
 }
 
 /// What the relay concludes about one message.
@@ -55,7 +49,7 @@ pub(crate) fn conclusions(routes: &[Route], flaw: Option<Flaw>) -> Conclusions {
 /// The returns and confirms of a wave that have arrived.
 #[derive(Clone)]
 struct Arrivals {
-    answers: Vec<Option<Answer>>,
+    answers: Vec<Option<Confirm>>,
     /// Whose return has arrived.
     returned: Vec<bool>,
     /// Returns that no confirm carries yet. AMQP gives a return no delivery tag: the client gives the oldest one to
@@ -68,9 +62,9 @@ struct Arrivals {
 impl Arrivals {
     /// Stops here, with silence for the rest, or continues with each possible arrival.
     fn explore(self, routes: &[Route], flaw: Option<Flaw>, found: &mut Conclusions) {
-        let answers: Vec<_> = self.answers.iter().map(|answer| answer.unwrap_or(Answer::Silence)).collect();
-        let is_incomplete = answers.contains(&Answer::Silence);
-        *found.entry(decide(&answers, flaw)).or_insert(true) &= is_incomplete;
+        let answers: Vec<_> = self.answers.iter().map(|answer| answer.unwrap_or(Confirm::Silence)).collect();
+        let is_incomplete = answers.contains(&Confirm::Silence);
+        *found.entry(conclude(&answers, flaw)).or_insert(true) &= is_incomplete;
         for (message, route) in routes.iter().enumerate() {
             if *route == Route::Lost || self.answers[message].is_some() {
                 continue;
@@ -84,49 +78,44 @@ impl Arrivals {
                 continue;
             }
             let mut next = self.clone();
-            let returned = next.unclaimed.pop_front();
+            let returned = next.unclaimed.pop_front().map(id);
             let answer =
-                if *route == Route::Refused { Answer::Nack { returned } } else { Answer::Ack { returned } };
+                if *route == Route::Refused { Confirm::Nack { returned } } else { Confirm::Ack { returned } };
             // The client awaits confirms in the order of sending. If the deadline passes while it awaits one that
             // completes a moment later, it misses that one, and sees those that were sent after it.
             if next.missed.is_none() {
                 let mut missed = next.clone();
                 missed.missed = Some(message);
-                missed.answers[message] = Some(Answer::Silence);
+                missed.answers[message] = Some(Confirm::Silence);
                 missed.explore(routes, flaw, found);
             }
             let is_missed = next.missed.is_some_and(|missed| message < missed);
-            next.answers[message] = Some(if is_missed { Answer::Silence } else { answer });
+            next.answers[message] = Some(if is_missed { Confirm::Silence } else { answer });
             next.explore(routes, flaw, found);
         }
     }
 }
 
-/// Decides what became of each message of a wave: `messaging::confirms::decide`, or what a flaw has in its place.
-pub fn decide(answers: &[Answer], flaw: Option<Flaw>) -> Vec<Outcome> {
-    if flaw == Some(Flaw::ConfirmsIgnored) {
-        return vec![Outcome::Confirmed; answers.len()];
-    }
-    let carried = |answer: &Answer| match answer {
-        Answer::Ack { returned } | Answer::Nack { returned } => *returned,
-        Answer::Silence => None,
+/// A message by its place in the wave.
+fn id(place: usize) -> Uuid {
+    Uuid::from_u128(place as u128)
+}
+
+/// What the relay concludes from the answers to a wave: the product decides, or what a flaw has in its place.
+fn conclude(answers: &[Confirm], flaw: Option<Flaw>) -> Vec<Outcome> {
+    let message = |place| Outgoing {
+        id: id(place),
+        event_type: String::new(),
+        lane: 0,
+        body: vec![],
+        traceparent: None,
     };
-    let returned: Vec<_> = answers.iter().filter_map(carried).collect();
-    let silence = answers.iter().position(|answer| *answer == Answer::Silence);
-    let counts = |message: usize| match flaw {
-        Some(Flaw::ReturnTrustedToItsConfirm | Flaw::SilenceIgnored) => true,
-        _ => silence.is_none_or(|silence| returned.is_empty() && message < silence),
-    };
-    let came_back = |message: usize, answer: &Answer| match flaw {
-        Some(Flaw::ReturnTrustedToItsConfirm) => carried(answer).is_some(),
-        _ => returned.contains(&message),
-    };
-    let outcome = |(message, answer): (usize, &Answer)| match answer {
-        Answer::Silence => Outcome::Unknown,
-        _ if came_back(message, answer) => Outcome::Refused,
-        Answer::Ack { .. } if counts(message) => Outcome::Confirmed,
-        Answer::Ack { .. } => Outcome::Unknown,
-        Answer::Nack { .. } => Outcome::Refused,
-    };
-    answers.iter().enumerate().map(outcome).collect()
+    let messages: Vec<_> = (0..answers.len()).map(message).collect();
+    let outcomes = decide(flaw, &messages.iter().collect::<Vec<_>>(), answers).into_iter();
+    let outcomes = outcomes.map(|outcome| match outcome {
+        PublishOutcome::Confirmed => Outcome::Confirmed,
+        PublishOutcome::Refused(_) => Outcome::Refused,
+        PublishOutcome::Unknown => Outcome::Unknown,
+    });
+    outcomes.collect()
 }

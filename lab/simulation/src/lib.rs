@@ -41,5 +41,6 @@ mod run;
 
 pub use fault::Fault;
 pub use history::{Actor, Entry};
-pub use run::{Options, Report, run};
+pub use run::{Report, run};
 pub use sometimes::Sometimes;
+pub use state::Options;

@@ -1,10 +1,7 @@
 use std::time::Duration;
 
-use flaws::Flaw;
-use messaging::{
-    BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal,
-    confirms::{Confirm, decide},
-};
+use flaws::{Flaw, confirms::decide};
+use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal, confirms::Confirm};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -68,7 +65,7 @@ impl Publisher for MemoryPublisher {
         self.process.scheduling_point("after sending a batch").await;
         let (confirms, wait) = self.draw_answers(&routings);
         sleep(wait).await;
-        let outcomes = self.decide(batch, &confirms);
+        let outcomes = decide(self.process.world.flaw, batch, &confirms);
         self.record(batch, &outcomes);
         // As in `rabbitmq::ConfirmingPublisher`: late confirms would be counted for the next batch, and after a return the
         // bindings are declared again.
@@ -141,25 +138,6 @@ impl MemoryPublisher {
         (draw_confirms(state, routings, end), wait)
     }
 
-    /// Calls the real `decide`, or what a flaw has in its place.
-    fn decide(&self, batch: &[&Outgoing], confirms: &[Confirm]) -> Vec<PublishOutcome> {
-        if self.process.world.has(Flaw::ConfirmsIgnored) {
-            return vec![PublishOutcome::Confirmed; batch.len()];
-        }
-        if self.process.world.has(Flaw::ReturnTrustedToItsConfirm) {
-            let outcome = |confirm: &Confirm| decide_alone(*confirm, returned(*confirm).is_some());
-            return confirms.iter().map(outcome).collect();
-        }
-        if self.process.world.has(Flaw::SilenceIgnored) {
-            let all_returned: Vec<_> = confirms.iter().filter_map(|confirm| returned(*confirm)).collect();
-            let outcome = |(message, confirm): (&&Outgoing, &Confirm)| {
-                decide_alone(*confirm, all_returned.contains(&message.id))
-            };
-            return batch.iter().zip(confirms).map(outcome).collect();
-        }
-        decide(batch, confirms)
-    }
-
     /// Adds the outcomes to the history. The relay publishes again what is not confirmed.
     fn record(&self, batch: &[&Outgoing], outcomes: &[PublishOutcome]) {
         let mut state = self.process.world.lock();
@@ -188,24 +166,6 @@ impl MemoryPublisher {
             }
         }
         batch
-    }
-}
-
-fn returned(confirm: Confirm) -> Option<Uuid> {
-    match confirm {
-        Confirm::Ack { returned } | Confirm::Nack { returned } => returned,
-        Confirm::TooLarge | Confirm::Silence => None,
-    }
-}
-
-/// For flaws: decides by one confirm alone, without the other answers of the batch.
-fn decide_alone(confirm: Confirm, is_returned: bool) -> PublishOutcome {
-    match confirm {
-        Confirm::TooLarge => PublishOutcome::Refused(Refusal::TooLarge),
-        Confirm::Silence => PublishOutcome::Unknown,
-        _ if is_returned => PublishOutcome::Refused(Refusal::Unroutable),
-        Confirm::Ack { .. } => PublishOutcome::Confirmed,
-        Confirm::Nack { .. } => PublishOutcome::Refused(Refusal::Nacked),
     }
 }
 

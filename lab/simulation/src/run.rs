@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use flaws::Flaw;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
@@ -13,7 +12,7 @@ use crate::{
     outbox_table::IDLE_LIMIT,
     process::World,
     sometimes::Sometimes,
-    state::State,
+    state::{Options, State},
 };
 
 /// The deadline for quiescence after the fault period. The longest back-off of a refused event is five minutes.
@@ -26,19 +25,6 @@ const QUIESCENCE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deadline for a process to stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(120);
-
-/// How a run differs from one in which the complete system polls.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Options {
-    /// The protection that is left out.
-    pub flaw: Option<Flaw>,
-    /// The fault that is never injected.
-    pub without: Option<Fault>,
-    /// The relays read the write-ahead log.
-    pub with_log: bool,
-    /// The steps are kept.
-    pub with_history: bool,
-}
 
 /// The result of one seed.
 #[derive(Debug, Clone)]

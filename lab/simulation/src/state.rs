@@ -18,9 +18,21 @@ use crate::{
     outbox_table::OutboxTable,
     queue::BrokerState,
     random_source::RandomSource,
-    run::Options,
     sometimes::Sometimes,
 };
+
+/// How a run differs from one in which the complete system polls.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// The protection that is left out.
+    pub flaw: Option<Flaw>,
+    /// The fault that is never injected.
+    pub without: Option<Fault>,
+    /// The relays read the write-ahead log.
+    pub with_log: bool,
+    /// The steps are kept.
+    pub with_history: bool,
+}
 
 pub(crate) struct State {
     pub(crate) now: Duration,
