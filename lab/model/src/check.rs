@@ -1,5 +1,4 @@
-//! What is asked about a system: whether it violates an invariant, whether a flaw does, and whether a recorded history is one
-//! of the model's.
+//! Whether a flaw violates its invariant, and whether a recorded history is one of the model's.
 
 use std::collections::HashSet;
 
@@ -7,68 +6,21 @@ use flaws::Flaw;
 
 use crate::{
     action::Action,
-    graph::Graph,
-    invariant::Invariant,
+    graph::{Violation, explore},
     system::{Explored, Step, System},
 };
 
-/// A violated invariant, with a trace to the violation.
-#[derive(Debug)]
-pub struct Violation {
-    pub invariant: Invariant,
-    pub trace: Vec<Action>,
-}
-
-/// What an exploration found.
-#[derive(Debug)]
-pub struct Exploration {
-    /// Distinct states.
-    pub states: usize,
-    pub transitions: usize,
-    /// The number of transitions to the state that is farthest from the first.
-    pub depth: usize,
-    pub quiescent: usize,
-    pub violation: Option<Violation>,
-}
-
-/// Explores a system to the end, or to the first violation.
-///
-/// # Errors
-/// When there are more states than the graph can number.
-pub fn explore(system: Explored) -> anyhow::Result<Exploration> {
-    let graph = Graph::explore(system)?;
-    let violation = match &graph.violation {
-        Some(violation) => Some(violation.clone()),
-        None => graph.dead_end().map(|trace| (Invariant::NeverQuiescent, trace)),
-    };
-    Ok(Exploration {
-        states: graph.states.len(),
-        transitions: graph.transitions,
-        depth: graph.depth(),
-        quiescent: graph.quiescent_count(),
-        violation: violation.map(|(invariant, trace)| Violation { invariant, trace }),
-    })
-}
-
-/// How a flaw violates the invariant that its protection guards.
-#[derive(Debug)]
-pub struct Refutation {
-    /// The fewest faults with which it does.
-    pub faults: u8,
-    /// A shortest trace with so many faults.
-    pub violation: Violation,
-}
-
-/// Looks for a violation with no fault first, and with more while there is none: the simplest trace says most.
+/// How a flaw violates the invariant that its protection guards: with how many faults at least, and a shortest trace with so
+/// many. Looks for a violation with no fault first, and with more while there is none: the simplest trace says most.
 ///
 /// # Errors
 /// As [`explore`].
-pub fn refute(flaw: Flaw, max_faults: u8) -> anyhow::Result<Option<Refutation>> {
+pub fn refute(flaw: Flaw, max_faults: u8) -> anyhow::Result<Option<(u8, Violation)>> {
     let guarded = flaw.row().simulated.and_then(|simulated| simulated.in_model);
     for faults in 0..=max_faults {
         let found = explore(Explored::flawed(faults, flaw))?.violation;
         if let Some(violation) = found.filter(|found| Some(found.invariant.number()) == guarded) {
-            return Ok(Some(Refutation { faults, violation }));
+            return Ok(Some((faults, violation)));
         }
     }
     Ok(None)

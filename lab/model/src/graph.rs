@@ -8,67 +8,90 @@ use indexmap::IndexSet;
 
 use crate::{action::Action, invariant::Invariant, state::State, system::Explored};
 
-/// The reachable states, in the order in which a breadth-first search finds them.
-pub(crate) struct Graph {
+/// A violated invariant, with a shortest trace to the violation.
+#[derive(Debug)]
+pub struct Violation {
+    pub invariant: Invariant,
+    pub trace: Vec<Action>,
+}
+
+/// What an exploration found.
+#[derive(Debug)]
+pub struct Exploration {
+    /// Distinct states.
+    pub states: usize,
+    pub transitions: usize,
+    /// The number of transitions to the state that is farthest from the first.
+    pub depth: usize,
+    pub quiescent: usize,
+    pub violation: Option<Violation>,
+}
+
+/// Explores a system to the end, or to the first violation.
+///
+/// # Errors
+/// When there are more than 2³² states.
+pub fn explore(system: Explored) -> anyhow::Result<Exploration> {
+    let states = std::iter::once(system.first_state()).collect();
+    let (parents, successors, ends) = (vec![0], vec![], vec![]);
+    let mut graph = Graph { system, states, parents, successors, ends, transitions: 0 };
+    let violated = match graph.search()? {
+        Some(violated) => Some(violated),
+        None => graph.dead_end().map(|state| (Invariant::NeverQuiescent, state)),
+    };
+    let last = graph.states.len() - 1;
+    Ok(Exploration {
+        states: graph.states.len(),
+        transitions: graph.transitions,
+        depth: graph.trace(last).len(),
+        quiescent: graph.states.iter().filter(|state| state.is_quiescent()).count(),
+        violation: violated.map(|(invariant, state)| Violation { invariant, trace: graph.trace(state) }),
+    })
+}
+
+/// The reachable states.
+struct Graph {
     system: Explored,
-    pub(crate) states: IndexSet<State<2, 2>, ahash::RandomState>,
+    /// In the order in which a breadth-first search finds them.
+    states: IndexSet<State<2, 2>, ahash::RandomState>,
     /// For each state, the one from which it was found first.
     parents: Vec<u32>,
     /// The states that follow each state by a transition that is no fault, one list after the other.
     successors: Vec<u32>,
     /// Where the list of each state ends.
     ends: Vec<usize>,
-    pub(crate) transitions: usize,
-    /// A shortest trace to a state that violates an invariant. It ends the search.
-    pub(crate) violation: Option<(Invariant, Vec<Action>)>,
+    transitions: usize,
 }
 
 impl Graph {
-    /// Explores the system to the end, or to the first violation.
-    ///
-    /// # Errors
-    /// When there are more than 2³² states.
-    pub(crate) fn explore(system: Explored) -> anyhow::Result<Self> {
-        let states = std::iter::once(system.first_state()).collect();
-        let (parents, successors, ends) = (vec![0], vec![], vec![]);
-        let mut graph = Self { system, states, parents, successors, ends, transitions: 0, violation: None };
+    /// Finds all states, or the first one that violates an invariant: its number ends the search.
+    fn search(&mut self) -> anyhow::Result<Option<(Invariant, usize)>> {
         let mut steps = vec![];
         let mut index = 0;
-        while let Some(state) = graph.states.get_index(index).copied() {
-            graph.system.steps(&state, None, &mut steps);
+        while let Some(state) = self.states.get_index(index).copied() {
+            self.system.steps(&state, None, &mut steps);
             for step in steps.drain(..) {
-                graph.transitions += 1;
+                self.transitions += 1;
                 let violated = step.next.violated;
-                let (found, is_new) = graph.states.insert_full(step.next);
+                let (found, is_new) = self.states.insert_full(step.next);
                 if is_new {
-                    graph.parents.push(u32::try_from(index)?);
+                    self.parents.push(u32::try_from(index)?);
                 }
                 if let Some(invariant) = violated {
-                    graph.violation = Some((invariant, graph.trace(found)));
-                    return Ok(graph);
+                    return Ok(Some((invariant, found)));
                 }
                 if !step.is_fault {
-                    graph.successors.push(u32::try_from(found)?);
+                    self.successors.push(u32::try_from(found)?);
                 }
             }
-            graph.ends.push(graph.successors.len());
+            self.ends.push(self.successors.len());
             index += 1;
         }
-        Ok(graph)
+        Ok(None)
     }
 
-    /// The number of quiescent states.
-    pub(crate) fn quiescent_count(&self) -> usize {
-        self.states.iter().filter(|state| state.is_quiescent()).count()
-    }
-
-    /// The number of transitions to the state that is farthest from the first.
-    pub(crate) fn depth(&self) -> usize {
-        self.states.len().checked_sub(1).map_or(0, |last| self.trace(last).len())
-    }
-
-    /// A shortest trace to a state from which no quiescent state is reachable without further faults.
-    pub(crate) fn dead_end(&self) -> Option<Vec<Action>> {
+    /// The first state from which no quiescent state is reachable without further faults.
+    fn dead_end(&self) -> Option<usize> {
         let mut ends_well: Vec<_> = self.states.iter().map(State::is_quiescent).collect();
         // A successor nearly always comes later in the order, so that few passes from the last to the first suffice.
         let mut is_changed = true;
@@ -81,8 +104,7 @@ impl Graph {
                 }
             }
         }
-        let first = ends_well.iter().position(|ends_well| !ends_well)?;
-        Some(self.trace(first))
+        ends_well.iter().position(|ends_well| !ends_well)
     }
 
     fn successors(&self, index: usize) -> &[u32] {

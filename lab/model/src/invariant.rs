@@ -1,5 +1,3 @@
-use std::fmt;
-
 /// What must not happen, with the numbers of `docs/guarantees.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Invariant {
@@ -20,7 +18,8 @@ impl Invariant {
         self.text().split(':').next().unwrap_or_default()
     }
 
-    fn text(self) -> &'static str {
+    /// The number, and what must not happen.
+    pub fn text(self) -> &'static str {
         match self {
             Self::PublishedUncommitted => "I2: a message is published whose event is not committed",
             Self::MarkedWithoutMessage => "I3: an event is marked as published that the queue never received",
@@ -31,11 +30,5 @@ impl Invariant {
             Self::AppliedOutOfOrder => "I6: an effect is committed before an older one of its aggregate",
             Self::NeverQuiescent => "I8: without further faults, no quiescent state is reachable",
         }
-    }
-}
-
-impl fmt::Display for Invariant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
     }
 }

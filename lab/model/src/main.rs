@@ -4,7 +4,7 @@ use std::{fs, process::ExitCode, time::Instant};
 
 use clap::Parser;
 use flaws::Flaw;
-use model::{Exploration, Explored, Violation, explore, refute};
+use model::{Action, Exploration, Explored, Violation, explore, refute};
 
 /// The most faults of one trace. Each flaw must be refuted with so many, also if fewer are explored.
 const FAULTS: u8 = 2;
@@ -13,7 +13,7 @@ const FAULTS: u8 = 2;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// The most faults of one trace of the complete system. Two need 2 GiB of memory, and each more about thirty times as much.
+    /// The most faults of one trace of the complete system. Two need 600 MiB of memory, and each more about thirty times as much.
     #[arg(long, default_value_t = FAULTS)]
     faults: u8,
     /// Prints the trace of each flaw.
@@ -29,15 +29,15 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
     let mut holds = exploration.violation.is_none();
     println!("\n{:<32}{:>6}{:>13}  violated", "protection left out", "faults", "transitions");
     for (flaw, _) in Flaw::simulated() {
-        let Some(refutation) = refute(flaw, FAULTS)? else {
-            println!("{:<32}{:>6}{:>13}  nothing", flaw.name(), "-", "-");
+        let name = flaw.name();
+        let Some((faults, Violation { invariant, trace })) = refute(flaw, FAULTS)? else {
+            println!("{name:<32}{:>6}{:>13}  nothing", "-", "-");
             holds = false;
             continue;
         };
-        let Violation { invariant, trace } = &refutation.violation;
-        println!("{:<32}{:>6}{:>13}  {invariant}", flaw.name(), refutation.faults, trace.len());
+        println!("{name:<32}{faults:>6}{:>13}  {}", trace.len(), invariant.text());
         if arguments.traces {
-            print_trace(&refutation.violation);
+            print_trace(&trace);
         }
     }
     println!("\n{:<28}{:>12.1}", "seconds in all", began.elapsed().as_secs_f64());
@@ -45,23 +45,23 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
 }
 
 fn print(exploration: &Exploration, began: Instant) {
-    println!("{:<28}{:>12}", "states", exploration.states);
-    println!("{:<28}{:>12}", "transitions", exploration.transitions);
-    println!("{:<28}{:>12}", "depth", exploration.depth);
-    println!("{:<28}{:>12}", "quiescent states", exploration.quiescent);
-    println!("{:<28}{:>12.1}", "seconds", began.elapsed().as_secs_f64());
-    println!("{:<28}{:>12}", "MiB of memory at most", peak_memory().unwrap_or_else(|| "unknown".into()));
-    match &exploration.violation {
-        None => println!("{:<28}{:>12}", "violated", "nothing"),
-        Some(violation) => {
-            println!("{:<28}{}", "violated", violation.invariant);
-            print_trace(violation);
-        }
+    let Exploration { states, transitions, depth, quiescent, violation } = exploration;
+    for (name, value) in [
+        ("states", states.to_string()),
+        ("transitions", transitions.to_string()),
+        ("depth", depth.to_string()),
+        ("quiescent states", quiescent.to_string()),
+        ("seconds", format!("{:.1}", began.elapsed().as_secs_f64())),
+        ("MiB of memory at most", peak_memory().unwrap_or_else(|| "unknown".into())),
+        ("violated", violation.as_ref().map_or("nothing", |violation| violation.invariant.text()).into()),
+    ] {
+        println!("{name:<28}{value:>12}");
     }
+    print_trace(violation.as_ref().map_or(&[], |violation| &violation.trace));
 }
 
-fn print_trace(violation: &Violation) {
-    for (index, action) in violation.trace.iter().enumerate() {
+fn print_trace(trace: &[Action]) {
+    for (index, action) in trace.iter().enumerate() {
         println!("    {:>2}  {action}", index + 1);
     }
 }
