@@ -17,7 +17,7 @@ use tokio::{
 use crate::{
     broker_actions::{close_channel, deliver, open_channel, release_channel},
     fault::Fault,
-    handler::{MemoryDeadLetters, MemoryHandler},
+    handler::MemoryHandler,
     history::QUEUES,
     process::Process,
     queue::Delivery,
@@ -54,8 +54,11 @@ pub(crate) async fn consume(process: Process, service: usize, instance: usize, l
     }
 }
 
+/// A consumer's end of a channel of the broker in memory.
 struct Session {
-    channel: MemoryDeliveryChannel,
+    process: Process,
+    service: usize,
+    id: u64,
     arrived: Arc<Notify>,
 }
 
@@ -75,7 +78,7 @@ async fn open(
     let prefetch = if is_unequal { state.random.between(1, limits.prefetch) } else { limits.prefetch };
     let (id, arrived) = open_channel(&mut state, service, instance, prefetch);
     state.note(process.actor, "subscribed", || format!("channel {id}, {limits:?}"));
-    Ok(Session { channel: MemoryDeliveryChannel { process: process.clone(), service, id }, arrived })
+    Ok(Session { process: process.clone(), service, id, arrived })
 }
 
 impl Session {
@@ -87,9 +90,7 @@ impl Session {
                 let arrived = timeout(MAX_SILENCE, self.arrived.notified());
                 match stop.run_until_cancelled(arrived).await {
                     None => return Ok(()),
-                    Some(_) if !self.channel.is_open() && self.is_empty() => {
-                        return Err(Interruption::ChannelClosed);
-                    }
+                    Some(_) if !self.is_open() && self.is_empty() => return Err(Interruption::ChannelClosed),
                     Some(_) => continue,
                 }
             };
@@ -99,14 +100,14 @@ impl Session {
             {
                 group.push(delivery);
             }
-            let (process, service) = (handler.process.clone(), handler.service);
             let available: Availability = Arc::new(|| Ok(()));
+            let queue = QUEUES[self.service];
             let mut settling = Settling {
-                channel: &mut self.channel,
+                channel: &mut *self,
                 handler,
-                letters: &MemoryDeadLetters { process, service },
+                letters: handler,
                 available: &available,
-                queue: QUEUES[service],
+                queue,
                 stop: &stop,
             };
             if settling.settle(&group).await? == Pace::TooSlow {
@@ -119,32 +120,16 @@ impl Session {
     }
 
     fn next(&self) -> Option<Delivery> {
-        let MemoryDeliveryChannel { process, service, id } = &self.channel;
-        let mut state = process.world.lock();
-        state.broker.queues[*service].channels.get_mut(id)?.unread.pop_front()
+        let mut state = self.process.world.lock();
+        state.broker.queues[self.service].channels.get_mut(&self.id)?.unread.pop_front()
     }
 
     fn is_empty(&self) -> bool {
-        let MemoryDeliveryChannel { process, service, id } = &self.channel;
-        let state = process.world.lock();
-        let channel = state.broker.queues[*service].channels.get(id);
+        let state = self.process.world.lock();
+        let channel = state.broker.queues[self.service].channels.get(&self.id);
         channel.is_none_or(|channel| channel.unread.is_empty())
     }
-}
 
-/// A consumer's end of a channel of the broker in memory.
-pub(crate) struct MemoryDeliveryChannel {
-    pub(crate) process: Process,
-    pub(crate) service: usize,
-    pub(crate) id: u64,
-}
-
-/// The error of a request that the broker did not answer.
-pub(crate) fn no_answer(request: &'static str) -> BrokerUnavailable {
-    BrokerUnavailable(format!("no answer to {request}"))
-}
-
-impl MemoryDeliveryChannel {
     /// The broker receives an acknowledgement.
     fn acknowledged(&self, state: &mut State, tag: u64, multiple: bool) {
         let queue = &mut state.broker.queues[self.service];
@@ -172,7 +157,12 @@ impl MemoryDeliveryChannel {
     }
 }
 
-impl DeliveryChannel for MemoryDeliveryChannel {
+/// The error of a request that the broker did not answer.
+fn no_answer(request: &'static str) -> BrokerUnavailable {
+    BrokerUnavailable(format!("no answer to {request}"))
+}
+
+impl DeliveryChannel for Session {
     type Delivery = Delivery;
 
     fn incoming<'a>(&self, delivery: &'a Delivery) -> Incoming<'a> {
@@ -232,7 +222,7 @@ impl DeliveryChannel for MemoryDeliveryChannel {
     }
 }
 
-impl Drop for MemoryDeliveryChannel {
+impl Drop for Session {
     fn drop(&mut self) {
         release_channel(&mut self.process.world.lock(), self.service, self.id);
     }

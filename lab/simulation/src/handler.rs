@@ -21,7 +21,7 @@ use crate::{
 /// Longer than the deadline that `messaging::settle` has for a handler: the consumer drops the handler's future.
 const TOO_SLOW: Duration = Duration::from_secs(40);
 
-/// Applies the effects of one service in memory.
+/// Applies the effects of one service in memory, and saves its dead letters.
 pub(crate) struct MemoryHandler {
     pub(crate) process: Process,
     pub(crate) service: usize,
@@ -171,13 +171,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Saves the dead letters of one service in memory.
-pub(crate) struct MemoryDeadLetters {
-    pub(crate) process: Process,
-    pub(crate) service: usize,
-}
-
-impl DeadLetterStore for MemoryDeadLetters {
+impl DeadLetterStore for MemoryHandler {
     async fn save(&self, letter: &DeadLetter) -> Result<(), Failure> {
         self.insert(letter, false).await.map(drop)
     }
@@ -201,7 +195,7 @@ impl DeadLetterStore for MemoryDeadLetters {
     }
 }
 
-impl MemoryDeadLetters {
+impl MemoryHandler {
     /// Inserts a dead letter; with `only_behind` only if another one of its aggregate is there.
     async fn insert(&self, letter: &DeadLetter, only_behind: bool) -> Result<bool, Failure> {
         self.process.fault_point("save a dead letter", &[Fault::DatabaseError]).await.map_err(temporary)?;

@@ -162,18 +162,6 @@ impl<'store> MemoryTransaction<'store> {
         Ok(claimed)
     }
 
-    async fn mark_published(&mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
-        self.statement("mark events as published", "failed to mark events as published").await?;
-        {
-            let mut state = self.store.process.world.lock();
-            if let Some(session) = state.outbox.sessions.get_mut(&self.session) {
-                session.staged.extend(confirmed.iter().map(|event| Mark::Published(event.seq)));
-            }
-        }
-        self.store.process.scheduling_point("after marking events as published").await;
-        Ok(())
-    }
-
     pub(crate) fn end(&mut self) -> Option<Session> {
         self.ended = true;
         let mut state = self.store.process.world.lock();
@@ -214,7 +202,11 @@ impl OutboxTransaction for MemoryTransaction<'_> {
     async fn commit(mut self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         const FAILURE: &str = "failed to commit the marks";
         if !confirmed.is_empty() {
-            self.mark_published(confirmed).await?;
+            self.statement("mark events as published", "failed to mark events as published").await?;
+            if let Some(session) = self.store.process.world.lock().outbox.sessions.get_mut(&self.session) {
+                session.staged.extend(confirmed.iter().map(|event| Mark::Published(event.seq)));
+            }
+            self.store.process.scheduling_point("after marking events as published").await;
         }
         self.statement("commit the marks", FAILURE).await?;
         let process = self.store.process.clone();
