@@ -299,6 +299,25 @@ async fn step_that_has_taken_long_begins_no_further_wave() -> anyhow::Result<()>
     Ok(())
 }
 
+/// With a statement for each, a full queue and a link to the database that took 0.7 s there and back held the lanes for five
+/// minutes.
+#[tokio::test]
+async fn refusals_of_a_wave_are_recorded_in_one_statement() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    for lane in 0..8 {
+        outbox.append(aggregate_in_lane(lane), 1).await?;
+    }
+    let full = ScriptedBroker::new(|_| PublishOutcome::Refused(Refusal::Nacked));
+    assert_eq!(outbox.relay(&full).step().await?, Step::NoneConfirmed);
+    // `cmin` numbers the statements of the transaction that wrote a row.
+    let (refused, statements): (i64, i64) =
+        sqlx::query_as("select count(*), count(distinct cmin::text) from outbox where attempts = 1")
+            .fetch_one(&outbox.pool)
+            .await?;
+    assert_eq!((refused, statements), (8, 1));
+    Ok(())
+}
+
 /// A store whose lanes are all held by another relay. It stops the relay at the hundredth scan.
 struct BusyStore(usize, CancellationToken);
 
