@@ -58,10 +58,10 @@ fn named(variable: &str, name: &str, left_out: LeftOut) -> Flaw {
 
 /// Runs the order service with these parts until it is stopped.
 pub async fn run_orders(parts: FlawedParts) -> anyhow::Result<ExitCode> {
-    orders::run(parts, |product, settings, wake| match (writes::of(parts.0), parts.0) {
-        (Some(write), _) => writes::routes(write, settings, wake, product),
-        (None, Some(Flaw::NewKeyPerAttempt)) => Ok(product.layer(map_request(make_key_unique))),
-        (None, _) => Ok(product),
+    orders::run(parts, |routes, settings, state| match (writes::of(parts.0), parts.0) {
+        (Some(write), _) => writes::routes(write, settings, state, routes),
+        (None, Some(Flaw::NewKeyPerAttempt)) => Ok(routes.layer(map_request(make_key_unique))),
+        (None, _) => Ok(routes),
     })
     .await
 }

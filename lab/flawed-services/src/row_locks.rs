@@ -3,10 +3,8 @@
 //! While one relay holds an order's first event, another takes its second one, and may publish it first.
 
 use database::{Pool, Session};
-use messaging::{Outgoing, Refusal};
+use messaging::Refusal;
 use outbox::{Claim, ClaimedEvent, Error, OutboxTransaction, Store};
-use sqlx::{Row, postgres::PgRow};
-use time::OffsetDateTime;
 
 /// What happens to a row when its event is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +42,8 @@ impl Store for RowLockStore {
         let once_published = self.once_published;
         let mut transaction = self.pool.begin().await.map_err(failed(FAILURE))?;
         let rows = sqlx::query(
-            "select seq, lane, aggregate_id, event_id, event_type, payload::text, headers ->> 'traceparent', created_at,
-                 attempts > 0
+            "select seq, lane, aggregate_id, event_id, event_type, payload::text, headers ->> 'traceparent' as traceparent,
+                 extract(epoch from created_at)::float8 as created_at, attempts > 0 as refused_before
              from outbox where published_at is null and parked_at is null and available_at <= clock_timestamp()
              order by seq limit $1 for update skip locked",
         )
@@ -53,7 +51,8 @@ impl Store for RowLockStore {
         .fetch_all(&mut *transaction)
         .await
         .map_err(failed(FAILURE))?;
-        let events: Vec<_> = rows.iter().map(claimed).collect::<Result<_, _>>().map_err(failed(FAILURE))?;
+        let events = rows.iter().filter_map(|row| outbox::claimed_event(row).transpose());
+        let events: Vec<_> = events.collect::<Result<_, _>>().map_err(failed(FAILURE))?;
         if events.is_empty() {
             // Rows that another relay holds cannot be told from none.
             transaction.rollback().await.map_err(failed(FAILURE))?;
@@ -88,20 +87,4 @@ impl OutboxTransaction for RowLockTransaction {
             .map_err(failed("failed to delete what was published"))?;
         self.transaction.commit().await.map_err(failed("failed to commit the marks"))
     }
-}
-
-fn claimed(row: &PgRow) -> Result<ClaimedEvent, sqlx::Error> {
-    Ok(ClaimedEvent {
-        seq: row.try_get(0)?,
-        aggregate_id: row.try_get(2)?,
-        created_at: row.try_get::<OffsetDateTime, _>(7)?.into(),
-        refused_before: row.try_get(8)?,
-        message: Outgoing {
-            id: row.try_get(3)?,
-            event_type: row.try_get(4)?,
-            lane: row.try_get(1)?,
-            body: row.try_get::<String, _>(5)?.into_bytes(),
-            traceparent: row.try_get(6)?,
-        },
-    })
 }

@@ -49,7 +49,7 @@ use crate::{
 pub struct AppState {
     pub(crate) pool: Pool,
     /// Wakes the relays after each commit that wrote an event.
-    pub(crate) wake: Wake,
+    pub wake: Wake,
     prices: Arc<OnceLock<Prices>>,
     max_requests: u16,
 }

@@ -18,7 +18,6 @@ use std::{process::ExitCode, time::Duration};
 use axum::Router;
 use clap::Args;
 use inbox::Inbox;
-use outbox::Wake;
 use rabbitmq::topology;
 use service::{
     Assembly, Health, Needed, Parts, Service,
@@ -29,6 +28,7 @@ use sqlx::migrate::Migrator;
 pub use api::AppState;
 pub use api::pretty;
 pub use order_handler::OrderHandler;
+pub use place_order::{read_order, write_order};
 
 /// Events may be applied in any order: `order_state` allows each answer only from the states that it can follow.
 pub const INBOX: Inbox = Inbox { consumer: "orders", queue: topology::ORDERS, keeps_order: false };
@@ -47,7 +47,7 @@ pub type Settings = service::settings::Settings<OrderSettings>;
 /// process. `routes` is given the product's routes and returns those to serve.
 pub async fn run(
     parts: impl Parts,
-    routes: impl FnOnce(Router, &Settings, &Wake) -> anyhow::Result<Router>,
+    routes: impl FnOnce(Router, &Settings, &AppState) -> anyhow::Result<Router>,
 ) -> anyhow::Result<ExitCode> {
     let (mut service, settings) = Assembly::start::<OrderSettings>(&SERVICE, INBOX, parts).await?;
     if settings.own.relay_only {
@@ -70,7 +70,7 @@ pub async fn run(
         Needed::No,
         service.consumer.probe(),
     );
-    service.process.serve(routes(api::router(state.clone())?, &settings, &wake)?, health);
+    service.process.serve(routes(api::router(state.clone())?, &settings, &state)?, health);
     if !service.process.prepare().await {
         return Ok(service.process.run().await);
     }

@@ -10,6 +10,7 @@ use database::is_locked;
 use events::{NewEvent, OrderCreated, TraceContext};
 use messaging::crash_points::crash_point;
 use service::problem::{Problem, read_json};
+use sqlx::PgExecutor;
 use time::OffsetDateTime;
 
 use crate::{
@@ -50,18 +51,30 @@ pub(crate) async fn place_order(
     key: Option<IdempotencyKey>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let request: OrderRequest = read_json(request, problems::invalid_order).await?;
-    let order = request.price(state.prices().await?)?;
+    let order = read_order(&state, request).await?;
+    let event = NewEvent::of(order.order_id, 1, &trace, &order).map_err(Problem::internal)?;
     crash_point("order-unwritten");
-    let Some(placed_at) = write(&state, key.as_ref(), &order, &trace).await? else {
-        return first_answer(&state, key, &order).await;
-    };
+    let key_text = key.as_ref().map(IdempotencyKey::as_str);
+    let written = write_order(state.pool.for_writing()?, key_text, &order, &event).await;
+    // Another request has held the key for two seconds. Without a key it is a lock on a whole table.
+    let written = written.map_err(|error| match key {
+        Some(_) if is_locked(&error) => problems::key_in_use(),
+        None if is_locked(&error) => problems::table_locked(),
+        _ => error.into(),
+    })?;
+    let Some(placed_at) = written else { return first_answer(&state, key, &order).await };
     crash_point("order-written");
     // After the commit, never before: the relay would scan, find nothing, and sleep again. If this process dies right
     // here, the relay's poll finds the event.
     state.wake.after_commit();
     tracing::info!(order_id = %order.order_id, total = order.total.amount, "order placed");
     Ok(created(OrderView::placed(order, placed_at)))
+}
+
+/// Reads an order from a request, checks it, and adds the prices.
+pub async fn read_order(state: &AppState, request: Request) -> Result<OrderCreated, Problem> {
+    let request: OrderRequest = read_json(request, problems::invalid_order).await?;
+    request.price(state.prices().await?)
 }
 
 /// Writes the order, its lines, its key and its event: all or nothing. `None` when the key is known; then nothing.
@@ -74,13 +87,12 @@ pub(crate) async fn place_order(
 ///
 /// The key is inserted first, and everything else depends on its row: of fifty requests with one key, forty-nine wait there
 /// until the first has committed, and then insert nothing.
-async fn write(
-    state: &AppState,
-    key: Option<&IdempotencyKey>,
+pub async fn write_order(
+    executor: impl PgExecutor<'_>,
+    key: Option<&str>,
     order: &OrderCreated,
-    trace: &TraceContext,
-) -> Result<Option<OffsetDateTime>, Problem> {
-    let event = NewEvent::of(order.order_id, 1, trace, order).map_err(Problem::internal)?;
+    event: &NewEvent,
+) -> Result<Option<OffsetDateTime>, sqlx::Error> {
     let skus: Vec<_> = order.lines.iter().map(|line| line.sku.clone()).collect();
     let quantities: Vec<_> = order.lines.iter().map(|line| line.quantity).collect();
     let unit_prices: Vec<_> = order.lines.iter().map(|line| line.unit_price).collect();
@@ -123,16 +135,10 @@ async fn write(
         event.payload,
         event.headers,
         event.lane,
-        key.map(IdempotencyKey::as_str),
+        key,
     )
-    .fetch_optional(state.pool.for_writing()?)
+    .fetch_optional(executor)
     .await
-    // Another request has held the key for two seconds. Without a key it is a lock on a whole table.
-    .map_err(|error| match key {
-        Some(_) if is_locked(&error) => problems::key_in_use(),
-        None if is_locked(&error) => problems::table_locked(),
-        _ => error.into(),
-    })
 }
 
 /// Marks the answer to a known key. Not in the draft of the header; a name that payment providers use.

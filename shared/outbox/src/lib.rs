@@ -28,7 +28,7 @@ pub use gauges::observe_backlog;
 pub use log_relay::{LogStore, LogTransaction, observe_log};
 pub use postgres::{
     Claim, ClaimedEvent, MAX_NACKED_ATTEMPTS, OutboxTransaction, PostgresStore, PostgresTransaction,
-    RETRY_SECONDS, Store, mark_published_and_commit, mark_refused, try_write,
+    RETRY_SECONDS, Store, claimed_event, mark_published_and_commit, mark_refused, try_write,
 };
 pub use relay::{Relay, RelayOptions, Step};
 pub use retention::retention;

@@ -148,8 +148,10 @@ impl Store for PostgresStore {
             let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
             let more = rows.iter().map(|row| row.try_get("more")).collect::<Result<Vec<bool>, _>>()?;
             let has_standby = rows.first().map_or(Ok(false), |row| row.try_get("has_standby"))?;
-            let events =
-                rows.iter().filter_map(|row| claimed(row).transpose()).collect::<Result<Vec<_>, _>>()?;
+            let events = rows
+                .iter()
+                .filter_map(|row| claimed_event(row).transpose())
+                .collect::<Result<Vec<_>, _>>()?;
             Ok((events, more.contains(&true), has_standby))
         };
         let claimed = within_deadline("failed to claim events", claiming).await;
@@ -193,7 +195,7 @@ pub(crate) async fn await_standby(pool: &Pool, session: &mut Session) -> Result<
 }
 
 /// An event of a claim. `None`: the row says only that others hold what is claimable.
-fn claimed(row: &PgRow) -> Result<Option<ClaimedEvent>, sqlx::Error> {
+pub fn claimed_event(row: &PgRow) -> Result<Option<ClaimedEvent>, sqlx::Error> {
     let Some(seq) = row.try_get("seq")? else { return Ok(None) };
     // Times before 1970 would be negative, and nothing depends on them.
     let created_at = Duration::try_from_secs_f64(row.try_get("created_at")?).unwrap_or_default();

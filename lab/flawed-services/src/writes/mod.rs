@@ -1,5 +1,5 @@
-//! Orders written as they are often written: each way is a file of about ten lines of code. They share pools, prices, a publisher,
-//! and the insert of an order.
+//! Orders written as they are often written: each way is a file of about ten lines of code. They share pools, a publisher, and
+//! the insert of an order.
 
 mod cancellable_begin;
 mod dual_write;
@@ -7,27 +7,25 @@ mod notify_in_transaction;
 mod publish_then_commit;
 mod wake_before_commit;
 
-use std::{collections::HashMap, pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc};
 
 use anyhow::{Context as _, bail};
 use axum::{
     Json, Router,
-    extract::State,
+    extract::{Request, State},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::post,
 };
 use database::{Pool, PoolKind};
-use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
+use events::{NewEvent, OrderCreated, TraceContext};
 use flaws::Flaw;
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
-use orders::{SERVICE, Settings};
-use outbox::Wake;
+use orders::{AppState, SERVICE, Settings, read_order};
 use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint};
-use serde::Deserialize;
+use service::problem::Problem;
 use sqlx::{PgConnection, PgPool, postgres::PgPoolOptions};
-use tokio::sync::{Mutex, OnceCell};
-use uuid::Uuid;
+use tokio::sync::Mutex;
 
 /// Writes an order in another way than the product.
 pub(crate) type Write = for<'a> fn(
@@ -51,66 +49,41 @@ pub(crate) fn of(flaw: Option<Flaw>) -> Option<Write> {
 pub(crate) fn routes(
     write: Write,
     settings: &Settings,
-    wake: &Wake,
-    product: Router,
+    product: &AppState,
+    routes: Router,
 ) -> anyhow::Result<Router> {
-    let place = async move |State(state): State<WriteState>, Json(request): Json<OrderRequest>| {
+    let place = async move |State(state): State<WriteState>, request: Request| {
         place_order(write, &state, request).await
     };
     Ok(Router::new()
-        .route("/orders", post(place).fallback_service(product.clone()))
-        .fallback_service(product)
-        .with_state(WriteState::new(settings, wake.clone())?))
+        .route("/orders", post(place).fallback_service(routes.clone()))
+        .fallback_service(routes)
+        .with_state(WriteState::new(settings, product.clone())?))
 }
 
-async fn place_order(write: Write, state: &WriteState, request: OrderRequest) -> Response {
-    let order = match state.price(request).await {
-        Ok(Some(order)) => order,
-        Ok(None) => return StatusCode::UNPROCESSABLE_ENTITY.into_response(),
-        Err(_) => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
-    };
-    match write(state, &order).await {
-        Ok(()) => (StatusCode::CREATED, Json(serde_json::json!({ "id": order.order_id }))).into_response(),
-        Err(error) => {
-            let error = format!("{error:#}");
-            tracing::warn!(order_id = %order.order_id, error, "failed to place order");
-            StatusCode::SERVICE_UNAVAILABLE.into_response()
-        }
+async fn place_order(write: Write, state: &WriteState, request: Request) -> Result<Response, Problem> {
+    let order = read_order(&state.product, request).await?;
+    if let Err(error) = write(state, &order).await {
+        let error = format!("{error:#}");
+        tracing::warn!(order_id = %order.order_id, error, "failed to place order");
+        return Ok(StatusCode::SERVICE_UNAVAILABLE.into_response());
     }
+    Ok((StatusCode::CREATED, Json(serde_json::json!({ "id": order.order_id }))).into_response())
 }
 
-/// The only currency; the tables check it too.
-const CURRENCY: &str = "EUR";
-
-/// Pools, prices and a publisher. Cheap to clone.
+/// Pools and a publisher. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct WriteState {
+    pub(crate) product: AppState,
     /// As the product's: a connection whose operation was given up is closed.
     pub(crate) transactions: Pool,
     /// sqlx's own, which lends such a connection again.
     pub(crate) unguarded: PgPool,
-    pub(crate) wake: Wake,
     publisher: Arc<Mutex<ConfirmingPublisher>>,
-    /// Empty until the first order.
-    prices: Arc<OnceCell<HashMap<String, i64>>>,
-}
-
-/// The body of `POST /orders`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct OrderRequest {
-    customer_id: Uuid,
-    lines: Vec<RequestedLine>,
-}
-
-#[derive(Deserialize)]
-struct RequestedLine {
-    sku: String,
-    quantity: i32,
 }
 
 impl WriteState {
-    pub(crate) fn new(settings: &Settings, wake: Wake) -> anyhow::Result<Self> {
+    fn new(settings: &Settings, product: AppState) -> anyhow::Result<Self> {
         let Settings { common, publisher, own, .. } = settings;
         let endpoint = Endpoint::new(&common.amqp_url, SERVICE.name)?;
         let publisher =
@@ -118,35 +91,8 @@ impl WriteState {
         let (url, connections) = (&common.database_url, own.database_connections);
         let unguarded = PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
         let unguarded = unguarded.connect_lazy_with(url.options().application_name("orders"));
-        Ok(Self {
-            transactions: Pool::new(url, "orders-variant", connections, PoolKind::Transactions),
-            unguarded,
-            wake,
-            publisher: Arc::new(Mutex::new(publisher)),
-            prices: Arc::default(),
-        })
-    }
-
-    async fn read_prices(&self) -> Result<HashMap<String, i64>, sqlx::Error> {
-        let select = sqlx::query_as("select sku, unit_price from products");
-        let prices: Vec<_> = select.fetch_all(&self.transactions).await?;
-        Ok(prices.into_iter().collect())
-    }
-
-    /// The order with its prices. `None` if it names an unknown product.
-    pub(crate) async fn price(&self, request: OrderRequest) -> Result<Option<OrderCreated>, sqlx::Error> {
-        let prices = self.prices.get_or_try_init(|| self.read_prices()).await?;
-        Ok(Self::priced(prices, request))
-    }
-
-    fn priced(prices: &HashMap<String, i64>, request: OrderRequest) -> Option<OrderCreated> {
-        let price = |line: RequestedLine| {
-            let unit_price = *prices.get(&line.sku)?;
-            Some(Line { sku: line.sku, quantity: line.quantity, unit_price })
-        };
-        let lines = request.lines.into_iter().map(price).collect::<Option<Vec<_>>>()?;
-        let total = Money { amount: OrderCreated::sum(&lines)?, currency: CURRENCY.into() };
-        Some(OrderCreated { order_id: Uuid::now_v7(), customer_id: request.customer_id, lines, total })
+        let transactions = Pool::new(url, "orders-variant", connections, PoolKind::Transactions);
+        Ok(Self { product, transactions, unguarded, publisher: Arc::new(Mutex::new(publisher)) })
     }
 
     /// Publishes the order's event straight from the request, with the product's publisher and its confirms. One message

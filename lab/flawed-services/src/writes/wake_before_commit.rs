@@ -19,7 +19,7 @@ pub(crate) async fn write(state: &WriteState, order: &OrderCreated) -> anyhow::R
     let mut transaction = state.transactions.begin().await?;
     insert_order(&mut transaction, order).await?;
     outbox::append(&mut transaction, &[event]).await?;
-    state.wake.after_commit();
+    state.product.wake.after_commit();
     sleep(SCAN_TIME).await;
     transaction.commit().await?;
     Ok(())
