@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         let handler = SharedHandler::new(MailHandler::new(consumer.pool()));
         process.watch_database();
         process.serve_admin(consumer.admin_routes(handler.clone()));
-        consumer.start(&mut process, &handler, |letters| letters);
+        consumer.start(&mut process, &handler);
     }
     Ok(process.run().await)
 }

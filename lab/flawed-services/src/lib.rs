@@ -1,7 +1,7 @@
 //! Services that are wrong on purpose, to see that the checks notice. The table of `lab/flaws` says what each flaw is.
 //!
 //! `orders-lab`, `inventory-lab` and `billing-lab` replace one whole part of a service (a [`publisher`], a [`store`], a
-//! [`handler`], its [`dead_letters`], a payment [`provider`]) by one that delegates to the product's part, except for the step
+//! [`handler`], a payment [`provider`]) by one that delegates to the product's part, except for the step
 //! that it leaves out. `SABOTAGE` names the flaw; without it they are the services as they are. `orders-variant` writes orders
 //! (`writes`) or publishes events (`relays`) as it is often done: `VARIANT` names the way.
 //!
@@ -9,7 +9,6 @@
 
 mod cancels;
 pub mod crash;
-pub mod dead_letters;
 pub mod handler;
 mod log_store;
 mod parts;

@@ -18,11 +18,10 @@ use uuid::Uuid;
 use crate::{
     cancels::ignore_cancels,
     crash,
-    dead_letters::FlawedDeadLetters,
     handler::FlawedHandler,
     log_store::FlawedLogStore,
     publisher::FlawedPublisher,
-    relays,
+    relays::{listen_alone, poll_one_by_one, trigger},
     row_locks::{OncePublished, RowLockStore},
     store::FlawedStore,
     writes,
@@ -116,9 +115,20 @@ impl Parts for FlawedParts {
     async fn start_relays(&self, relays: RelayTasks, process: &mut Process) -> anyhow::Result<()> {
         let flaw = self.0;
         match flaw {
-            Some(Flaw::PollOneByOne) => relays::start_polling_one_by_one(&relays, process),
-            Some(Flaw::TriggerNotify) => relays::start_triggered(&relays, process, false).await?,
-            Some(Flaw::ListenAlone) => relays::start_triggered(&relays, process, true).await?,
+            Some(Flaw::PollOneByOne) => poll_one_by_one::start(&relays, process),
+            Some(Flaw::TriggerNotify) => {
+                trigger::create(&process.operations()).await?;
+                relays.start(process, Relay::new);
+            }
+            Some(Flaw::ListenAlone) => {
+                let (pool, notified) = (process.operations(), Wake::new());
+                trigger::create(&pool).await?;
+                process.spawn("notifications", listen_alone::listen(pool, notified.clone(), process.stop()));
+                relays.start(process, |pool, publisher, options| {
+                    let store = PostgresStore::new(pool, listen_alone::NO_POLL);
+                    Relay::over(FlawedStore::listening_alone(store, notified.clone()), publisher, options)
+                });
+            }
             Some(Flaw::SkipLockedOnRows | Flaw::RowLocks | Flaw::DeleteOncePublished) => {
                 let delete = flaw == Some(Flaw::DeleteOncePublished);
                 let once_published = if delete { OncePublished::Delete } else { OncePublished::Mark };
@@ -142,11 +152,40 @@ impl Parts for FlawedParts {
 
     async fn start_consumer(&self, consumer: ConsumerTasks, handler: SharedHandler, process: &mut Process) {
         let (pool, name) = (consumer.pool(), consumer.inbox.consumer);
-        if self.0 == Some(Flaw::ShortMemory) {
-            forget_soon(pool.clone(), name, process).await;
+        match self.0 {
+            Some(Flaw::ShortMemory) => forget_soon(pool.clone(), name, process).await,
+            Some(Flaw::AttemptsNotCounted) => add_trigger(&pool, COUNT_NO_ATTEMPT).await,
+            _ => {}
         }
-        let handler = SharedHandler::new(FlawedHandler::new(handler, pool, name, self.0));
-        consumer.start(process, &handler, |letters| FlawedDeadLetters::new(letters, self.0));
+        consumer.start(process, &SharedHandler::new(FlawedHandler::new(handler, pool, name, self.0)));
+    }
+}
+
+/// Each attempt at an event is the first.
+const COUNT_NO_ATTEMPT: &str = "
+    create or replace function count_no_attempt() returns trigger language plpgsql as $$
+    begin
+        new.begun = 1;
+        return new;
+    end $$;
+    create or replace trigger count_no_attempt before update on delivery_attempts
+    for each row execute function count_no_attempt()";
+
+/// Keeps the ids of the processed events that are erased.
+const KEEP_FORGOTTEN: &str = "
+    create table if not exists forgotten_events (event_id uuid primary key);
+    create or replace function forget() returns trigger language plpgsql as $$
+    begin
+        insert into forgotten_events values (old.event_id) on conflict do nothing;
+        return null;
+    end $$;
+    create or replace trigger forget after delete on processed_events
+    for each row execute function forget()";
+
+/// Instances that add a trigger at once disturb each other, and one of them adds it.
+async fn add_trigger(pool: &Pool, statements: &'static str) {
+    if let Err(error) = sqlx::raw_sql(statements).execute(pool).await {
+        tracing::warn!(%error, "failed to add a trigger");
     }
 }
 
@@ -165,17 +204,7 @@ async fn write_no_barrier(url: &mut DatabaseUrl) -> anyhow::Result<()> {
 
 /// Erases the records of processed events, now and each second. A trigger keeps the ids for [`FlawedHandler`].
 async fn forget_soon(pool: Pool, consumer: &'static str, process: &mut Process) {
-    let kept = "create table if not exists forgotten_events (event_id uuid primary key);
-                create or replace function forget() returns trigger language plpgsql as $$
-                begin
-                    insert into forgotten_events values (old.event_id) on conflict do nothing;
-                    return null;
-                end $$;
-                create or replace trigger forget after delete on processed_events
-                for each row execute function forget()";
-    if let Err(error) = sqlx::raw_sql(kept).execute(&pool).await {
-        tracing::warn!(%error, "failed to keep the ids of forgotten events");
-    }
+    add_trigger(&pool, KEEP_FORGOTTEN).await;
     let mut retention = inbox::retention(pool, consumer, Duration::ZERO);
     let stop = process.stop();
     let mut erase = async move || {

@@ -1,4 +1,4 @@
-//! A claim that loses events, and a relay that publishes what it cannot mark.
+//! A claim that loses events, a relay that publishes what it cannot mark, and one that waits for notifications alone.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -9,6 +9,8 @@ use flaws::Flaw;
 use messaging::Refusal;
 use outbox::{Claim, ClaimedEvent, Error, OutboxTransaction, Store, Wake};
 
+use crate::relays::listen_alone::NO_POLL;
+
 /// The last `seq` that this process has read: what a polling publisher with a cursor would keep.
 static CURSOR: AtomicI64 = AtomicI64::new(0);
 
@@ -16,6 +18,8 @@ static CURSOR: AtomicI64 = AtomicI64::new(0);
 pub struct FlawedStore<S> {
     inner: S,
     flaw: Option<Flaw>,
+    /// With `listen-alone`: the only wake-ups. There is no poll.
+    notified: Wake,
 }
 
 pub struct FlawedTransaction<T> {
@@ -25,7 +29,11 @@ pub struct FlawedTransaction<T> {
 
 impl<S> FlawedStore<S> {
     pub fn new(inner: S, flaw: Option<Flaw>) -> Self {
-        Self { inner, flaw }
+        Self { inner, flaw, notified: Wake::new() }
+    }
+
+    pub(crate) fn listening_alone(inner: S, notified: Wake) -> Self {
+        Self { inner, flaw: Some(Flaw::ListenAlone), notified }
     }
 }
 
@@ -55,6 +63,8 @@ impl<S: Store> Store for FlawedStore<S> {
     }
 
     async fn wait(&mut self, wake: &Wake, last_step: Duration, poll: Duration) {
+        let alone = self.flaw == Some(Flaw::ListenAlone);
+        let (wake, poll) = if alone { (&self.notified, NO_POLL) } else { (wake, poll) };
         self.inner.wait(wake, last_step, poll).await;
     }
 

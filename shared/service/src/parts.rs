@@ -4,7 +4,7 @@ use axum::Router;
 use clap::Args;
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
-use messaging::{DeadLetterStore, Handler, SharedHandler, replay::ReplayPolicy};
+use messaging::{Handler, SharedHandler, replay::ReplayPolicy};
 use outbox::{LogStore, Relay, RelayOptions, Store, Wake};
 use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Consumer, DeadLetterCollector, Endpoint};
 
@@ -62,7 +62,7 @@ pub trait Parts {
         handler: SharedHandler,
         process: &mut Process,
     ) -> impl Future<Output = ()> {
-        consumer.start(process, &handler, |letters| letters);
+        consumer.start(process, &handler);
         async {}
     }
 }
@@ -299,13 +299,8 @@ impl ConsumerTasks {
         crate::admin::dead_letter_routes(self.pool.clone(), self.inbox, handler, self.policy)
     }
 
-    /// Starts a consumer for each partition. `around` makes its dead-letter store of the table: in the product it is the table.
-    pub fn start<L: DeadLetterStore>(
-        self,
-        process: &mut Process,
-        handler: &SharedHandler,
-        around: impl Fn(DeadLetterTable) -> L,
-    ) {
+    /// Starts a consumer for each partition.
+    pub fn start(self, process: &mut Process, handler: &SharedHandler) {
         let Self { inbox, endpoint, pool, operations, .. } = self;
         let Inbox { consumer: name, queue, .. } = inbox;
         let stop = process.stop();
@@ -316,8 +311,7 @@ impl ConsumerTasks {
                 .partition(partition)
                 .prefetch(self.settings.prefetch)
                 .when(process.database());
-            let letters = around(letters.clone());
-            process.spawn("consumer", consumer.run(handler.clone(), letters, stop.clone()));
+            process.spawn("consumer", consumer.run(handler.clone(), letters.clone(), stop.clone()));
         }
         let collector = DeadLetterCollector::new(endpoint, queue, self.collector_status);
         process.spawn("dead-letter collector", collector.run(letters, stop.clone()));

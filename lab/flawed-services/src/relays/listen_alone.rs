@@ -4,18 +4,14 @@
 use std::time::Duration;
 
 use database::Pool;
-use outbox::{RelayOptions, Wake};
+use outbox::Wake;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 /// As good as never.
-const NO_POLL: Duration = Duration::from_secs(3_600);
+pub(crate) const NO_POLL: Duration = Duration::from_secs(3_600);
 
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
-
-pub(crate) fn options() -> RelayOptions {
-    RelayOptions { poll: NO_POLL, full_scan: NO_POLL, ..RelayOptions::default() }
-}
 
 /// Wakes the relay at each notification, and after a lost connection listens again.
 pub(crate) async fn listen(pool: Pool, wake: Wake, stop: CancellationToken) {

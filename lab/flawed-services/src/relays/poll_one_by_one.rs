@@ -6,16 +6,29 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use database::Pool;
+use database::{Pool, PoolKind};
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
-use rabbitmq::ConfirmingPublisher;
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus};
+use service::{Process, RelayTasks};
 use sqlx::Row as _;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(crate) async fn run(pool: Pool, mut publisher: ConfirmingPublisher, stop: CancellationToken) {
+/// For the relay, the backlog count, and a spare one.
+const CONNECTIONS: u32 = 3;
+
+pub(crate) fn start(tasks: &RelayTasks, process: &mut Process) {
+    let status = ConnectionStatus::new("publisher");
+    let publisher = ConfirmingPublisher::new(tasks.endpoint.clone(), status, tasks.settings.confirm_deadline);
+    // Its marks wait for the disk: a relay like this one is written without a thought of `synchronous_commit`.
+    let (pool, stop) = (process.pool("relay", CONNECTIONS, PoolKind::Statements), process.stop());
+    process.spawn("relay", run(pool.clone(), publisher, stop.clone()));
+    process.spawn("backlog", outbox::observe_backlog(pool, stop));
+}
+
+async fn run(pool: Pool, mut publisher: ConfirmingPublisher, stop: CancellationToken) {
     let rounds = async {
         loop {
             if let Err(error) = publish_pending(&pool, &mut publisher).await {
