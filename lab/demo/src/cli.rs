@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use flaws::Flaw;
+use humantime::parse_duration;
 use testbed::Home;
 use uuid::Uuid;
 
@@ -21,7 +22,7 @@ use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;
 use crate::soak::Soak;
 use crate::terminal::Terminal;
-use crate::watch::{Watch, WhichFaults};
+use crate::watch::Watch;
 
 /// The transactional outbox: run it, break it, and reconcile the records. Without a command: the tour.
 ///
@@ -75,7 +76,7 @@ enum Command {
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
         rate: u32,
         /// How long the fault lasts. Each drill has a default.
-        #[arg(long, value_parser = duration)]
+        #[arg(long, value_parser = parse_duration)]
         outage: Option<Duration>,
         /// How often `database-failover-sync` fails over.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -103,7 +104,7 @@ enum Command {
     /// Reconcile the running system: compare the acknowledged orders with the records of all services.
     Verify {
         /// How long to wait until nothing is pending.
-        #[arg(long, default_value = "30s", value_parser = duration)]
+        #[arg(long, default_value = "30s", value_parser = parse_duration)]
         wait: Duration,
         /// An order for which you got a 201, from curl for example: if it does not exist, it was lost. May be repeated.
         #[arg(long = "order", value_name = "ID")]
@@ -143,7 +144,7 @@ enum Command {
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         rate: u32,
         /// For how long.
-        #[arg(long = "for", default_value = "30s", value_parser = duration)]
+        #[arg(long = "for", default_value = "30s", value_parser = parse_duration)]
         for_: Duration,
     },
     /// Run the tests, with the servers that they need.
@@ -155,7 +156,7 @@ enum Command {
     /// Run four order services and two of each consumer, inject a random fault every few seconds, and reconcile.
     Soak {
         /// For how long.
-        #[arg(long = "for", default_value = "10m", value_parser = duration)]
+        #[arg(long = "for", default_value = "10m", value_parser = parse_duration)]
         for_: Duration,
         /// Orders per second; every other order is cancelled at once.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(4..))]
@@ -168,23 +169,7 @@ enum Command {
     Trace,
     /// Watch a system with a real Prometheus: the dashboard's queries, and each alert under a fault that fires it (forty
     /// minutes).
-    Watch {
-        /// Divide all delays, windows and thresholds of the alerts by twenty: four minutes.
-        #[arg(long)]
-        fast: bool,
-        /// How long the system is left alone first; no alert may fire meanwhile.
-        #[arg(long, default_value = "60s", value_parser = duration)]
-        calm: Duration,
-        /// Inject no fault.
-        #[arg(long)]
-        no_faults: bool,
-        /// Inject only the fault that fires this alert.
-        #[arg(long, value_name = "ALERT", conflicts_with = "no_faults")]
-        only: Option<String>,
-        /// Orders per second.
-        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
-        rate: u32,
-    },
+    Watch(Watch),
     /// Renew `.sqlx` after a change of a query or a migration.
     Queries {
         /// Write nothing; fail if something would change.
@@ -264,16 +249,7 @@ impl Cli {
                 or_interrupted(soak::run(choice, Soak { for_, rate, seed }, terminal)).await
             }
             Some(Command::Trace) => or_interrupted(trace::run(choice, terminal)).await,
-            Some(Command::Watch { fast, calm, no_faults, only, rate }) => {
-                let scale = if fast { 20 } else { 1 };
-                let faults = match only {
-                    Some(alert) => WhichFaults::For(alert),
-                    None if no_faults => WhichFaults::None,
-                    None => WhichFaults::All,
-                };
-                let watch = Watch { calm, rate, scale, faults };
-                or_interrupted(watch::run(choice, watch, terminal)).await
-            }
+            Some(Command::Watch(watch)) => or_interrupted(watch::run(choice, watch, terminal)).await,
             Some(Command::Queries { check }) => or_interrupted(queries::run(choice, check, terminal)).await,
             Some(Command::Doctor) => or_interrupted(doctor::run(terminal)).await,
             Some(Command::Down) => or_interrupted(down::run(choice, terminal)).await,
@@ -285,21 +261,6 @@ impl Cli {
     }
 }
 
-/// Reads `500ms`, `30s`, `2m` or `1h`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let number = text[..text.len() - unit.len()].parse::<u64>();
-    let number =
-        number.map_err(|_| format!("`{text}` is not a duration: expected one such as 500ms, 30s or 2m"))?;
-    match unit {
-        "ms" => Ok(Duration::from_millis(number)),
-        "s" => Ok(Duration::from_secs(number)),
-        "m" => Ok(Duration::from_secs(number.saturating_mul(60))),
-        "h" => Ok(Duration::from_secs(number.saturating_mul(3_600))),
-        _ => Err(format!("`{text}` has no unit: expected one such as 500ms, 30s or 2m")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,15 +269,5 @@ mod tests {
     fn the_definition_of_the_command_line_is_consistent() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_duration_needs_a_number_and_a_unit() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(duration("1h"), Ok(Duration::from_secs(3_600)));
-        for invalid in ["", "s", "30", "1 fortnight", "-1s", "99999999999999999999s"] {
-            assert!(duration(invalid).is_err(), "{invalid}");
-        }
     }
 }

@@ -1,6 +1,5 @@
 //! The dashboard's panels: whether they have data, whether it moves, and a picture of it.
 
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
@@ -45,8 +44,11 @@ struct Target {
 }
 
 impl Target {
-    fn expression(&self) -> String {
-        self.expr.replace("$__rate_interval", RATE_WINDOW)
+    /// Evaluates the query from this time until now, once a second, or less often if it would be more points.
+    async fn read(&self, prometheus: &Prometheus, from: f64) -> Result<Vec<Series>> {
+        let expression = self.expr.replace("$__rate_interval", RATE_WINDOW);
+        let step = ((now() - from) / POINTS).max(1.0);
+        prometheus.query_range(&expression, from, now(), step).await
     }
 
     /// The name of a series, as Grafana fills it in.
@@ -75,10 +77,10 @@ pub(super) async fn evaluate(prometheus: &Prometheus) -> Result<(usize, Vec<Stri
     let (mut with_data, mut empty) = (0, vec![]);
     for panel in panels()? {
         for target in &panel.targets {
-            let series = prometheus.query_range(&target.expression(), now() - RECENT, now(), 1.0).await;
+            let series = target.read(prometheus, now() - RECENT).await;
             let series =
                 series.with_context(|| format!("failed to evaluate a query of {:?}", panel.title))?;
-            if series.iter().any(|series| !series.points.is_empty()) {
+            if series.iter().any(|series| series.points().next().is_some()) {
                 with_data += 1;
             } else {
                 empty.push(format!("{}: {}", panel.title, target.expr));
@@ -88,46 +90,27 @@ pub(super) async fn evaluate(prometheus: &Prometheus) -> Result<(usize, Vec<Stri
     Ok((with_data, empty))
 }
 
-/// The panels in which no series has changed since `began`.
-pub(super) async fn constant(prometheus: &Prometheus, began: f64) -> Result<Vec<String>> {
-    let mut constant = vec![];
-    for panel in panels()? {
-        let mut moved = false;
-        for target in &panel.targets {
-            for series in all(prometheus, target, began).await? {
-                let mut values = series.points.iter().map(|(_, value)| *value);
-                let first = values.next();
-                moved |= values.any(|value| Some(value) != first);
-            }
-        }
-        if !moved {
-            constant.push(panel.title);
-        }
-    }
-    Ok(constant)
-}
-
-async fn all(prometheus: &Prometheus, target: &Target, began: f64) -> Result<Vec<Series>> {
-    let step = ((now() - began) / POINTS).max(1.0);
-    prometheus.query_range(&target.expression(), began, now(), step).await
-}
-
-/// Draws all panels since `began` into one page, and returns its path.
-pub(super) async fn draw(prometheus: &Prometheus, began: f64) -> Result<PathBuf> {
-    let mut page = String::from(PAGE);
+/// Draws all panels since `began` into one page. Returns those in which no series has changed.
+pub(super) async fn draw(prometheus: &Prometheus, began: f64) -> Result<Vec<String>> {
+    let (mut page, mut constant) = (String::from(PAGE), vec![]);
     for panel in panels()? {
         let mut lines = vec![];
         for target in &panel.targets {
-            for series in all(prometheus, target, began).await? {
-                let points = series.points.iter().map(|(time, value)| (time - began, *value)).collect();
+            for series in target.read(prometheus, began).await? {
+                let points: Vec<_> = series.points().map(|(time, value)| (time - began, value)).collect();
                 lines.push((target.legend(&series), points));
             }
+        }
+        let is_flat =
+            |(_, points): &(String, Vec<(f64, f64)>)| points.windows(2).all(|two| two[0].1 == two[1].1);
+        if lines.iter().all(is_flat) {
+            constant.push(panel.title.clone());
         }
         page.push_str(&chart::draw(&panel.title, lines)?);
     }
     let path = paths::home().join("watch/dashboard.html");
     std::fs::write(&path, page).with_context(|| format!("failed to write {}", path.display()))?;
-    Ok(path)
+    Ok(constant)
 }
 
 /// Readable in light and in dark.

@@ -23,27 +23,23 @@ use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
 use cases::{CASES, Case};
-use prometheus::{AlertState, Prometheus};
+use prometheus::Prometheus;
 
 /// How a system is watched.
-#[derive(Debug)]
+#[derive(Debug, clap::Args)]
 pub(crate) struct Watch {
-    /// How long it is left alone first. No alert may fire meanwhile.
-    pub(crate) calm: Duration,
+    /// Divide all delays, windows and thresholds of the alerts by twenty: four minutes.
+    #[arg(long)]
+    pub(crate) fast: bool,
+    /// How long the system is left alone first; no alert may fire meanwhile.
+    #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
+    calm: Duration,
+    /// Inject only the fault that fires this alert.
+    #[arg(long, value_name = "ALERT")]
+    only: Option<String>,
     /// Orders per second.
-    pub(crate) rate: u32,
-    /// By how much delays, windows and thresholds of the rules are divided.
-    pub(crate) scale: u64,
-    pub(crate) faults: WhichFaults,
-}
-
-/// Which faults follow the calm.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum WhichFaults {
-    All,
-    None,
-    /// The one that fires this alert.
-    For(String),
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
 }
 
 /// What was seen.
@@ -91,13 +87,14 @@ const WARM_UP: Duration = Duration::from_secs(20);
 impl Watch {
     /// Starts a system for it and watches. `None`: interrupted.
     pub(crate) async fn run(&self, choice: Choice, terminal: &Terminal) -> Result<Option<Watched>> {
-        let cases: Vec<_> = CASES.iter().filter(|case| self.faults.include(case)).collect();
-        ensure!(
-            !cases.is_empty() || self.faults == WhichFaults::None,
-            "failed to choose a fault: no fault fires that alert"
-        );
+        let fires = |case: &&Case| match &self.only {
+            Some(alert) => case.alerts.iter().any(|expected| expected.alert == alert),
+            None => true,
+        };
+        let cases: Vec<_> = CASES.iter().filter(fires).collect();
+        ensure!(!cases.is_empty(), "failed to choose a fault: no fault fires that alert");
         // Shorter than a case with the provider away lasts, longer than all others.
-        let limit = Duration::from_secs(180 / self.scale);
+        let limit = Duration::from_secs(180 / self.scale());
         let setup = Setup::default().with("ORDERS_ANSWER_WITHIN", format!("{}s", limit.as_secs()));
         let own = OwnSystem { setup, ..OwnSystem::default() };
         let logs = paths::home().join("watch/logs");
@@ -112,9 +109,9 @@ impl Watch {
         choice: Choice,
         terminal: &Terminal,
     ) -> Result<Watched> {
-        let rules = rules::rules(self.scale)?;
+        let rules = rules::rules(self.scale())?;
         let delays = rules::delays(&rules)?;
-        let interval = Duration::from_secs(if self.scale == 1 { 5 } else { 1 });
+        let interval = Duration::from_secs(if self.fast { 1 } else { 5 });
         let addresses = system.addresses()?;
         let targets = [
             ("orders:8080", addresses.orders_url.as_str()),
@@ -134,24 +131,29 @@ impl Watch {
         for case in cases {
             watched.fired.extend(self.try_case(case, system, &prometheus, &delays, terminal).await?);
         }
-        if self.faults == WhichFaults::All {
-            watched.constant_panels = dashboard::constant(&prometheus, began).await?;
+        let constant = dashboard::draw(&prometheus, began).await?;
+        if self.only.is_none() {
+            watched.constant_panels = constant;
         }
         load.stop().await?;
-        dashboard::draw(&prometheus, began).await?;
         Ok(watched)
     }
 
+    /// By how much delays, windows and thresholds of the rules are divided.
+    pub(crate) fn scale(&self) -> u64 {
+        if self.fast { 20 } else { 1 }
+    }
+
     fn tolerance(&self) -> Duration {
-        if self.scale == 1 { TOLERANCE } else { TOLERANCE_WHEN_FAST }
+        if self.fast { TOLERANCE_WHEN_FAST } else { TOLERANCE }
     }
 
     async fn stay_calm(&self, prometheus: &Prometheus, terminal: &Terminal) -> Result<Vec<String>> {
         let end = Instant::now() + self.calm;
         let mut false_alarms = vec![];
         while Instant::now() < end {
-            for (alert, state) in prometheus.alerts().await? {
-                if state == AlertState::Firing && !false_alarms.contains(&alert) {
+            for (alert, fires) in prometheus.alerts().await? {
+                if fires && !false_alarms.contains(&alert) {
                     terminal.print(format!("  {alert} fires in a calm system"));
                     false_alarms.push(alert);
                 }
@@ -185,7 +187,7 @@ impl Watch {
         for expected in case.alerts {
             let delay =
                 delays.get(expected.alert).with_context(|| format!("there is no rule {}", expected.alert))?;
-            let stated = expected.true_after as f64 / self.scale as f64 + delay.as_secs_f64();
+            let stated = expected.true_after as f64 / self.scale() as f64 + delay.as_secs_f64();
             fired.push(Fired {
                 alert: expected.alert,
                 fault: case.what,
@@ -201,7 +203,7 @@ impl Watch {
             let (alerts, received) = (prometheus.alerts().await?, prometheus.received_alerts().await?);
             let after = began.elapsed().as_secs_f64();
             for fired in fired.iter_mut().filter(|fired| fired.after.is_none()) {
-                if alerts.get(fired.alert) == Some(&AlertState::Firing) {
+                if alerts.get(fired.alert) == Some(&true) {
                     terminal.print(format!(
                         "  {} after {after:.0} s (stated: {:.0} s)",
                         fired.alert, fired.stated
@@ -229,23 +231,12 @@ impl Watch {
     async fn await_inactive(&self, case: &Case, prometheus: &Prometheus) -> Result<()> {
         testbed::eventually("the alerts to end", INACTIVE_DEADLINE, async || {
             let alerts = prometheus.alerts().await?;
-            let active: Vec<_> =
-                case.alerts.iter().filter(|expected| alerts.contains_key(expected.alert)).collect();
-            let names: Vec<_> = active.iter().map(|expected| expected.alert).collect();
-            anyhow::ensure!(active.is_empty(), "{} active", names.join(", "));
+            let names = case.alerts.iter().map(|expected| expected.alert);
+            let active: Vec<_> = names.filter(|name| alerts.contains_key(*name)).collect();
+            ensure!(active.is_empty(), "{} active", active.join(", "));
             Ok(Some(()))
         })
         .await
-    }
-}
-
-impl WhichFaults {
-    fn include(&self, case: &Case) -> bool {
-        match self {
-            Self::All => true,
-            Self::None => false,
-            Self::For(alert) => case.alerts.iter().any(|expected| expected.alert == alert),
-        }
     }
 }
 

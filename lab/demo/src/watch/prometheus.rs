@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use testbed::guard::GuardedProcess;
 use testbed::{eventually, free_port};
 
@@ -30,54 +31,36 @@ pub(crate) struct Prometheus {
     _processes: [GuardedProcess; 2],
 }
 
-/// The state of an alert.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum AlertState {
-    /// Its expression is true, and its delay is not over.
-    Pending,
-    Firing,
-}
-
-/// A series of a range query: its labels, and the points that are known, in seconds since 1970.
-#[derive(Debug, Clone)]
+/// A series of a range query.
+#[derive(Deserialize)]
 pub(crate) struct Series {
+    #[serde(rename = "metric")]
     pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) points: Vec<(f64, f64)>,
+    values: Vec<(f64, String)>,
 }
 
-#[derive(Deserialize)]
-struct Answer<T> {
-    data: T,
+impl Series {
+    /// The points that are known, in seconds since 1970. What is NaN is left out.
+    pub(crate) fn points(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.values.iter().filter_map(|(time, value)| {
+            let value: f64 = value.parse().ok()?;
+            value.is_finite().then_some((*time, value))
+        })
+    }
 }
 
-#[derive(Deserialize)]
-struct Alerts {
-    alerts: Vec<Alert>,
-}
-
+/// An alert, as Prometheus shows it, or Alertmanager, which has its state elsewhere.
 #[derive(Deserialize)]
 struct Alert {
-    labels: BTreeMap<String, String>,
-    state: AlertState,
-}
-
-/// An alert, as Alertmanager shows it.
-#[derive(Deserialize)]
-struct Received {
-    labels: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-struct QueryResult {
-    result: Vec<QuerySeries>,
-}
-
-#[derive(Deserialize)]
-struct QuerySeries {
-    metric: BTreeMap<String, String>,
+    labels: AlertLabels,
+    /// `pending`: its expression is true, and its delay is not over. Then `firing`.
     #[serde(default)]
-    values: Vec<(f64, String)>,
+    state: String,
+}
+
+#[derive(Deserialize)]
+struct AlertLabels {
+    alertname: String,
 }
 
 impl Prometheus {
@@ -126,7 +109,8 @@ impl Prometheus {
         let [scraping, _] = &prometheus._processes;
         let scraped = format!("count(up == 1) == {}", targets.len() - 1);
         eventually("Prometheus to scrape all services", START_DEADLINE, async || {
-            Ok((!prometheus.query(&scraped).await?.is_empty()).then_some(()))
+            let found: Vec<Value> = prometheus.get("query", &[("query", &scraped)], "result").await?;
+            Ok((!found.is_empty()).then_some(()))
         })
         .await
         .with_context(|| scraping.log_tail())?;
@@ -137,35 +121,24 @@ impl Prometheus {
         Ok(prometheus)
     }
 
-    /// The alerts that are pending or firing, by name. One that fires for any series counts as firing.
-    pub(crate) async fn alerts(&self) -> Result<BTreeMap<String, AlertState>> {
-        let alerts: Alerts = self.get("alerts", &[]).await?;
-        let mut states = BTreeMap::new();
-        for Alert { mut labels, state } in alerts.alerts {
-            let name = labels.remove("alertname").context("an alert has no name")?;
-            let known = states.entry(name).or_insert(state);
-            if state == AlertState::Firing {
-                *known = state;
-            }
+    /// The alerts that are pending or firing, by name, and whether they fire. One that fires for any series counts as firing.
+    pub(crate) async fn alerts(&self) -> Result<BTreeMap<String, bool>> {
+        let alerts: Vec<Alert> = self.get("alerts", &[], "alerts").await?;
+        let mut fires = BTreeMap::new();
+        for Alert { labels, state } in alerts {
+            *fires.entry(labels.alertname).or_default() |= state == "firing";
         }
-        Ok(states)
+        Ok(fires)
     }
 
     /// The names of the alerts that Alertmanager has, also of those that it inhibits.
     pub(crate) async fn received_alerts(&self) -> Result<Vec<String>> {
         let url = format!("{}/api/v2/alerts", self.alertmanager_url);
-        let received: Vec<Received> =
-            http::client()?.get(url).send().await?.error_for_status()?.json().await?;
-        Ok(received.into_iter().filter_map(|mut alert| alert.labels.remove("alertname")).collect())
+        let received: Vec<Alert> = http::client()?.get(url).send().await?.error_for_status()?.json().await?;
+        Ok(received.into_iter().map(|alert| alert.labels.alertname).collect())
     }
 
-    /// The labels of the series that an expression has now.
-    pub(crate) async fn query(&self, expression: &str) -> Result<Vec<BTreeMap<String, String>>> {
-        let found: QueryResult = self.get("query", &[("query", expression)]).await?;
-        Ok(found.result.into_iter().map(|series| series.metric).collect())
-    }
-
-    /// The values of an expression between two times, in seconds since 1970. What is NaN is left out.
+    /// The values of an expression between two times, in seconds since 1970.
     pub(crate) async fn query_range(
         &self,
         expression: &str,
@@ -175,24 +148,22 @@ impl Prometheus {
     ) -> Result<Vec<Series>> {
         let (from, to, step) = (from.to_string(), to.to_string(), step.to_string());
         let parameters = [("query", expression), ("start", &from), ("end", &to), ("step", &step)];
-        let found: QueryResult = self.get("query_range", &parameters).await?;
-        let series = found.result.into_iter().map(|QuerySeries { metric, values }| {
-            let known = |(time, value): (f64, String)| {
-                let value: f64 = value.parse().ok()?;
-                value.is_finite().then_some((time, value))
-            };
-            Series { labels: metric, points: values.into_iter().filter_map(known).collect() }
-        });
-        Ok(series.collect())
+        self.get("query_range", &parameters, "result").await
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str, parameters: &[(&str, &str)]) -> Result<T> {
+    /// Reads a list of the HTTP API, which is in this field of the answer's data.
+    async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        parameters: &[(&str, &str)],
+        field: &str,
+    ) -> Result<Vec<T>> {
         let url = reqwest::Url::parse_with_params(&format!("{}/api/v1/{path}", self.url), parameters)?;
         let response = http::client()?.get(url).send().await?;
         let (status, body) = (response.status(), response.text().await?);
         ensure!(status.is_success(), "Prometheus answered {status}: {body}");
-        let answer: Answer<T> = serde_json::from_str(&body)?;
-        Ok(answer.data)
+        let mut answer: Value = serde_json::from_str(&body)?;
+        Ok(serde_json::from_value(answer["data"][field].take())?)
     }
 }
 

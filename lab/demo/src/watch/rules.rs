@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use humantime::parse_duration;
 
 const RULES: &str = include_str!("../../../observe/alerts.yaml");
 
@@ -54,15 +55,9 @@ fn replace_after(text: &str, marker: &str, replacement: impl Fn(&str) -> Result<
     Ok(replaced)
 }
 
-/// Reads `30s` or `5m`.
 fn seconds(duration: &str) -> Result<u64> {
-    let (number, unit) = duration.split_at(duration.len().saturating_sub(1));
-    let number: u64 = number.parse().with_context(|| format!("`{duration}` is not a duration"))?;
-    match unit {
-        "s" => Ok(number),
-        "m" => Ok(number * 60),
-        _ => anyhow::bail!("`{duration}` is not a duration of seconds or minutes"),
-    }
+    let duration = parse_duration(duration).with_context(|| format!("`{duration}` is not a duration"))?;
+    Ok(duration.as_secs())
 }
 
 #[cfg(test)]
