@@ -11,14 +11,13 @@ use testbed::Home;
 use uuid::Uuid;
 
 use crate::Verdict;
-use crate::alteration::{Alteration, sabotage_name, setting, variant_name};
+use crate::alteration::sabotage_name;
 use crate::choice::{Choice, home};
 use crate::commands::failed::{self, FailedCommand};
 use crate::commands::{
     board, bootstrap, check, doctor, down, drill, fetch, judge, load, order, queries, reset, sabotage, soak,
     test, tour, trace, up, verify, watch,
 };
-use crate::drills::DrillOptions;
 use crate::interrupt::or_interrupted;
 use crate::soak::Soak;
 use crate::terminal::Terminal;
@@ -68,39 +67,7 @@ enum Command {
         kind: order::OrderKind,
     },
     /// Break one thing under load, repair it, and reconcile.
-    Drill {
-        /// The names of drills, or `list`, `all`, or `short` for those that CI runs.
-        #[arg(required = true)]
-        names: Vec<String>,
-        /// Orders per second.
-        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
-        rate: u32,
-        /// How long the fault lasts. Each drill has a default.
-        #[arg(long, value_parser = parse_duration)]
-        outage: Option<Duration>,
-        /// How often `database-failover-sync` fails over.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-        times: u32,
-        /// Decides which orders are placed, and what a drill draws at random.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// Start a system in which this variant replaces the order service (docs/variants.md).
-        #[arg(long, value_parser = variant_name())]
-        variant: Option<Flaw>,
-        /// Run the same drill and load on the service and on this variant beside it: two verdicts.
-        #[arg(long, value_parser = variant_name(), conflicts_with = "variant")]
-        twin: Option<Flaw>,
-        /// Start lab programs that leave this protection out, for example mark-before-confirm: a drill that still holds then
-        /// has not tested it.
-        #[arg(long, value_parser = sabotage_name(), conflicts_with_all = ["variant", "twin"])]
-        sabotage: Option<Flaw>,
-        /// Start a system in which a setting has this value, such as ORDERS_RELAY_POLL=1h. May be repeated.
-        #[arg(long, value_name = "NAME=VALUE", value_parser = setting, conflicts_with_all = ["variant", "twin", "sabotage"])]
-        set: Vec<(String, String)>,
-        /// Start a system that lacks one protection, which this name decides: `demo answer` checks which one you found.
-        #[arg(long, value_name = "NAME", conflicts_with_all = ["variant", "twin", "sabotage", "set"])]
-        student: Option<String>,
-    },
+    Drill(drill::DrillArguments),
     /// Reconcile the running system: compare the acknowledged orders with the records of all services.
     Verify {
         /// How long to wait until nothing is pending.
@@ -134,10 +101,8 @@ enum Command {
         grader: check::Grader,
     },
     /// List, show, replay or discard what the running system has set aside.
-    Failed {
-        #[command(subcommand)]
-        command: FailedCommand,
-    },
+    #[command(subcommand)]
+    Failed(FailedCommand),
     /// Place orders at a constant rate with the running system.
     Load {
         /// Orders per second.
@@ -154,17 +119,7 @@ enum Command {
     /// Leave out each protection once, and show which check notices.
     Sabotage,
     /// Run four order services and two of each consumer, inject a random fault every few seconds, and reconcile.
-    Soak {
-        /// For how long.
-        #[arg(long = "for", default_value = "10m", value_parser = parse_duration)]
-        for_: Duration,
-        /// Orders per second; every other order is cancelled at once.
-        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(4..))]
-        rate: u32,
-        /// Decides which faults come when.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
+    Soak(Soak),
     /// Show one order on its way through all services as a distributed trace.
     Trace,
     /// Watch a system with a real Prometheus: the dashboard's queries, and each alert under a fault that fires it (forty
@@ -193,10 +148,6 @@ enum Command {
     },
 }
 
-/// The drill of the tour. Its outage is as short as its lesson allows: orders are accepted, and the backlog is seen to grow.
-const TOUR: DrillOptions =
-    DrillOptions { rate: 100, outage: Some(Duration::from_secs(8)), times: 1, seed: 1 };
-
 impl Cli {
     /// Runs the command.
     pub async fn run(self) -> Result<Verdict> {
@@ -204,32 +155,11 @@ impl Cli {
         let choice = Choice { with: self.with, may_install: !self.no_install };
         match self.command {
             // These three repair or stop something when they are interrupted, so they handle Ctrl-C themselves.
-            None => tour::run(choice, TOUR, terminal).await,
+            None => tour::run(choice, terminal).await,
             Some(Command::Up { nodes, instances }) => {
                 up::run(choice, nodes.parse()?, instances.into(), terminal).await
             }
-            Some(Command::Drill {
-                names,
-                rate,
-                outage,
-                times,
-                seed,
-                variant,
-                twin,
-                sabotage,
-                set,
-                student,
-            }) => {
-                let options = DrillOptions { rate, outage, times, seed };
-                let settings = Some(set).filter(|set| !set.is_empty()).map(Alteration::Settings);
-                let flaw = variant.or(sabotage).map(Alteration::Flaw);
-                let flaw = flaw.or(student.map(|student| Alteration::Hidden { student }));
-                let alteration = flaw.or(settings).unwrap_or_default();
-                match twin {
-                    Some(twin) => drill::run_twin(choice, &names, options, twin, terminal).await,
-                    None => drill::run(choice, &names, options, alteration, terminal).await,
-                }
-            }
+            Some(Command::Drill(arguments)) => drill::run(choice, arguments, terminal).await,
             Some(Command::Board { address }) => or_interrupted(board::run(choice, address, terminal)).await,
             Some(Command::Order { kind }) => or_interrupted(order::run(choice, kind, terminal)).await,
             Some(Command::Verify { wait, orders }) => {
@@ -245,9 +175,7 @@ impl Cli {
             Some(Command::Test(options)) => or_interrupted(test::run(choice, &options, terminal)).await,
             Some(Command::Judge(options)) => or_interrupted(judge::run(choice, &options, terminal)).await,
             Some(Command::Sabotage) => or_interrupted(sabotage::run(choice, terminal)).await,
-            Some(Command::Soak { for_, rate, seed }) => {
-                or_interrupted(soak::run(choice, Soak { for_, rate, seed }, terminal)).await
-            }
+            Some(Command::Soak(soak)) => or_interrupted(soak::run(choice, soak, terminal)).await,
             Some(Command::Trace) => or_interrupted(trace::run(choice, terminal)).await,
             Some(Command::Watch(watch)) => or_interrupted(watch::run(choice, watch, terminal)).await,
             Some(Command::Queries { check }) => or_interrupted(queries::run(choice, check, terminal)).await,
@@ -255,7 +183,7 @@ impl Cli {
             Some(Command::Down) => or_interrupted(down::run(choice, terminal)).await,
             Some(Command::Reset) => or_interrupted(reset::run(choice, terminal)).await,
             Some(Command::Bootstrap) => or_interrupted(bootstrap::run(terminal)).await,
-            Some(Command::Failed { command }) => or_interrupted(failed::run(choice, command, terminal)).await,
+            Some(Command::Failed(command)) => or_interrupted(failed::run(choice, command, terminal)).await,
             Some(Command::Fetch { url }) => or_interrupted(fetch::run(&url, terminal)).await,
         }
     }

@@ -8,7 +8,7 @@ use flaws::Flaw;
 use serde_json::{Value, json};
 
 use crate::Verdict;
-use crate::alteration::Alteration;
+use crate::alteration::{Alteration, sabotage_name, setting, variant_name};
 use crate::choice::Choice;
 use crate::drills::{self, Drill, DrillOptions, Group, SERVICE, Subject, own_system, run_both, run_on_own};
 use crate::network_system::NetworkSystem;
@@ -25,14 +25,42 @@ const SHORT: [&str; 6] = [
     "clocks-wrong",
 ];
 
-/// Runs on the system that is running, or on one of the drill's own. If there is none, it starts one.
-pub(crate) async fn run(
-    choice: Choice,
-    names: &[String],
+/// Which drills, and on which system.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DrillArguments {
+    /// The names of drills, or `list`, `all`, or `short` for those that CI runs.
+    #[arg(required = true)]
+    names: Vec<String>,
+    #[command(flatten)]
     options: DrillOptions,
-    alteration: Alteration,
-    terminal: &Terminal,
-) -> Result<Verdict> {
+    /// Start a system in which this variant replaces the order service (docs/variants.md).
+    #[arg(long, value_parser = variant_name())]
+    variant: Option<Flaw>,
+    /// Run the same drill and load on the service and on this variant beside it: two verdicts.
+    #[arg(long, value_parser = variant_name(), conflicts_with = "variant")]
+    twin: Option<Flaw>,
+    /// Start lab programs that leave this protection out, for example mark-before-confirm: a drill that still holds then
+    /// has not tested it.
+    #[arg(long, value_parser = sabotage_name(), conflicts_with_all = ["variant", "twin"])]
+    sabotage: Option<Flaw>,
+    /// Start a system in which a setting has this value, such as ORDERS_RELAY_POLL=1h. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting, conflicts_with_all = ["variant", "twin", "sabotage"])]
+    set: Vec<(String, String)>,
+    /// Start a system that lacks one protection, which this name decides: `demo answer` checks which one you found.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["variant", "twin", "sabotage", "set"])]
+    student: Option<String>,
+}
+
+/// Runs on the system that is running, or on one of the drill's own. If there is none, it starts one.
+pub(crate) async fn run(choice: Choice, arguments: DrillArguments, terminal: &Terminal) -> Result<Verdict> {
+    let DrillArguments { names, options, variant, twin, sabotage, set, student } = arguments;
+    if let Some(twin) = twin {
+        return run_twin(choice, &names, options, twin, terminal).await;
+    }
+    let settings = Some(set).filter(|set| !set.is_empty()).map(Alteration::Settings);
+    let flaw = variant.or(sabotage).map(Alteration::Flaw);
+    let hidden = student.map(|student| Alteration::Hidden { student });
+    let alteration = flaw.or(hidden).or(settings).unwrap_or_default();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let chosen: Vec<&Drill> = match names[..] {
         ["list"] => return list(terminal),
@@ -60,7 +88,7 @@ pub(crate) async fn run(
 
 /// Runs a drill on a system with the order service, and beside it on one with a variant instead: the same orders and the same
 /// fault. The verdict is that about the service.
-pub(crate) async fn run_twin(
+async fn run_twin(
     choice: Choice,
     names: &[String],
     options: DrillOptions,

@@ -1,5 +1,7 @@
 //! `cargo demo`: the tour.
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use super::order::{self, OrderKind};
@@ -10,8 +12,12 @@ use crate::interrupt::or_interrupted;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
+/// The drill of the tour. Its outage is as short as its lesson allows: orders are accepted, and the backlog is seen to grow.
+const OPTIONS: DrillOptions =
+    DrillOptions { rate: 100, outage: Some(Duration::from_secs(8)), times: 1, seed: 1 };
+
 /// Starts the system, follows two orders, kills the broker under load, reconciles, and stops the system.
-pub(crate) async fn run(choice: Choice, options: DrillOptions, terminal: &Terminal) -> Result<Verdict> {
+pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
     terminal.print(
         "The transactional outbox: clients place orders over HTTP, and RabbitMQ delivers the events to inventory and \
          billing.",
@@ -23,7 +29,7 @@ pub(crate) async fn run(choice: Choice, options: DrillOptions, terminal: &Termin
     let Some(system) = RunningSystem::find_or_start(choice, terminal).await? else {
         return Ok(Verdict::Interrupted);
     };
-    let verdict = show(&system, options, terminal).await;
+    let verdict = show(&system, terminal).await;
     let stopped = system.stop(terminal).await;
     let verdict = verdict?;
     stopped?;
@@ -37,7 +43,7 @@ pub(crate) async fn run(choice: Choice, options: DrillOptions, terminal: &Termin
     Ok(verdict)
 }
 
-async fn show(system: &RunningSystem, options: DrillOptions, terminal: &Terminal) -> Result<Verdict> {
+async fn show(system: &RunningSystem, terminal: &Terminal) -> Result<Verdict> {
     terminal.print("");
     for (title, kind) in [
         ("One order, from its acknowledgement to its end:", OrderKind::Good),
@@ -49,7 +55,7 @@ async fn show(system: &RunningSystem, options: DrillOptions, terminal: &Terminal
             return Ok(followed);
         }
     }
-    let (verdict, document) = drills::run(drills::find("broker-kill")?, options, system, terminal).await?;
+    let (verdict, document) = drills::run(drills::find("broker-kill")?, OPTIONS, system, terminal).await?;
     terminal.document(&document)?;
     Ok(verdict)
 }

@@ -36,15 +36,19 @@ const LOAD_BEFORE: Duration = Duration::from_secs(4);
 const LOAD_AFTER: Duration = Duration::from_secs(4);
 
 /// The options of a drill on the command line.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct DrillOptions {
     /// Orders per second.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rate: u32,
-    /// How long the fault lasts. Without it, as long as the drill says.
+    /// How long the fault lasts. Each drill has a default.
+    #[arg(long, value_parser = humantime::parse_duration)]
     pub(crate) outage: Option<Duration>,
-    /// How often a drill fails over, if it can do that more than once.
+    /// How often `database-failover-sync` fails over.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) times: u32,
     /// Decides which orders are placed, and what a drill draws at random.
+    #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }
 

@@ -40,13 +40,16 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(15);
 const REST: Wait = Wait::until_decided(Duration::from_secs(180));
 
 /// A soak.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Soak {
-    /// How long the load lasts.
-    pub(crate) for_: Duration,
-    /// Orders per second, over all instances.
-    pub(crate) rate: u32,
-    /// The same seed draws the same faults in the same order. How long each start and repair takes differs.
+    /// For how long.
+    #[arg(long = "for", default_value = "10m", value_parser = humantime::parse_duration)]
+    for_: Duration,
+    /// Orders per second; every other order is cancelled at once.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(4..))]
+    rate: u32,
+    /// Decides which faults come when. How long each start and repair takes differs.
+    #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }
 
