@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::str::FromStr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -13,164 +13,115 @@ use crate::running_system::RunningSystem;
 /// Bounds the loops over pages, in case a service never answers with the last one.
 const MAX_PAGES: usize = 1_000;
 
-/// A service that sets events and messages aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
-    Orders,
-    Inventory,
-    Billing,
-}
+/// The services that set events and messages aside.
+pub(crate) const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
-impl Service {
-    const ALL: [Self; 3] = [Self::Orders, Self::Inventory, Self::Billing];
+/// The collections of a service's admin API: events that the relay could not publish, messages that the consumer could not
+/// apply, and events that were published.
+const PARKED_EVENTS: &str = "/admin/parked";
+const DEAD_LETTERS: &str = "/admin/dead-letters";
+const PUBLISHED_EVENTS: &str = "/admin/published";
 
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Orders => "orders",
-            Self::Inventory => "inventory",
-            Self::Billing => "billing",
-        }
-    }
-}
-
-impl FromStr for Service {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|service| service.name() == name);
-        found.ok_or("expected orders, inventory or billing".into())
-    }
-}
-
-/// A collection of a service's admin API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Collection {
-    /// Events that the relay could not publish.
-    ParkedEvents,
-    /// Messages that the consumer could not apply.
-    DeadLetters,
-    /// Events that were published.
-    PublishedEvents,
-}
-
-impl Collection {
-    /// What can wait for an operator.
-    const WAITING: [Self; 2] = [Self::ParkedEvents, Self::DeadLetters];
-
-    fn path(self) -> &'static str {
-        match self {
-            Self::ParkedEvents => "/admin/parked",
-            Self::DeadLetters => "/admin/dead-letters",
-            Self::PublishedEvents => "/admin/published",
-        }
-    }
-
-    /// The field that holds an item's id.
-    fn id_field(self) -> &'static str {
-        if self == Self::DeadLetters { "id" } else { "eventId" }
-    }
-}
+/// What can wait for an operator.
+const WAITING: [&str; 2] = [PARKED_EVENTS, DEAD_LETTERS];
 
 /// A service and an id there: `inventory/3` is a dead letter, `orders/` and an event's id is an event.
 #[derive(Clone, Debug)]
 pub(crate) struct Id {
-    service: Service,
+    pub(crate) service: &'static str,
     /// A number for a dead letter, a string for an event.
     key: Value,
 }
 
 impl Id {
-    pub(crate) fn of_event(service: &str, event: Uuid) -> Result<Self, String> {
-        Ok(Self { service: service.parse()?, key: json!(event) })
+    pub(crate) fn of_order_event(event: Uuid) -> Self {
+        Self { service: "orders", key: json!(event) }
     }
 
-    pub(crate) fn service(&self) -> Service {
-        self.service
+    fn of_item(service: &'static str, collection: &str, item: &Value) -> Self {
+        let field = if collection == DEAD_LETTERS { "id" } else { "eventId" };
+        Self { service, key: item[field].clone() }
     }
 
     pub(crate) fn is_dead_letter(&self) -> bool {
         self.key.is_number()
     }
-
-    fn collection(&self) -> Collection {
-        if self.is_dead_letter() { Collection::DeadLetters } else { Collection::ParkedEvents }
-    }
 }
 
 impl FromStr for Id {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self> {
         let invalid = || {
             format!(
                 "`{text}` is not an id: expected a service and a number or an event's id, such as inventory/3"
             )
         };
-        let (service, key) = text.split_once('/').ok_or_else(invalid)?;
-        let service = service.parse().map_err(|_| invalid())?;
+        let (service, key) = text.split_once('/').with_context(invalid)?;
+        let service = SERVICES.into_iter().find(|known| *known == service).with_context(invalid)?;
         let number = key.parse::<i64>().ok().map(|id| json!(id));
         let key = number.or_else(|| key.parse::<Uuid>().ok().map(|id| json!(id)));
-        Ok(Self { service, key: key.ok_or_else(invalid)? })
+        Ok(Self { service, key: key.with_context(invalid)? })
     }
 }
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.service.name(), text(&self.key))
+        write!(f, "{}/{}", self.service, text(&self.key))
     }
 }
 
-/// What a replay is about.
-#[derive(Debug)]
-pub(crate) enum Which {
-    Ids(Vec<Id>),
-    All,
-    /// What was set aside from one time on, before another: `2026-01-31T12:00:00Z`.
-    Between(Option<String>, Option<String>),
-}
-
-/// A replay.
-#[derive(Debug)]
-pub(crate) struct Selection {
-    pub(crate) which: Which,
+/// What is replayed: of these ids, of all, or of a time.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Replay {
+    /// Ids of the list, for example inventory/3 (a dead letter) or orders/0190… (a parked event).
+    pub(crate) ids: Vec<Id>,
+    /// Everything that waits.
+    #[arg(long, conflicts_with_all = ["ids", "from", "to"])]
+    pub(crate) all: bool,
+    /// What was set aside at this time or later: 2026-01-31T12:00:00Z.
+    #[arg(long, conflicts_with = "ids")]
+    pub(crate) from: Option<String>,
+    /// What was set aside before this time.
+    #[arg(long, conflicts_with = "ids")]
+    pub(crate) to: Option<String>,
     /// At this service only.
-    pub(crate) at: Option<Service>,
-    /// Events that were published already, instead of what is set aside.
+    #[arg(long, value_parser = SERVICES)]
+    pub(crate) at: Option<String>,
+    /// Publish events again that were published already, selected by their ids or by the time of publishing.
+    #[arg(long, conflicts_with = "all")]
     pub(crate) published: bool,
     /// Also what is too old: consumers may have erased their records of it, and apply it a second time.
+    #[arg(long)]
     pub(crate) force: bool,
     /// Only say what a replay would do.
+    #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
-impl Selection {
-    /// Everywhere, as far as it is safe.
-    pub(crate) fn of(which: Which) -> Self {
-        Self { which, at: None, published: false, force: false, dry_run: false }
-    }
+/// These collections of all services, or of the one that is chosen.
+fn places(at: Option<&str>, collections: &[&'static str]) -> Vec<(&'static str, &'static str)> {
+    let services = SERVICES.into_iter().filter(|service| at.is_none_or(|at| at == *service));
+    services.flat_map(|service| collections.iter().map(move |of| (service, *of))).collect()
 }
 
 /// Calls `each` with what waits for an operator, oldest first within a service; with `resolved_too`, also with the dead letters
 /// that are resolved. Ends when `each` has enough.
 pub(crate) async fn list(
     system: &RunningSystem,
-    at: Option<Service>,
+    at: Option<&str>,
     resolved_too: bool,
     mut each: impl FnMut(Id, &Value) -> ControlFlow<()>,
 ) -> Result<()> {
-    let services = Service::ALL.into_iter().filter(|service| at.is_none_or(|at| at == *service));
-    for (service, collection) in
-        services.flat_map(|service| Collection::WAITING.map(|collection| (service, collection)))
-    {
+    for (service, collection) in places(at, &WAITING) {
         // A parked event that is resolved is an ordinary event again, or a row of `outbox_discarded`.
-        let resolved = if resolved_too && collection == Collection::DeadLetters { "&all=true" } else { "" };
+        let resolved = if resolved_too && collection == DEAD_LETTERS { "&all=true" } else { "" };
         let mut after = json!(0);
         for _ in 0..MAX_PAGES {
-            let path = format!("{}?limit=100&after={after}{resolved}", collection.path());
-            let page = system.admin(service.name(), &path, None).await?;
+            let path = format!("{collection}?limit=100&after={after}{resolved}");
+            let page = system.admin(service, &path, None).await?;
             for item in page["items"].as_array().into_iter().flatten() {
-                let id = Id { service, key: item[collection.id_field()].clone() };
-                if each(id, item).is_break() {
+                if each(Id::of_item(service, collection, item), item).is_break() {
                     return Ok(());
                 }
             }
@@ -185,47 +136,45 @@ pub(crate) async fn list(
 
 /// Returns everything about one parked event or dead letter.
 pub(crate) async fn show(system: &RunningSystem, id: &Id) -> Result<Value> {
-    let path = format!("{}/{}", id.collection().path(), text(&id.key));
-    system.admin(id.service.name(), &path, None).await
+    let collection = if id.is_dead_letter() { DEAD_LETTERS } else { PARKED_EVENTS };
+    system.admin(id.service, &format!("{collection}/{}", text(&id.key)), None).await
 }
 
 /// Publishes events again, and applies dead letters again. Calls `each` with every outcome as it is known: if the replay fails
 /// half-way, the first ones were replayed.
 pub(crate) async fn replay(
     system: &RunningSystem,
-    selection: &Selection,
+    replay: &Replay,
     mut each: impl FnMut(Id, &Value),
 ) -> Result<()> {
-    let collections =
-        if selection.published { vec![Collection::PublishedEvents] } else { Collection::WAITING.to_vec() };
-    let pairs: Vec<_> = Service::ALL
-        .into_iter()
-        .flat_map(|service| collections.iter().map(move |of| (service, *of)))
-        .collect();
-    for (service, collection) in pairs {
-        let mut body = json!({ "force": selection.force, "dryRun": selection.dry_run });
-        match &selection.which {
-            Which::Ids(ids) => {
-                let letters = collection == Collection::DeadLetters;
-                let here = ids.iter().filter(|id| id.service == service && id.is_dead_letter() == letters);
-                body["ids"] = here.map(|id| id.key.clone()).collect();
-                if body["ids"] == json!([]) {
-                    continue;
-                }
+    let Replay { ids, all, from, to, at, published, force, dry_run } = replay;
+    ensure!(
+        !ids.is_empty() || *all || from.is_some() || to.is_some(),
+        "nothing is selected: give ids, --all, or --from and --to"
+    );
+    ensure!(
+        !published || !ids.iter().any(Id::is_dead_letter),
+        "a number is a dead letter: --published takes the ids of events, for example orders/0190…"
+    );
+    let collections = if *published { &[PUBLISHED_EVENTS][..] } else { &WAITING };
+    for (service, collection) in places(at.as_deref(), collections) {
+        let mut body = json!({ "force": force, "dryRun": dry_run, "after": 0 });
+        if !ids.is_empty() {
+            let letters = collection == DEAD_LETTERS;
+            let here = ids.iter().filter(|id| id.service == service && id.is_dead_letter() == letters);
+            body["ids"] = here.map(|id| id.key.clone()).collect();
+            if body["ids"] == json!([]) {
+                continue;
             }
-            _ if selection.at.is_some_and(|at| at != service) => continue,
-            Which::All => body["all"] = json!(true),
-            Which::Between(from, to) => {
-                body["from"] = json!(from);
-                body["to"] = json!(to);
-            }
+        } else if *all {
+            body["all"] = json!(true);
+        } else {
+            (body["from"], body["to"]) = (json!(from), json!(to));
         }
-        body["after"] = json!(0);
         for _ in 0..MAX_PAGES {
-            let path = format!("{}/replay", collection.path());
-            let page = system.admin(service.name(), &path, Some(&body)).await?;
+            let page = system.admin(service, &format!("{collection}/replay"), Some(&body)).await?;
             for item in page["items"].as_array().into_iter().flatten() {
-                each(Id { service, key: item[collection.id_field()].clone() }, item);
+                each(Id::of_item(service, collection, item), item);
             }
             body["after"] = page["next"].clone();
             if body["after"].is_null() {
@@ -239,15 +188,14 @@ pub(crate) async fn replay(
 /// Discards a parked event, which then is never published, or a dead letter, which then is never applied. `note` says why.
 /// `accept_gap` is required for a parked event: consumers will see a gap in its order's sequence.
 pub(crate) async fn discard(system: &RunningSystem, id: &Id, note: &str, accept_gap: bool) -> Result<Value> {
-    let service = id.service.name();
     if id.is_dead_letter() {
         let body = json!({ "ids": [id.key], "note": note });
-        let answer = system.admin(service, "/admin/dead-letters/discard", Some(&body)).await?;
+        let answer = system.admin(id.service, &format!("{DEAD_LETTERS}/discard"), Some(&body)).await?;
         ensure!(answer["untouched"] == json!([]), "{id} does not wait for an operator, or does not exist");
         return Ok(answer);
     }
-    let path = format!("/admin/parked/{}/discard", text(&id.key));
-    system.admin(service, &path, Some(&json!({ "note": note, "acceptGap": accept_gap }))).await
+    let path = format!("{PARKED_EVENTS}/{}/discard", text(&id.key));
+    system.admin(id.service, &path, Some(&json!({ "note": note, "acceptGap": accept_gap }))).await
 }
 
 /// The meaning of an outcome of a replay.

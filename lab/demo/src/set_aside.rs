@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use anyhow::Result;
 use uuid::Uuid;
 
-use crate::operator_client::{Id, Selection, Which, discard, list, replay, text};
+use crate::operator_client::{Id, Replay, SERVICES, discard, list, replay, text};
 use crate::running_system::RunningSystem;
 
 /// How many events one request may name.
@@ -18,7 +18,7 @@ pub(crate) const GIVEN_UP: [&str; 4] = ["unexpected", "attempt-limit", "delivery
 
 /// Replays all dead letters. Returns how many were applied.
 pub(crate) async fn replay_all(system: &RunningSystem) -> Result<usize> {
-    count(system, Selection::of(Which::All), "applied").await
+    count(system, Replay { all: true, ..Replay::default() }, "applied").await
 }
 
 /// Publishes events of the order service again whose ids this query returns as one list. Returns how many.
@@ -26,24 +26,23 @@ pub(crate) async fn publish_again(system: &RunningSystem, ids: &str) -> Result<u
     let ids: Vec<Uuid> = serde_json::from_str(&system.read(ids).await?)?;
     let mut again = 0;
     for ids in ids.chunks(MAX_IDS) {
-        let ids = ids.iter().map(|id| Id::of_event("orders", *id)).collect::<Result<_, _>>();
-        let ids = Which::Ids(ids.map_err(anyhow::Error::msg)?);
-        again += count(system, Selection { published: true, ..Selection::of(ids) }, "pending").await?;
+        let ids = ids.iter().map(|id| Id::of_order_event(*id)).collect();
+        again += count(system, Replay { ids, published: true, ..Replay::default() }, "pending").await?;
     }
     Ok(again)
 }
 
 /// Publishes again what a service has published since. Returns how many events these are.
 pub(crate) async fn publish_since(system: &RunningSystem, service: &str, from: SystemTime) -> Result<usize> {
-    let at = Some(service.parse().map_err(anyhow::Error::msg)?);
-    let since = Which::Between(Some(humantime::format_rfc3339_millis(from).to_string()), None);
-    count(system, Selection { published: true, at, ..Selection::of(since) }, "pending").await
+    let from = Some(humantime::format_rfc3339_millis(from).to_string());
+    let at = Some(service.to_owned());
+    count(system, Replay { from, at, published: true, ..Replay::default() }, "pending").await
 }
 
 /// Replays, and counts an outcome.
-async fn count(system: &RunningSystem, selection: Selection, outcome: &str) -> Result<usize> {
+async fn count(system: &RunningSystem, selected: Replay, outcome: &str) -> Result<usize> {
     let mut count = 0;
-    replay(system, &selection, |_, item| count += usize::from(item["outcome"] == outcome)).await?;
+    replay(system, &selected, |_, item| count += usize::from(item["outcome"] == outcome)).await?;
     Ok(count)
 }
 
@@ -54,7 +53,7 @@ pub(crate) async fn count_waiting(system: &RunningSystem) -> Result<usize> {
 
 /// How many dead letters wait for an operator, by their reason.
 pub(crate) async fn count_reasons(system: &RunningSystem) -> Result<BTreeMap<String, usize>> {
-    let letters = ["orders", "inventory", "billing"]
+    let letters = SERVICES
         .map(|service| format!("select reason from {service}.dead_letters where resolved_at is null"))
         .join(" union all ");
     let query = format!(

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::eventually_send;
 
-use crate::operator_client::{self, Id, Selection, Which, explain, text};
+use crate::operator_client::{self, Id, explain, text};
 use crate::running_system::RunningSystem;
 
 /// The most items that the page lists. There may be more; their number is in the metrics.
@@ -55,7 +55,7 @@ fn listed(id: &Id, item: &Value) -> Value {
     };
     json!({
         "id": id.to_string(),
-        "service": id.service().name(),
+        "service": id.service,
         "kind": kind,
         "cause": cause,
         "detail": detail,
@@ -66,20 +66,14 @@ fn listed(id: &Id, item: &Value) -> Value {
 }
 
 pub(crate) async fn show(system: &RunningSystem, id: &str) -> Result<Value> {
-    operator_client::show(system, &parse(id)?).await
+    operator_client::show(system, &id.parse()?).await
 }
 
 pub(crate) async fn replay(system: &RunningSystem, replay: Replay) -> Result<Vec<Value>> {
-    let ids = replay.ids.iter().map(|id| parse(id)).collect::<Result<_>>()?;
-    let selection = Selection {
-        which: Which::Ids(ids),
-        at: None,
-        published: false,
-        force: false,
-        dry_run: replay.dry_run,
-    };
+    let ids = replay.ids.iter().map(|id| id.parse()).collect::<Result<_>>()?;
+    let selected = operator_client::Replay { ids, dry_run: replay.dry_run, ..Default::default() };
     let mut outcomes = vec![];
-    operator_client::replay(system, &selection, |id, item| {
+    operator_client::replay(system, &selected, |id, item| {
         outcomes.push(outcome(&id, &text(&item["outcome"]), &explain(item)));
     })
     .await?;
@@ -89,7 +83,7 @@ pub(crate) async fn replay(system: &RunningSystem, replay: Replay) -> Result<Vec
 pub(crate) async fn discard(system: &RunningSystem, discard: Discard) -> Result<Vec<Value>> {
     let mut outcomes = vec![];
     for id in &discard.ids {
-        let id = parse(id)?;
+        let id = id.parse()?;
         let answer = operator_client::discard(system, &id, &discard.note, discard.accept_gap).await?;
         let meaning = match answer["gap"].as_i64() {
             Some(gap) => format!("version {gap} of {} is never published", text(&answer["aggregateId"])),
@@ -112,8 +106,4 @@ pub(crate) async fn send_bad_message(system: &RunningSystem) -> Result<()> {
         api.publish("inventory.events", "this is no event <b>at all</b>", "sent-by-the-board").await.map(Some)
     })
     .await
-}
-
-fn parse(id: &str) -> Result<Id> {
-    id.parse().map_err(anyhow::Error::msg)
 }

@@ -3,13 +3,13 @@
 
 use std::ops::ControlFlow;
 
-use anyhow::{Result, ensure};
-use clap::{Args, Subcommand};
+use anyhow::Result;
+use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::Verdict;
 use crate::choice::Choice;
-use crate::operator_client::{self, Id, Selection, Service, Which, explain, text};
+use crate::operator_client::{self, Id, Replay, SERVICES, explain, text};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
@@ -17,9 +17,9 @@ use crate::terminal::Terminal;
 pub(crate) enum FailedCommand {
     /// List what waits for an operator.
     List {
-        /// At this service only: orders, inventory or billing.
-        #[arg(long)]
-        at: Option<Service>,
+        /// At this service only.
+        #[arg(long, value_parser = SERVICES)]
+        at: Option<String>,
         /// Also the dead letters that are resolved.
         #[arg(long)]
         all: bool,
@@ -45,37 +45,10 @@ pub(crate) enum FailedCommand {
     },
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct Replay {
-    /// Ids of the list, for example inventory/3 (a dead letter) or orders/0190… (a parked event).
-    ids: Vec<Id>,
-    /// Everything that waits.
-    #[arg(long, conflicts_with_all = ["ids", "from", "to"])]
-    all: bool,
-    /// What was set aside at this time or later: 2026-01-31T12:00:00Z.
-    #[arg(long, conflicts_with = "ids")]
-    from: Option<String>,
-    /// What was set aside before this time.
-    #[arg(long, conflicts_with = "ids")]
-    to: Option<String>,
-    /// At this service only: orders, inventory or billing.
-    #[arg(long)]
-    at: Option<Service>,
-    /// Publish events again that were published already, selected by their ids or by the time of publishing.
-    #[arg(long, conflicts_with = "all")]
-    published: bool,
-    /// Also what is too old: consumers may have erased their records of it, and apply it a second time.
-    #[arg(long)]
-    force: bool,
-    /// Only say what a replay would do.
-    #[arg(long)]
-    dry_run: bool,
-}
-
 pub(crate) async fn run(choice: Choice, command: FailedCommand, terminal: &Terminal) -> Result<Verdict> {
     let system = RunningSystem::require(choice).await?;
     match command {
-        FailedCommand::List { at, all } => list(&system, at, all, terminal).await,
+        FailedCommand::List { at, all } => list(&system, at.as_deref(), all, terminal).await,
         FailedCommand::Show { id } => {
             let item = operator_client::show(&system, &id).await?;
             if !terminal.json() {
@@ -84,7 +57,7 @@ pub(crate) async fn run(choice: Choice, command: FailedCommand, terminal: &Termi
             terminal.document(&item)?;
             Ok(Verdict::Held)
         }
-        FailedCommand::Replay(options) => replay(&system, options, terminal).await,
+        FailedCommand::Replay(selected) => replay(&system, &selected, terminal).await,
         FailedCommand::Discard { ids, note, accept_gap } => {
             discard(&system, &ids, &note, accept_gap, terminal).await
         }
@@ -93,14 +66,14 @@ pub(crate) async fn run(choice: Choice, command: FailedCommand, terminal: &Termi
 
 async fn list(
     system: &RunningSystem,
-    at: Option<Service>,
+    at: Option<&str>,
     resolved_too: bool,
     terminal: &Terminal,
 ) -> Result<Verdict> {
     let mut found = Vec::new();
     operator_client::list(system, at, resolved_too, |id, item| {
         terminal.print(line(&id, item));
-        found.push(json!({ "id": id.to_string(), "at": id.service().name(), "item": item }));
+        found.push(json!({ "id": id.to_string(), "at": id.service, "item": item }));
         ControlFlow::Continue(())
     })
     .await?;
@@ -130,26 +103,9 @@ fn line(id: &Id, item: &Value) -> String {
     )
 }
 
-async fn replay(system: &RunningSystem, options: Replay, terminal: &Terminal) -> Result<Verdict> {
-    let which = if !options.ids.is_empty() {
-        Which::Ids(options.ids)
-    } else if options.all {
-        Which::All
-    } else {
-        let period = options.from.is_some() || options.to.is_some();
-        ensure!(period, "nothing is selected: give ids, --all, or --from and --to");
-        Which::Between(options.from, options.to)
-    };
-    if let (true, Which::Ids(ids)) = (options.published, &which) {
-        ensure!(
-            !ids.iter().any(Id::is_dead_letter),
-            "a number is a dead letter: --published takes the ids of events, for example orders/0190…"
-        );
-    }
-    let Replay { at, published, force, dry_run, .. } = options;
-    let selection = Selection { which, at, published, force, dry_run };
+async fn replay(system: &RunningSystem, selected: &Replay, terminal: &Terminal) -> Result<Verdict> {
     let mut results = Vec::new();
-    operator_client::replay(system, &selection, |id, item| {
+    operator_client::replay(system, selected, |id, item| {
         let outcome = text(&item["outcome"]);
         terminal.print(format!("  {:<44}  {outcome}  {}", id.to_string(), explain(item)));
         results.push(json!({ "id": id.to_string(), "outcome": outcome, "detail": item["detail"] }));
