@@ -13,7 +13,7 @@ use crate::part::part;
 use crate::reconciliation::{Ending, Kind, Reconciliation, Wait};
 use crate::running_system::RunningSystem;
 
-use super::busy::Busy;
+use super::answer::Busy;
 use super::clock::now;
 use super::load::{Answers, BoardLoad};
 

@@ -3,9 +3,9 @@
 //! It is a process of its own that reads what anybody may read: `/metrics`, the tables as the auditor, and the list of
 //! acknowledged orders. It can be killed at any time; then its faults are repaired, and nothing else notices.
 
+mod answer;
 mod assets;
 mod board_state;
-mod busy;
 mod clock;
 mod collector;
 mod count;
@@ -14,7 +14,6 @@ mod faults;
 mod guard;
 mod load;
 mod moves;
-mod orders;
 mod parts;
 mod recording;
 mod server;

@@ -13,29 +13,33 @@ use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use futures_util::stream;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use crate::choice::Choice;
 use crate::running_system::RunningSystem;
 use crate::story;
 
+use super::answer::{Answer, Failure, begun};
 use super::board_state::BoardState;
-use super::busy::Busy;
 use super::collector::collect;
 use super::faults::{Faults, Strike};
 use super::guard::{self, Guard};
 use super::load::BoardLoad;
 use super::steps::{StepRequest, Steps};
 use super::twin::{Compare, Twin};
-use super::{assets, failed, orders};
+use super::{assets, failed};
 
 /// Pages that are told at the same time.
 const STREAMS: usize = 16;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// How long an order may take that a person has placed.
+const ORDER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Serves the page over a running system until the future is dropped.
 pub(crate) async fn serve(listener: TcpListener, system: RunningSystem, choice: Choice) -> Result<()> {
@@ -78,11 +82,11 @@ fn routes(state: BoardState, guard: Guard) -> Router {
         .route("/fault", post(strike))
         .route("/twin", post(compare))
         .route("/steps", post(step))
-        .route("/failed", get(list_failed))
-        .route("/failed/{service}/{key}", get(show_failed))
-        .route("/failed/replay", post(replay_failed))
-        .route("/failed/discard", post(discard_failed))
-        .route("/failed/send", post(send_bad_message));
+        .route("/failed", get(failed::list))
+        .route("/failed/{service}/{key}", get(failed::show))
+        .route("/failed/replay", post(failed::replay))
+        .route("/failed/discard", post(failed::discard))
+        .route("/failed/send", post(failed::send_bad_message));
     for (path, content_type, text) in assets::files() {
         routes = routes.route(path, get(move || async move { assets::file(content_type, text) }));
     }
@@ -103,16 +107,18 @@ async fn follow(State(state): State<BoardState>) -> Response {
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-async fn story(State(state): State<BoardState>, Path(id): Path<Uuid>) -> Response {
-    let story = story::story(&state.system, id).await;
-    if let Ok(story) = &story {
-        state.recorder.keep_story(story);
-    }
-    answer(story)
+async fn story(State(state): State<BoardState>, Path(id): Path<Uuid>) -> Answer<Value> {
+    let story = story::story(&state.system, id).await?;
+    state.recorder.keep_story(&story);
+    Ok(Json(story))
 }
 
-async fn place(State(state): State<BoardState>) -> Response {
-    answer(orders::place(&state.system, &state.load).await)
+/// Places an order that can be confirmed.
+async fn place(State(state): State<BoardState>) -> Answer<Value> {
+    let sent = Instant::now();
+    let id = timeout(ORDER_DEADLINE, state.system.order()).await.context("the order was not answered")??;
+    state.load.record(id);
+    Ok(Json(json!({ "id": id, "milliseconds": sent.elapsed().as_secs_f64() * 1e3 })))
 }
 
 #[derive(Deserialize)]
@@ -121,73 +127,29 @@ struct Rate {
     rate: u32,
 }
 
-async fn set_load(State(state): State<BoardState>, Json(Rate { rate }): Json<Rate>) -> Response {
-    answer(state.load.set_rate(rate).await.map(|()| json!({})))
+async fn set_load(State(state): State<BoardState>, Json(Rate { rate }): Json<Rate>) -> Answer<Value> {
+    state.load.set_rate(rate).await?;
+    Ok(Json(json!({})))
 }
 
-async fn strike(State(state): State<BoardState>, Json(strike): Json<Strike>) -> Response {
+async fn strike(State(state): State<BoardState>, Json(strike): Json<Strike>) -> Answer<Value> {
     if !state.system.can_act() {
-        return forbidden("this board has no access to the container engine");
+        return Err(Failure::forbidden("this board has no access to the container engine"));
     }
     begun(state.faults.begin(&strike))
 }
 
-async fn compare(State(state): State<BoardState>, Json(compare): Json<Compare>) -> Response {
-    if !state.system.has_processes() {
-        return forbidden(NEEDS_PROCESSES);
-    }
+async fn compare(State(state): State<BoardState>, Json(compare): Json<Compare>) -> Answer<Value> {
+    need_processes(&state)?;
     begun(state.twin.begin(&compare))
 }
 
-async fn step(State(state): State<BoardState>, Json(request): Json<StepRequest>) -> Response {
-    if !state.system.has_processes() {
-        return forbidden(NEEDS_PROCESSES);
-    }
+async fn step(State(state): State<BoardState>, Json(request): Json<StepRequest>) -> Answer<Value> {
+    need_processes(&state)?;
     begun(state.steps.request(request))
 }
 
-async fn list_failed(State(state): State<BoardState>) -> Response {
-    answer(failed::list(&state.system).await)
-}
-
-async fn show_failed(
-    State(state): State<BoardState>,
-    Path((service, key)): Path<(String, String)>,
-) -> Response {
-    answer(failed::show(&state.system, &format!("{service}/{key}")).await)
-}
-
-async fn replay_failed(State(state): State<BoardState>, Json(replay): Json<failed::Replay>) -> Response {
-    answer(failed::replay(&state.system, replay).await)
-}
-
-async fn discard_failed(State(state): State<BoardState>, Json(discard): Json<failed::Discard>) -> Response {
-    answer(failed::discard(&state.system, discard).await)
-}
-
-async fn send_bad_message(State(state): State<BoardState>) -> Response {
-    answer(failed::send_bad_message(&state.system).await.map(|()| json!({})))
-}
-
-const NEEDS_PROCESSES: &str =
-    "the lab programs and variants are in no image: `cargo demo --with local up` has them";
-
-fn forbidden(reason: &'static str) -> Response {
-    (StatusCode::FORBIDDEN, reason).into_response()
-}
-
-/// The answer to a request that begins something.
-fn begun(result: Result<()>) -> Response {
-    match result {
-        Ok(()) => Json(json!({})).into_response(),
-        Err(error) if error.is::<Busy>() => (StatusCode::CONFLICT, error.to_string()).into_response(),
-        Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}")).into_response(),
-    }
-}
-
-fn answer<T: serde::Serialize>(result: Result<T>) -> Response {
-    match result {
-        Ok(body) => Json(body).into_response(),
-        Err(error) => (StatusCode::BAD_GATEWAY, format!("{error:#}")).into_response(),
-    }
+fn need_processes(state: &BoardState) -> Result<(), Failure> {
+    let refusal = "the lab programs and variants are in no image: `cargo demo --with local up` has them";
+    if state.system.has_processes() { Ok(()) } else { Err(Failure::forbidden(refusal)) }
 }

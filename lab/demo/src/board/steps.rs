@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::choice::Choice;
 
-use super::busy::Busy;
+use super::answer::Busy;
 use super::step_system::{StepAction, StepSystem, StepVerdict, Stopped};
 
 /// What a person asks for.

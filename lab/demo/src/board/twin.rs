@@ -15,7 +15,7 @@ use crate::choice::Choice;
 use crate::drills::{self, DrillOptions, SERVICE, run_both};
 use crate::terminal::Terminal;
 
-use super::busy::Busy;
+use super::answer::Busy;
 use super::clock::now;
 
 /// The drill of the twin. Its fault is felt by every way to publish.
