@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::board_state::BoardState;
 use super::clock::now;
 use super::count::Count;
 use super::faults::FaultState;
-use super::moves::{Moves, Reading};
+use super::moves::{self, Reading};
 use super::parts::{self, Metrics, Parts};
 use super::steps::StepsState;
 use super::twin::TwinState;
@@ -74,7 +75,7 @@ struct Counted {
 pub(crate) async fn collect(state: &BoardState, pages: watch::Sender<Arc<str>>) {
     let (idle, is_idle) = watch::channel(false);
     let (counted, latest) = watch::channel(Counted::default());
-    let moves = Moves::default();
+    let (readings, mut moves) = mpsc::channel::<Result<Reading>>(1);
     let telling = async {
         let mut tick = interval(INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -84,9 +85,9 @@ pub(crate) async fn collect(state: &BoardState, pages: watch::Sender<Arc<str>>) 
             tick.tick().await;
             let (parts, metrics) = parts::read(&state.system).await;
             // A reading that is late leaves what waits as it was, and no move is shown twice.
-            match moves.take() {
-                Some(read) => last = read.unwrap_or_default(),
-                None => last.moves = Value::Array(vec![]),
+            match moves.try_recv() {
+                Ok(read) => last = read.unwrap_or_default(),
+                Err(_) => last.moves = Value::Array(vec![]),
             }
             if !parts::consumers_are_idle(&metrics) {
                 busy_at = Instant::now();
@@ -114,7 +115,7 @@ pub(crate) async fn collect(state: &BoardState, pages: watch::Sender<Arc<str>>) 
             }
         }
     };
-    tokio::join!(count(state, &is_idle, counted), moves.follow(&state.system), telling);
+    tokio::join!(count(state, &is_idle, counted), moves::follow(&state.system, readings), telling);
 }
 
 async fn count(state: &BoardState, is_idle: &watch::Receiver<bool>, latest: watch::Sender<Counted>) {

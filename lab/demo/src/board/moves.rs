@@ -1,12 +1,11 @@
 //! The events that move: each one that was written, published or applied since the last reading.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::running_system::RunningSystem;
@@ -25,31 +24,11 @@ pub(crate) struct Reading {
     pub(crate) waiting: Value,
 }
 
-/// The last reading, until it is taken.
-#[derive(Default)]
-pub(crate) struct Moves {
-    last: Mutex<Option<Result<Reading>>>,
-    taken: Notify,
-}
-
-impl Moves {
-    /// Returns what was read since the last call. `None`: the database has not answered yet.
-    pub(crate) fn take(&self) -> Option<Result<Reading>> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if last.is_some() {
-            self.taken.notify_one();
-        }
-        last
-    }
-
-    /// Reads whenever a reading was taken, until it is dropped.
-    pub(crate) async fn follow(&self, system: &RunningSystem) {
-        let mut known = HashSet::new();
-        loop {
-            let read = timeout(DEADLINE, read(system, &mut known)).await.map_err(Into::into).flatten();
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
-            self.taken.notified().await;
-        }
+/// Reads whenever the last reading was taken out of the channel, which holds one.
+pub(crate) async fn follow(system: &RunningSystem, readings: mpsc::Sender<Result<Reading>>) {
+    let mut known = HashSet::new();
+    while let Ok(taken) = readings.reserve().await {
+        taken.send(timeout(DEADLINE, read(system, &mut known)).await.map_err(Into::into).flatten());
     }
 }
 
