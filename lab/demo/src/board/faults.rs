@@ -15,7 +15,7 @@ use crate::running_system::RunningSystem;
 
 use super::answer::Busy;
 use super::clock::now;
-use super::load::{Answers, BoardLoad};
+use super::load::{Answers, BoardLoad, NewOrders};
 
 /// How long a fault may last.
 const SECONDS: std::ops::RangeInclusive<u64> = 2..=60;
@@ -44,20 +44,11 @@ pub(crate) struct Strike {
     prediction: Prediction,
 }
 
-/// What happens to new orders meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum NewOrders {
-    Accepted,
-    Refused,
-    /// No answer in time.
-    Hanging,
-}
-
 /// The three questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Prediction {
+    /// What happens to new orders meanwhile.
     orders: NewOrders,
     /// Whether an acknowledged order is lost.
     lost: bool,
@@ -205,21 +196,19 @@ impl Faults {
         system: &RunningSystem,
         load: &BoardLoad,
     ) -> Result<FaultVerdict> {
-        let from = SystemTime::now();
-        let injected = match fault.fault.inject(system).await {
-            Ok(injected) => injected,
-            Err(error) => {
-                // It may have failed half-way.
-                system.repair().await?;
-                return Err(error);
-            }
+        let lasting = async {
+            let from = SystemTime::now();
+            let injected = fault.fault.inject(system).await?;
+            sleep(fault.lasts).await;
+            let to = SystemTime::now();
+            injected.repair(system).await.map(|_| (from, to))
         };
-        sleep(fault.lasts).await;
-        let to = SystemTime::now();
-        if let Err(error) = injected.repair(system).await {
+        let lasted = lasting.await;
+        if lasted.is_err() {
+            // It may have failed half-way.
             system.repair().await?;
-            return Err(error);
         }
+        let (from, to) = lasted?;
         self.change(|state| state.phase = Phase::Recovering);
         let repaired = Instant::now();
         sleep(RECOVERY).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use load_tests::{Answer, Load, Outcome};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ledger::Ledger;
 use crate::load::StoppableLoad;
@@ -20,21 +20,23 @@ const PROMPT: Duration = Duration::from_secs(2);
 /// How many answers are remembered: those of more than the longest fault.
 const REMEMBERED: usize = 30_000;
 
-/// How requests were answered.
+/// How an order is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NewOrders {
+    Accepted,
+    /// By an answer, or because no connection was accepted.
+    Refused,
+    /// No answer within two seconds.
+    Hanging,
+}
+
+/// How many orders were answered how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Answers {
     pub(crate) accepted: u64,
-    /// By an answer, or because no connection was accepted.
     pub(crate) refused: u64,
-    /// No answer within two seconds.
     pub(crate) hanging: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Accepted,
-    Refused,
-    Hanging,
 }
 
 /// At most one load at a time.
@@ -44,7 +46,7 @@ pub(crate) struct BoardLoad {
     ledger: Arc<Ledger>,
     running: Mutex<Option<(u32, StoppableLoad)>>,
     /// When each order was due, and how it was answered.
-    answers: Arc<Mutex<VecDeque<(SystemTime, Kind)>>>,
+    answers: Arc<Mutex<VecDeque<(SystemTime, NewOrders)>>>,
 }
 
 impl BoardLoad {
@@ -90,9 +92,9 @@ impl BoardLoad {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, kind) in answers.iter().filter(|(due, _)| (from..to).contains(due)) {
             match kind {
-                Kind::Accepted => found.accepted += 1,
-                Kind::Refused => found.refused += 1,
-                Kind::Hanging => found.hanging += 1,
+                NewOrders::Accepted => found.accepted += 1,
+                NewOrders::Refused => found.refused += 1,
+                NewOrders::Hanging => found.hanging += 1,
             }
         }
         found
@@ -108,15 +110,15 @@ impl BoardLoad {
 }
 
 /// What a client has seen. `None`: the order was never sent.
-fn kind(outcome: &Outcome) -> Option<Kind> {
+fn kind(outcome: &Outcome) -> Option<NewOrders> {
     let late = outcome.finished.duration_since(outcome.due).is_ok_and(|took| took > PROMPT);
     Some(match &outcome.answer {
         Answer::Shed => return None,
-        _ if late => Kind::Hanging,
-        Answer::Accepted(_) => Kind::Accepted,
-        Answer::Refused(_) => Kind::Refused,
+        _ if late => NewOrders::Hanging,
+        Answer::Accepted(_) => NewOrders::Accepted,
+        Answer::Refused(_) => NewOrders::Refused,
         // At once: the connection was refused, or it was cut.
-        Answer::Failed(_) => Kind::Refused,
+        Answer::Failed(_) => NewOrders::Refused,
     })
 }
 
@@ -134,11 +136,14 @@ mod tests {
             answer,
         };
         let id = uuid::Uuid::nil();
-        assert!(matches!(kind(&outcome(Answer::Accepted(id), 1)), Some(Kind::Accepted)));
-        assert!(matches!(kind(&outcome(Answer::Accepted(id), 4)), Some(Kind::Hanging)));
-        assert!(matches!(kind(&outcome(Answer::Failed("time-out".into()), 5)), Some(Kind::Hanging)));
-        assert!(matches!(kind(&outcome(Answer::Failed("no connection".into()), 0)), Some(Kind::Refused)));
-        assert!(matches!(kind(&outcome(Answer::Refused(503), 0)), Some(Kind::Refused)));
+        assert!(matches!(kind(&outcome(Answer::Accepted(id), 1)), Some(NewOrders::Accepted)));
+        assert!(matches!(kind(&outcome(Answer::Accepted(id), 4)), Some(NewOrders::Hanging)));
+        assert!(matches!(kind(&outcome(Answer::Failed("time-out".into()), 5)), Some(NewOrders::Hanging)));
+        assert!(matches!(
+            kind(&outcome(Answer::Failed("no connection".into()), 0)),
+            Some(NewOrders::Refused)
+        ));
+        assert!(matches!(kind(&outcome(Answer::Refused(503), 0)), Some(NewOrders::Refused)));
         assert!(kind(&outcome(Answer::Shed, 0)).is_none());
     }
 }
