@@ -85,7 +85,7 @@ pub(crate) struct StepSystem {
     terminal: Terminal,
     /// Where the processes find at which points to stop, and say that they have.
     folder: PathBuf,
-    stopped: Vec<(Stopped, Instant)>,
+    stopped: Vec<Stopped>,
     /// Killed processes, and when each is started again.
     down: Vec<(String, Instant)>,
     lines: Vec<String>,
@@ -125,8 +125,8 @@ impl StepSystem {
         self.system.stop(&self.terminal).await
     }
 
-    pub(crate) fn stopped(&self) -> Vec<Stopped> {
-        self.stopped.iter().map(|(stopped, _)| stopped.clone()).collect()
+    pub(crate) fn stopped(&self) -> &Vec<Stopped> {
+        &self.stopped
     }
 
     /// What has happened to the order so far.
@@ -157,17 +157,16 @@ impl StepSystem {
     }
 
     pub(crate) async fn act(&mut self, pid: u32, action: StepAction) -> Result<()> {
-        let Some(index) = self.stopped.iter().position(|(stopped, _)| stopped.pid == pid) else {
+        let Some(index) = self.stopped.iter().position(|stopped| stopped.pid == pid) else {
             // It was continued meanwhile, because its time was over.
             return Ok(());
         };
-        let (Stopped { service, point, .. }, _) = self.stopped[index].clone();
+        let Stopped { service, point, .. } = self.stopped[index].clone();
         match action {
             StepAction::Continue => self.go_on(index)?,
             StepAction::Freeze => {
-                let (stopped, end) = &mut self.stopped[index];
-                (stopped.frozen, *end) = (true, Instant::now() + FREEZE);
-                stopped.ends = now() + FREEZE.as_secs() * 1000;
+                let stopped = &mut self.stopped[index];
+                (stopped.frozen, stopped.ends) = (true, now() + FREEZE.as_secs() * 1000);
                 self.say(format!("{service} stays frozen at {point} for {} s", FREEZE.as_secs()));
             }
             StepAction::Kill => {
@@ -183,8 +182,7 @@ impl StepSystem {
     /// Looks at what has changed. The order's verdict, or why there is none, once everything is at rest.
     pub(crate) async fn tick(&mut self) -> Result<Option<Result<StepVerdict>>> {
         self.find_stopped()?;
-        let over = |(_, end): &(Stopped, Instant)| *end <= Instant::now();
-        while let Some(index) = self.stopped.iter().position(over) {
+        while let Some(index) = self.stopped.iter().position(|stopped| stopped.ends <= now()) {
             self.go_on(index)?;
         }
         if let Some(index) = self.down.iter().position(|(_, until)| *until <= Instant::now()) {
@@ -200,7 +198,7 @@ impl StepSystem {
     fn find_stopped(&mut self) -> Result<()> {
         for entry in fs::read_dir(&self.folder)?.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            let known = self.stopped.iter().any(|(stopped, _)| stopped.pid == pid);
+            let known = self.stopped.iter().any(|stopped| stopped.pid == pid);
             // It writes the file before it stops.
             if known || !is_stopped(pid).unwrap_or(false) {
                 continue;
@@ -212,8 +210,7 @@ impl StepSystem {
             let source = source_lines::find(&service, &point);
             self.say(format!("{service} stops at {point}"));
             let ends = now() + LONGEST_STOP.as_secs() * 1000;
-            let stopped = Stopped { pid, service, point, ends, frozen: false, source };
-            self.stopped.push((stopped, Instant::now() + LONGEST_STOP));
+            self.stopped.push(Stopped { pid, service, point, ends, frozen: false, source });
         }
         Ok(())
     }
@@ -227,7 +224,7 @@ impl StepSystem {
 
     /// Removes a stopped process and its file: the process may stop again at once.
     fn forget(&mut self, index: usize) -> Stopped {
-        let (stopped, _) = self.stopped.remove(index);
+        let stopped = self.stopped.remove(index);
         let _ = fs::remove_file(self.folder.join(stopped.pid.to_string()));
         stopped
     }
@@ -283,15 +280,10 @@ impl StepSystem {
 
 fn verdict(read: &Reconciliation, took: Duration, dropped: u64) -> StepVerdict {
     let held = read.findings.is_empty() && read.in_progress() == 0;
-    let findings: Vec<_> = read
-        .findings
-        .iter()
-        .map(|found| format!("{}: {} ({})", found.place, found.what, found.count))
-        .collect();
-    let outcome = match findings.is_empty() {
-        true if held => "nothing is lost, nothing is doubled".to_owned(),
-        true => format!("{} still in progress", read.progress()),
-        false => findings.join("; "),
+    let outcome = match read.broken() {
+        Some(broken) => broken,
+        None if held => "nothing is lost, nothing is doubled".to_owned(),
+        None => format!("{} still in progress", read.progress()),
     };
     let aside = match read.waiting_for_operator() {
         0 => String::new(),

@@ -147,7 +147,7 @@ impl Steps {
             }
             let verdict = system.tick().await?;
             self.change(|state| {
-                state.stopped = system.stopped();
+                state.stopped.clone_from(system.stopped());
                 state.lines.clone_from(system.lines());
                 if let Some(verdict) = verdict {
                     state.phase = StepPhase::Ready;
