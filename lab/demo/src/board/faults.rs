@@ -1,6 +1,5 @@
 //! Faults that the page can cause: one at a time, each ends by itself. Before it strikes, the person predicts.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail, ensure};
@@ -16,6 +15,7 @@ use crate::running_system::RunningSystem;
 use super::answer::Busy;
 use super::clock::now;
 use super::load::{Answers, BoardLoad, NewOrders};
+use super::work::Work;
 
 /// How long a fault may last.
 const SECONDS: std::ops::RangeInclusive<u64> = 2..=60;
@@ -99,12 +99,8 @@ struct FaultVerdict {
     recovered_after: f64,
 }
 
-/// The active fault, or the last one; and the way to the task that carries them out.
-#[derive(Debug)]
-pub(crate) struct Faults {
-    state: Mutex<Option<FaultState>>,
-    begun: mpsc::UnboundedSender<Begun>,
-}
+/// The active fault, or the last one.
+pub(crate) type Faults = Work<Option<FaultState>, Begun>;
 
 /// A fault that is to be carried out.
 #[derive(Debug)]
@@ -114,32 +110,21 @@ pub(crate) struct Begun {
     predicted: Prediction,
 }
 
-impl Faults {
-    /// The receiver is for [`carry_out`](Self::carry_out).
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Begun>) {
-        let (begun, receiver) = mpsc::unbounded_channel();
-        (Self { state: Mutex::default(), begun }, receiver)
+/// Begins a fault. It is repaired and judged whatever the client does then.
+///
+/// # Errors
+/// [`Busy`]; or when there is no such fault.
+pub(crate) fn begin(faults: &Faults, strike: &Strike) -> Result<()> {
+    let target = part(&strike.target)?;
+    let (fault, signal) = match strike.action.as_str() {
+        "kill" => (Fault::Kill(target), "SIGKILL"),
+        "pause" => (Fault::Freeze(target), "SIGSTOP"),
+        other => bail!("unknown fault `{other}`"),
+    };
+    if !SECONDS.contains(&strike.seconds) {
+        bail!("a fault lasts for {} to {} seconds", SECONDS.start(), SECONDS.end());
     }
-
-    pub(crate) fn state(&self) -> Option<FaultState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Begins a fault. It is repaired and judged whatever the client does then.
-    ///
-    /// # Errors
-    /// [`Busy`]; or when there is no such fault.
-    pub(crate) fn begin(&self, strike: &Strike) -> Result<()> {
-        let target = part(&strike.target)?;
-        let (fault, signal) = match strike.action.as_str() {
-            "kill" => (Fault::Kill(target), "SIGKILL"),
-            "pause" => (Fault::Freeze(target), "SIGSTOP"),
-            other => bail!("unknown fault `{other}`"),
-        };
-        if !SECONDS.contains(&strike.seconds) {
-            bail!("a fault lasts for {} to {} seconds", SECONDS.start(), SECONDS.end());
-        }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    faults.begin(|state| {
         if let Some(active) = state.as_ref().filter(|active| active.phase != Phase::Over) {
             return Err(Busy(active.what.clone()).into());
         }
@@ -153,80 +138,78 @@ impl Faults {
             verdict: None,
             error: None,
         });
-        drop(state);
-        let (lasts, predicted) = (Duration::from_secs(strike.seconds), strike.prediction);
-        Ok(self.begun.send(Begun { fault, lasts, predicted })?)
-    }
+        Ok(Begun { fault, lasts: Duration::from_secs(strike.seconds), predicted: strike.prediction })
+    })
+}
 
-    /// Carries out the faults that are begun, one after the other.
-    pub(crate) async fn carry_out(
-        &self,
-        mut begun: mpsc::UnboundedReceiver<Begun>,
-        system: &RunningSystem,
-        load: &BoardLoad,
-    ) {
-        while let Some(fault) = begun.recv().await {
-            let verdict = self.inject(&fault, system, load).await;
-            self.change(|state| {
-                state.phase = Phase::Over;
-                match verdict {
-                    Ok(verdict) => state.verdict = Some(verdict),
-                    Err(error) => state.error = Some(format!("{error:#}")),
-                }
-            });
-        }
+/// Carries out the faults that are begun, one after the other.
+pub(crate) async fn carry_out(
+    faults: &Faults,
+    mut begun: mpsc::UnboundedReceiver<Begun>,
+    system: &RunningSystem,
+    load: &BoardLoad,
+) {
+    while let Some(fault) = begun.recv().await {
+        let verdict = inject(faults, &fault, system, load).await;
+        faults.change(|state| {
+            let Some(state) = state else { return };
+            state.phase = Phase::Over;
+            match verdict {
+                Ok(verdict) => state.verdict = Some(verdict),
+                Err(error) => state.error = Some(format!("{error:#}")),
+            }
+        });
     }
+}
 
-    async fn inject(&self, fault: &Begun, system: &RunningSystem, load: &BoardLoad) -> Result<FaultVerdict> {
-        let started_load = load.rate() == 0;
-        if started_load {
-            load.set_rate(RATE).await?;
-        }
-        let verdict = self.inject_under_load(fault, system, load).await;
-        // A rate that was chosen meanwhile stays.
-        if started_load && load.rate() == RATE {
-            load.set_rate(0).await?;
-        }
-        verdict
+async fn inject(
+    faults: &Faults,
+    fault: &Begun,
+    system: &RunningSystem,
+    load: &BoardLoad,
+) -> Result<FaultVerdict> {
+    let started_load = load.rate() == 0;
+    if started_load {
+        load.set_rate(RATE).await?;
     }
-
-    async fn inject_under_load(
-        &self,
-        fault: &Begun,
-        system: &RunningSystem,
-        load: &BoardLoad,
-    ) -> Result<FaultVerdict> {
-        let lasting = async {
-            let from = SystemTime::now();
-            let injected = fault.fault.inject(system).await?;
-            sleep(fault.lasts).await;
-            let to = SystemTime::now();
-            injected.repair(system).await.map(|_| (from, to))
-        };
-        let lasted = lasting.await;
-        if lasted.is_err() {
-            // It may have failed half-way.
-            system.repair().await?;
-        }
-        let (from, to) = lasted?;
-        self.change(|state| state.phase = Phase::Recovering);
-        let repaired = Instant::now();
-        sleep(RECOVERY).await;
-        // While orders are placed, there is always one in progress.
-        let rate = load.rate();
+    let verdict = inject_under_load(faults, fault, system, load).await;
+    // A rate that was chosen meanwhile stays.
+    if started_load && load.rate() == RATE {
         load.set_rate(0).await?;
-        let judged = judge(fault, load.answers_between(from, to), repaired, system, load).await;
-        if load.rate() == 0 {
-            load.set_rate(rate).await?;
-        }
-        judged
     }
+    verdict
+}
 
-    fn change(&self, change: impl FnOnce(&mut FaultState)) {
-        if let Some(state) = self.state.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            change(state);
-        }
+async fn inject_under_load(
+    faults: &Faults,
+    fault: &Begun,
+    system: &RunningSystem,
+    load: &BoardLoad,
+) -> Result<FaultVerdict> {
+    let lasting = async {
+        let from = SystemTime::now();
+        let injected = fault.fault.inject(system).await?;
+        sleep(fault.lasts).await;
+        let to = SystemTime::now();
+        injected.repair(system).await.map(|_| (from, to))
+    };
+    let lasted = lasting.await;
+    if lasted.is_err() {
+        // It may have failed half-way.
+        system.repair().await?;
     }
+    let (from, to) = lasted?;
+    faults.change(|state| state.iter_mut().for_each(|state| state.phase = Phase::Recovering));
+    let repaired = Instant::now();
+    sleep(RECOVERY).await;
+    // While orders are placed, there is always one in progress.
+    let rate = load.rate();
+    load.set_rate(0).await?;
+    let judged = judge(fault, load.answers_between(from, to), repaired, system, load).await;
+    if load.rate() == 0 {
+        load.set_rate(rate).await?;
+    }
+    judged
 }
 
 /// Waits until everything is at rest, and compares what was found with the prediction.

@@ -21,5 +21,6 @@ mod source_lines;
 mod step_system;
 mod steps;
 mod twin;
+mod work;
 
 pub(crate) use server::serve;

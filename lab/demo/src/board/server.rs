@@ -26,11 +26,11 @@ use crate::story;
 use super::answer::{Answer, Failure, begun};
 use super::board_state::BoardState;
 use super::collector::collect;
-use super::faults::{Faults, Strike};
+use super::faults::{self, Faults, Strike};
 use super::guard::{self, Guard};
 use super::load::BoardLoad;
-use super::steps::{StepRequest, Steps};
-use super::twin::{Compare, Twin};
+use super::steps::{self, StepPhase, StepRequest, Steps, StepsState};
+use super::twin::{self, Compare, Twin};
 use super::{assets, failed};
 
 /// Pages that are told at the same time.
@@ -43,9 +43,9 @@ const ORDER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Serves the page over a running system until the future is dropped.
 pub(crate) async fn serve(listener: TcpListener, system: RunningSystem, choice: Choice) -> Result<()> {
-    let (faults, strikes) = Faults::new();
-    let (twin, comparisons) = Twin::new();
-    let (steps, requests) = Steps::new();
+    let (faults, strikes) = Faults::new(None);
+    let (twin, comparisons) = Twin::new(None);
+    let (steps, requests) = Steps::new(StepsState::in_phase(StepPhase::Off));
     let (pages, snapshots) = watch::channel(Arc::from("null"));
     let guard =
         Guard { port: listener.local_addr()?.port(), token: Uuid::new_v4().simple().to_string().into() };
@@ -62,9 +62,9 @@ pub(crate) async fn serve(listener: TcpListener, system: RunningSystem, choice: 
     tokio::select! {
         ended = axum::serve(listener, routes(state.clone(), guard)) => ended.context("the board's server ended"),
         () = collect(&state, pages) => Ok(()),
-        () = state.faults.carry_out(strikes, &state.system, &state.load) => Ok(()),
-        () = state.twin.carry_out(comparisons, choice) => Ok(()),
-        () = state.steps.carry_out(requests, choice) => Ok(()),
+        () = faults::carry_out(&state.faults, strikes, &state.system, &state.load) => Ok(()),
+        () = twin::carry_out(&state.twin, comparisons, choice) => Ok(()),
+        () = steps::carry_out(&state.steps, requests, choice) => Ok(()),
     }
 }
 
@@ -136,17 +136,17 @@ async fn strike(State(state): State<BoardState>, Json(strike): Json<Strike>) -> 
     if !state.system.can_act() {
         return Err(Failure::forbidden("this board has no access to the container engine"));
     }
-    begun(state.faults.begin(&strike))
+    begun(faults::begin(&state.faults, &strike))
 }
 
 async fn compare(State(state): State<BoardState>, Json(compare): Json<Compare>) -> Answer<Value> {
     need_processes(&state)?;
-    begun(state.twin.begin(&compare))
+    begun(twin::begin(&state.twin, &compare))
 }
 
 async fn step(State(state): State<BoardState>, Json(request): Json<StepRequest>) -> Answer<Value> {
     need_processes(&state)?;
-    begun(state.steps.request(request))
+    begun(steps::begin(&state.steps, request))
 }
 
 fn need_processes(state: &BoardState) -> Result<(), Failure> {

@@ -3,7 +3,6 @@
 //!
 //! The lab programs stop themselves (SIGSTOP) at the points that a file names: see `lab/flawed-services/src/crash.rs`.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -14,6 +13,7 @@ use crate::choice::Choice;
 
 use super::answer::Busy;
 use super::step_system::{StepAction, StepSystem, StepVerdict, Stopped};
+use super::work::Work;
 
 /// What a person asks for.
 #[derive(Clone, Debug, Deserialize)]
@@ -56,41 +56,25 @@ pub(crate) enum StepPhase {
     Running,
 }
 
-/// The state of step mode, and the way to the task that carries requests out.
-#[derive(Debug)]
-pub(crate) struct Steps {
-    state: Mutex<StepsState>,
-    requests: mpsc::UnboundedSender<StepRequest>,
-}
+/// The state of step mode.
+pub(crate) type Steps = Work<StepsState, StepRequest>;
 
 /// How often the stopped processes are looked for.
 const TICK: Duration = Duration::from_millis(100);
 
 impl StepsState {
     /// With nothing else known yet.
-    fn in_phase(phase: StepPhase) -> Self {
+    pub(crate) fn in_phase(phase: StepPhase) -> Self {
         Self { phase, points: messaging::crash_points::ALL.to_vec(), ..Self::default() }
     }
 }
 
-impl Steps {
-    /// The receiver is for [`carry_out`](Self::carry_out).
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<StepRequest>) {
-        let (requests, receiver) = mpsc::unbounded_channel();
-        (Self { state: Mutex::new(StepsState::in_phase(StepPhase::Off)), requests }, receiver)
-    }
-
-    pub(crate) fn state(&self) -> StepsState {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Hands a request to the task, if it fits what is going on. The phase changes with it, so that of two requests at the
-    /// same moment one is refused.
-    ///
-    /// # Errors
-    /// [`Busy`], or when it does not fit otherwise.
-    pub(crate) fn request(&self, request: StepRequest) -> Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+/// Hands a request to the task, if it fits what is going on.
+///
+/// # Errors
+/// [`Busy`], or when it does not fit otherwise.
+pub(crate) fn begin(steps: &Steps, request: StepRequest) -> Result<()> {
+    steps.begin(|state| {
         match (&request, state.phase) {
             (StepRequest::Start, StepPhase::Off) => {}
             (StepRequest::Start, _) => return Err(Busy("the step system runs".to_owned()).into()),
@@ -114,53 +98,57 @@ impl Steps {
             StepRequest::Place { .. } => *state = StepsState::in_phase(StepPhase::Running),
             StepRequest::Stop | StepRequest::Act { .. } => {}
         }
-        Ok(self.requests.send(request)?)
-    }
+        Ok(request)
+    })
+}
 
-    /// Carries requests out, until it is dropped. Then the step system ends too.
-    pub(crate) async fn carry_out(&self, mut requests: mpsc::UnboundedReceiver<StepRequest>, choice: Choice) {
-        while let Some(request) = requests.recv().await {
-            if !matches!(request, StepRequest::Start) {
-                continue;
-            }
-            let ended = self.run(&mut requests, choice).await;
-            self.change(|state| {
-                *state = StepsState::in_phase(StepPhase::Off);
-                state.error = ended.err().map(|error| format!("{error:#}"));
-            });
+/// Carries requests out, until it is dropped. Then the step system ends too.
+pub(crate) async fn carry_out(
+    steps: &Steps,
+    mut requests: mpsc::UnboundedReceiver<StepRequest>,
+    choice: Choice,
+) {
+    while let Some(request) = requests.recv().await {
+        if !matches!(request, StepRequest::Start) {
+            continue;
         }
+        let ended = run(steps, &mut requests, choice).await;
+        steps.change(|state| {
+            *state = StepsState::in_phase(StepPhase::Off);
+            state.error = ended.err().map(|error| format!("{error:#}"));
+        });
     }
+}
 
-    /// Runs a step system until a request stops it.
-    async fn run(&self, requests: &mut mpsc::UnboundedReceiver<StepRequest>, choice: Choice) -> Result<()> {
-        let mut system = StepSystem::start(choice).await?;
-        self.change(|state| state.phase = StepPhase::Ready);
-        loop {
-            let request = tokio::time::timeout(TICK, requests.recv()).await;
-            match request {
-                Ok(None | Some(StepRequest::Stop)) => return system.stop().await,
-                Ok(Some(StepRequest::Start)) => {}
-                Ok(Some(StepRequest::Place { points })) => system.place(&points)?,
-                Ok(Some(StepRequest::Act { pid, action })) => system.act(pid, action).await?,
-                // Nothing was asked for.
-                Err(_) => {}
-            }
-            let verdict = system.tick().await?;
-            self.change(|state| {
-                state.stopped.clone_from(system.stopped());
-                state.lines.clone_from(system.lines());
-                if let Some(verdict) = verdict {
-                    state.phase = StepPhase::Ready;
-                    match verdict {
-                        Ok(verdict) => state.verdict = Some(verdict),
-                        Err(error) => state.error = Some(format!("{error:#}")),
-                    }
+/// Runs a step system until a request stops it.
+async fn run(
+    steps: &Steps,
+    requests: &mut mpsc::UnboundedReceiver<StepRequest>,
+    choice: Choice,
+) -> Result<()> {
+    let mut system = StepSystem::start(choice).await?;
+    steps.change(|state| state.phase = StepPhase::Ready);
+    loop {
+        let request = tokio::time::timeout(TICK, requests.recv()).await;
+        match request {
+            Ok(None | Some(StepRequest::Stop)) => return system.stop().await,
+            Ok(Some(StepRequest::Start)) => {}
+            Ok(Some(StepRequest::Place { points })) => system.place(&points)?,
+            Ok(Some(StepRequest::Act { pid, action })) => system.act(pid, action).await?,
+            // Nothing was asked for.
+            Err(_) => {}
+        }
+        let verdict = system.tick().await?;
+        steps.change(|state| {
+            state.stopped.clone_from(system.stopped());
+            state.lines.clone_from(system.lines());
+            if let Some(verdict) = verdict {
+                state.phase = StepPhase::Ready;
+                match verdict {
+                    Ok(verdict) => state.verdict = Some(verdict),
+                    Err(error) => state.error = Some(format!("{error:#}")),
                 }
-            });
-        }
-    }
-
-    fn change(&self, change: impl FnOnce(&mut StepsState)) {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        });
     }
 }

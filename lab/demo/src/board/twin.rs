@@ -17,6 +17,7 @@ use crate::terminal::Terminal;
 
 use super::answer::Busy;
 use super::clock::now;
+use super::work::Work;
 
 /// The drill of the twin. Its fault is felt by every way to publish.
 const DRILL: &str = "broker-kill";
@@ -62,73 +63,52 @@ struct TwinVerdict {
     findings: Value,
 }
 
-/// The comparison that runs, or the last one; and the way to the task that carries them out.
-#[derive(Debug)]
-pub(crate) struct Twin {
-    state: Mutex<Option<TwinState>>,
-    begun: mpsc::UnboundedSender<Flaw>,
-}
+/// The comparison that runs, or the last one.
+pub(crate) type Twin = Work<Option<TwinState>, Flaw>;
 
-impl Twin {
-    /// The receiver is for [`carry_out`](Self::carry_out).
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Flaw>) {
-        let (begun, receiver) = mpsc::unbounded_channel();
-        (Self { state: Mutex::default(), begun }, receiver)
-    }
-
-    pub(crate) fn state(&self) -> Option<TwinState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Begins a comparison.
-    ///
-    /// # Errors
-    /// [`Busy`] while another one runs; or when there is no such variant.
-    pub(crate) fn begin(&self, compare: &Compare) -> Result<()> {
-        let named = Flaw::named(&compare.variant);
-        let Some(variant) = named.filter(|flaw| flaw.row().left_out == LeftOut::Variant) else {
-            bail!("unknown variant `{}`", compare.variant);
-        };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+/// Begins a comparison.
+///
+/// # Errors
+/// [`Busy`] while another one runs; or when there is no such variant.
+pub(crate) fn begin(twin: &Twin, compare: &Compare) -> Result<()> {
+    let named = Flaw::named(&compare.variant);
+    let Some(variant) = named.filter(|flaw| flaw.row().left_out == LeftOut::Variant) else {
+        bail!("unknown variant `{}`", compare.variant);
+    };
+    twin.begin(|state| {
         if state.as_ref().is_some_and(|state| state.running) {
             return Err(Busy("a comparison runs".to_owned()).into());
         }
         *state =
             Some(TwinState { variant: variant.name(), began: now(), running: true, ..TwinState::default() });
-        drop(state);
-        Ok(self.begun.send(variant)?)
-    }
+        Ok(variant)
+    })
+}
 
-    /// Carries out the comparisons that are begun, one after the other.
-    pub(crate) async fn carry_out(&self, mut begun: mpsc::UnboundedReceiver<Flaw>, choice: Choice) {
-        while let Some(variant) = begun.recv().await {
-            let lines = Arc::new(Mutex::new(vec![]));
-            let terminal = Terminal::new(false).copied_to(lines.clone());
-            let comparing = compare(choice, variant, &terminal);
-            tokio::pin!(comparing);
-            let verdicts = loop {
-                if let Ok(verdicts) = timeout(SHOW_INTERVAL, &mut comparing).await {
-                    break verdicts;
-                }
-                self.show(&lines);
-            };
-            self.show(&lines);
-            if let Some(state) = self.state.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-                state.running = false;
-                match verdicts {
-                    Ok(verdicts) => state.verdicts = verdicts,
-                    Err(error) => state.error = Some(format!("{error:#}")),
-                }
+/// Carries out the comparisons that are begun, one after the other.
+pub(crate) async fn carry_out(twin: &Twin, mut begun: mpsc::UnboundedReceiver<Flaw>, choice: Choice) {
+    while let Some(variant) = begun.recv().await {
+        let lines = Arc::new(Mutex::new(vec![]));
+        let terminal = Terminal::new(false).copied_to(lines.clone());
+        let comparing = compare(choice, variant, &terminal);
+        tokio::pin!(comparing);
+        let verdicts = loop {
+            let compared = timeout(SHOW_INTERVAL, &mut comparing).await;
+            let lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = lines[lines.len().saturating_sub(LINES)..].to_vec();
+            twin.change(|state| state.iter_mut().for_each(|state| state.lines.clone_from(&last)));
+            if let Ok(verdicts) = compared {
+                break verdicts;
             }
-        }
-    }
-
-    fn show(&self, lines: &Mutex<Vec<String>>) {
-        let lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = lines[lines.len().saturating_sub(LINES)..].to_vec();
-        if let Some(state) = self.state.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            state.lines = last;
-        }
+        };
+        twin.change(|state| {
+            let Some(state) = state else { return };
+            state.running = false;
+            match verdicts {
+                Ok(verdicts) => state.verdicts = verdicts,
+                Err(error) => state.error = Some(format!("{error:#}")),
+            }
+        });
     }
 }
 
