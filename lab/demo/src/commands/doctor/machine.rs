@@ -1,12 +1,12 @@
 //! What this machine is and has, apart from the servers: what goes wrong first on macOS, in Windows' Linux (WSL) and on
 //! ARM, as far as it can be seen before anything is started.
 
-use std::{env::consts, path::Path, process::Stdio};
+use std::env::consts;
+use std::path::Path;
+use std::process::Stdio;
 
-use tokio::{
-    process::Command,
-    time::{Duration, timeout},
-};
+use tokio::process::Command;
+use tokio::time::{Duration, timeout};
 
 use super::Check;
 use crate::paths;
@@ -25,18 +25,17 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) async fn checks() -> Vec<Check> {
     let rust = output("rustc", &["--version"]).await;
-    let compiler = Check {
-        ok: rust.is_some(),
-        what: rust.unwrap_or_else(|| "rustc".to_owned()).trim().to_owned(),
-        fix: "https://rustup.rs".to_owned(),
-    };
+    let compiler = Check::new(rust.is_some(), rust.as_deref().unwrap_or("rustc").trim(), "https://rustup.rs");
     let processor = output("uname", &["-m"]).await;
     let mut checks = vec![compiler, compiled_for(processor.as_deref().unwrap_or_default().trim())];
-    checks.extend(windows_drive(&kernel_release(), &paths::home()));
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    checks.extend(windows_drive(&kernel, &paths::home()));
     checks.extend([port(), disk().await, memory(), open_files().await]);
     checks.push(curl(output("curl", &["--version"]).await.as_deref()));
-    for program in ["psql", "jq"] {
-        checks.push(for_the_labs(program, output(program, &["--version"]).await.is_some()));
+    for (program, in_debian, in_brew) in [("psql", "postgresql-client", "libpq"), ("jq", "jq", "jq")] {
+        let is_there = output(program, &["--version"]).await.is_some();
+        let fix = format!("`apt-get install -y {in_debian}` or `brew install {in_brew}`");
+        checks.push(Check::new(is_there, format!("{program}, for the labs"), fix));
     }
     checks
 }
@@ -44,22 +43,20 @@ pub(super) async fn checks() -> Vec<Check> {
 /// An engine for another processor emulates it: everything works, several times slower.
 pub(super) async fn engine_architecture() -> Option<Check> {
     let engine = testbed::engine_architecture().await.ok()?;
-    Some(Check {
-        ok: same_processor(&engine, consts::ARCH),
-        what: format!("containers for {engine} on {}", consts::ARCH),
-        fix: "use an engine and images of this machine's own architecture: emulation is several times slower"
-            .to_owned(),
-    })
+    Some(Check::new(
+        same_processor(&engine, consts::ARCH),
+        format!("containers for {engine} on {}", consts::ARCH),
+        "use an engine and images of this machine's own architecture: emulation is several times slower",
+    ))
 }
 
 /// A toolchain for another processor, for example an Intel one on an ARM Mac, builds and runs under emulation.
 fn compiled_for(processor: &str) -> Check {
-    Check {
-        ok: processor.is_empty() || same_processor(processor, consts::ARCH),
-        what: format!("built for {} {}, on {processor}", consts::OS, consts::ARCH),
-        fix: "install Rust for this processor (https://rustup.rs, from a terminal that is not emulated)"
-            .to_owned(),
-    }
+    Check::new(
+        processor.is_empty() || same_processor(processor, consts::ARCH),
+        format!("built for {} {}, on {processor}", consts::OS, consts::ARCH),
+        "install Rust for this processor (https://rustup.rs, from a terminal that is not emulated)",
+    )
 }
 
 /// Whether two names mean the same kind of processor: Docker, the kernel and Rust have different names.
@@ -79,26 +76,17 @@ fn windows_drive(kernel: &str, home: &Path) -> Option<Check> {
         return None;
     }
     let on_windows = home.starts_with("/mnt");
-    Some(Check {
-        ok: !on_windows,
-        what: if on_windows { "WSL, on a Windows drive" } else { "WSL, on its own file system" }.to_owned(),
-        fix: "clone the repository below the Linux home directory (`cd ~`), not below /mnt/c".to_owned(),
-    })
-}
-
-fn kernel_release() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()
+    Some(Check::new(
+        !on_windows,
+        if on_windows { "WSL, on a Windows drive" } else { "WSL, on its own file system" },
+        "clone the repository below the Linux home directory (`cd ~`), not below /mnt/c",
+    ))
 }
 
 fn port() -> Check {
-    let free = testbed::is_free(8080);
-    Check {
-        // Always ok: another port is used if this one is not free.
-        ok: true,
-        what: if free { "port 8080 is free" } else { "port 8080 is in use: orders gets another port" }
-            .to_owned(),
-        fix: String::new(),
-    }
+    let in_use = "port 8080 is in use: orders gets another port";
+    // Always ok: another port is used if this one is not free.
+    Check::new(true, if testbed::is_free(8080) { "port 8080 is free" } else { in_use }, "")
 }
 
 async fn disk() -> Check {
@@ -127,12 +115,11 @@ async fn open_files() -> Check {
         "unlimited" => Some(u64::MAX),
         number => number.parse().ok(),
     });
-    Check {
-        ok: files.is_none_or(|files| files >= OPEN_FILES_NEEDED),
-        what: files
-            .map_or("open files: unknown".to_owned(), |files| format!("open files per process: {files}")),
-        fix: format!("ulimit -n {OPEN_FILES_NEEDED}"),
-    }
+    Check::new(
+        files.is_none_or(|files| files >= OPEN_FILES_NEEDED),
+        files.map_or("open files: unknown".to_owned(), |files| format!("open files per process: {files}")),
+        format!("ulimit -n {OPEN_FILES_NEEDED}"),
+    )
 }
 
 /// `version` is what `curl --version` prints: `curl 7.81.0 (x86_64-pc-linux-gnu) …`.
@@ -143,32 +130,11 @@ fn curl(version: Option<&str>) -> Check {
         Some((parts.next()?.ok()?, parts.next()?.ok()?))
     });
     let (major, minor) = CURL_NEEDED;
-    Check {
-        ok: parsed.is_some_and(|found| found >= CURL_NEEDED),
-        what: format!("curl {} ({major}.{minor} needed for `--json`)", number.unwrap_or("is not installed")),
-        fix: "use `cargo demo order`, or `curl -H 'Content-Type: application/json' -d` instead of `--json`"
-            .to_owned(),
-    }
-}
-
-fn for_the_labs(program: &str, installed: bool) -> Check {
-    Check {
-        ok: installed,
-        what: format!("{program}, for the labs"),
-        fix: format!(
-            "`apt-get install -y {}` or `brew install {}`",
-            package(program, true),
-            package(program, false)
-        ),
-    }
-}
-
-fn package(program: &str, debian: bool) -> &str {
-    match (program, debian) {
-        ("psql", true) => "postgresql-client",
-        ("psql", false) => "libpq",
-        (program, _) => program,
-    }
+    Check::new(
+        parsed.is_some_and(|found| found >= CURL_NEEDED),
+        format!("curl {} ({major}.{minor} needed for `--json`)", number.unwrap_or("is not installed")),
+        "use `cargo demo order`, or `curl -H 'Content-Type: application/json' -d` instead of `--json`",
+    )
 }
 
 /// Compares an amount with what is needed. An unknown amount passes, and is printed as unknown.
@@ -176,7 +142,7 @@ fn amount(what: &str, bytes: Option<u64>, needed: u64, fix: &str) -> Check {
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let have = bytes.map_or("unknown".to_owned(), gib);
     let what = format!("{what}: {have} ({} needed)", gib(needed));
-    Check { ok: bytes.is_none_or(|bytes| bytes >= needed), what, fix: fix.to_owned() }
+    Check::new(bytes.is_none_or(|bytes| bytes >= needed), what, fix)
 }
 
 async fn output(program: &str, args: &[&str]) -> Option<String> {

@@ -18,6 +18,12 @@ struct Check {
     fix: String,
 }
 
+impl Check {
+    fn new(ok: bool, what: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { ok, what: what.into(), fix: fix.into() }
+    }
+}
+
 /// Returns `Held` if the system can run in at least one way.
 pub(crate) async fn run(terminal: &Terminal) -> Result<Verdict> {
     let docker = docker().await;
@@ -50,28 +56,23 @@ pub(crate) async fn run(terminal: &Terminal) -> Result<Verdict> {
 
 async fn docker() -> Vec<Check> {
     let engine = testbed::engine_version().await;
-    let mut checks = vec![Check {
-        ok: engine.is_ok(),
-        what: match &engine {
-            Ok(version) => format!("container engine {version}"),
-            Err(reason) => format!("no container engine answers: {reason:#}"),
-        },
-        fix: "https://docs.docker.com/engine/install/ (or `apt-get install -y docker.io docker-compose-v2`)"
-            .to_owned(),
-    }];
-    if engine.is_err() {
+    let (is_there, found) = match engine {
+        Ok(version) => (true, format!("container engine {version}")),
+        Err(reason) => (false, format!("no container engine answers: {reason:#}")),
+    };
+    let fix = "https://docs.docker.com/engine/install/ (or `apt-get install -y docker.io docker-compose-v2`)";
+    let mut checks = vec![Check::new(is_there, found, fix)];
+    if !is_there {
         return checks;
     }
     let compose = compose_version().await;
-    checks.push(Check {
-        ok: compose.is_ok(),
-        what: compose.map_or("no docker compose".to_owned(), |version| format!("docker compose {version}")),
-        fix: "https://docs.docker.com/compose/install/".to_owned(),
-    });
+    let (is_there, found) = (compose.is_ok(), compose.map(|version| format!("docker compose {version}")));
+    let found = found.unwrap_or("no docker compose".to_owned());
+    checks.push(Check::new(is_there, found, "https://docs.docker.com/compose/install/"));
     checks.extend(machine::engine_architecture().await);
     for image in IMAGES {
-        let ok = testbed::image_is_present(image).await;
-        checks.push(Check { ok, what: format!("image {image}"), fix: format!("docker pull {image}") });
+        let is_there = testbed::image_is_present(image).await;
+        checks.push(Check::new(is_there, format!("image {image}"), format!("docker pull {image}")));
     }
     checks
 }
@@ -80,8 +81,8 @@ fn local() -> Vec<Check> {
     [("PostgreSQL", testbed::find_postgres()), ("RabbitMQ", testbed::find_rabbitmq())]
         .into_iter()
         .map(|(name, found)| match found {
-            Ok(path) => Check { ok: true, what: format!("{name}: {}", path.display()), fix: String::new() },
-            Err(missing) => Check { ok: false, what: name.to_owned(), fix: format!("{missing:#}") },
+            Ok(path) => Check::new(true, format!("{name}: {}", path.display()), ""),
+            Err(missing) => Check::new(false, name, format!("{missing:#}")),
         })
         .collect()
 }
