@@ -2,6 +2,7 @@
 //! people, and with `--json` for autograders.
 
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -47,18 +48,12 @@ impl Check {
     }
 }
 
-/// How a check ended.
-struct Outcome {
-    passed: bool,
-    output: String,
-    seconds: f64,
-}
-
 /// What a grader reads of one test, which is worth one point.
+#[derive(Clone, Default)]
 struct Test<'a> {
     name: &'a str,
     passed: bool,
-    output: &'a str,
+    output: String,
     code: &'a str,
     path: &'a str,
     line: usize,
@@ -84,11 +79,10 @@ pub(crate) fn answer(
     let tests = tests.map(|(name, passed, given)| Test {
         name,
         passed,
-        output: given,
-        code: "",
+        output: given.to_owned(),
         path: "docs/breaking-it.md",
         line: 1,
-        seconds: 0.0,
+        ..Test::default()
     });
     terminal.document(&document(grader, &tests))?;
     Ok(if tests.iter().all(|test| test.passed) { Verdict::Held } else { Verdict::Broken })
@@ -107,30 +101,24 @@ pub(crate) async fn run(lab: u8, grader: Grader, terminal: &Terminal) -> Result<
     let page = fs::read_to_string(root.join(&path)).with_context(|| format!("failed to read {path}"))?;
     let check = Check::in_page(&page).with_context(|| format!("failed to find the check in {path}"))?;
 
-    let outcome = run_commands(&check.commands, &root).await?;
-    terminal.print(outcome.output.trim_end());
-    let verdict = if outcome.passed { Verdict::Held } else { Verdict::Broken };
-    terminal.print(format!("{}: {}", check.title, if outcome.passed { "passed" } else { "not passed" }));
-    let Outcome { passed, output, seconds } = &outcome;
-    let test = Test {
-        name: &check.title,
-        passed: *passed,
-        output,
-        code: &check.commands,
-        path: &path,
-        line: check.line,
-        seconds: *seconds,
-    };
+    let test = run_commands(&check, &path, &root).await?;
+    terminal.print(test.output.trim_end());
+    terminal.print(format!("{}: {}", check.title, if test.passed { "passed" } else { "not passed" }));
+    let verdict = if test.passed { Verdict::Held } else { Verdict::Broken };
     terminal.document(&document(grader, &[test]))?;
     Ok(verdict)
 }
 
 /// Runs commands as the labs' pages are run: it ends at the first that fails, and names it. An unset variable is a failure too: the
 /// lab was not done in this terminal.
-async fn run_commands(commands: &str, directory: &std::path::Path) -> Result<Outcome> {
-    let script =
-        format!("exec 2>&1\nset -euo pipefail\ntrap 'echo \"failed: $BASH_COMMAND\"' ERR\n{commands}");
+async fn run_commands<'a>(check: &'a Check, path: &'a str, directory: &Path) -> Result<Test<'a>> {
+    let Check { title: name, commands: code, line } = check;
+    let script = format!("exec 2>&1\nset -euo pipefail\ntrap 'echo \"failed: $BASH_COMMAND\"' ERR\n{code}");
     let began = Instant::now();
+    let test = |passed: bool, output: String| {
+        let seconds = began.elapsed().as_secs_f64();
+        Test { name, passed, output, code, path, line: *line, seconds }
+    };
     let mut bash = Command::new("bash");
     bash.args(["-c", &script]).current_dir(directory).stdout(Stdio::piped());
     let bash = bash.process_group(0).kill_on_drop(true).spawn().context("failed to run bash")?;
@@ -138,16 +126,11 @@ async fn run_commands(commands: &str, directory: &std::path::Path) -> Result<Out
     let Ok(output) = timeout(DEADLINE, bash.wait_with_output()).await else {
         // Whatever it has started holds cargo's lock.
         let _ = Command::new("kill").args(["-KILL", "--"]).args(group).status().await;
-        let output = "the check did not end in fifteen minutes\n".to_owned();
-        return Ok(Outcome { passed: false, output, seconds: began.elapsed().as_secs_f64() });
+        return Ok(test(false, "the check did not end in fifteen minutes\n".to_owned()));
     };
     let output = output.context("failed to wait for bash")?;
     ensure!(output.status.code() != Some(127) || !output.stdout.is_empty(), "bash did not run the check");
-    Ok(Outcome {
-        passed: output.status.success(),
-        output: String::from_utf8_lossy(&output.stdout).into_owned(),
-        seconds: began.elapsed().as_secs_f64(),
-    })
+    Ok(test(output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
 fn document(grader: Grader, tests: &[Test<'_>]) -> Value {
@@ -197,43 +180,31 @@ mod tests {
 
     #[tokio::test]
     async fn a_check_ends_at_the_first_failure_and_names_it() {
-        let here = std::path::Path::new(".");
-        let outcome = run_commands("echo first\nfalse\necho second\n", here).await.unwrap();
-        assert!(!outcome.passed);
-        assert_eq!(outcome.output, "first\nfailed: false\n");
-        let unset = run_commands("test \"$no_such_variable\" = 1\n", here).await.unwrap();
-        assert!(!unset.passed && unset.output.contains("no_such_variable"), "{}", unset.output);
-        assert!(run_commands("true | grep -c . || true\ntest 1 = 1\n", here).await.unwrap().passed);
+        let run = async |commands: &str| {
+            let check = Check { title: String::new(), commands: commands.to_owned(), line: 1 };
+            let test = run_commands(&check, "", Path::new(".")).await.unwrap();
+            (test.passed, test.output)
+        };
+        assert_eq!(run("echo first\nfalse\necho second\n").await, (false, "first\nfailed: false\n".into()));
+        let (passed, output) = run("test \"$no_such_variable\" = 1\n").await;
+        assert!(!passed && output.contains("no_such_variable"), "{output}");
+        assert!(run("true | grep -c . || true\ntest 1 = 1\n").await.0);
     }
 
     #[tokio::test]
     async fn graders_get_the_fields_that_they_read() {
         let check =
-            Check::in_page("# Lab 1: lose an order\n\nText.\n\n## Check\n\n```sh\nfalse\n```\n").unwrap();
+            Check::in_page("# Lab 1: lose an order\n\nText.\n\n## Check\n\n```sh\necho why\nfalse\n```\n")
+                .unwrap();
         assert_eq!(
             check,
-            Check { title: "Lab 1: lose an order".into(), commands: "false\n".into(), line: 5 }
+            Check { title: "Lab 1: lose an order".into(), commands: "echo why\nfalse\n".into(), line: 5 }
         );
-        let outcome = run_commands(&check.commands, std::path::Path::new(".")).await.unwrap();
-        let test = Test {
-            name: &check.title,
-            passed: outcome.passed,
-            output: &outcome.output,
-            code: &check.commands,
-            path: "page",
-            line: check.line,
-            seconds: outcome.seconds,
-        };
-        let gradescope = document(Grader::Gradescope, &[test]);
-        assert_eq!(gradescope["tests"][0]["status"], "failed");
-        assert_eq!(
-            (&gradescope["tests"][0]["score"], &gradescope["tests"][0]["max_score"]),
-            (&json!(0), &json!(1))
-        );
-        let passed =
-            Test { name: "a", passed: true, output: "", code: "", path: "page", line: 1, seconds: 0.1 };
-        let failed =
-            Test { name: "b", passed: false, output: "why", code: "", path: "page", line: 1, seconds: 0.1 };
+        let failed = run_commands(&check, "page", Path::new(".")).await.unwrap();
+        let passed = Test { passed: true, ..failed.clone() };
+        let gradescope = &document(Grader::Gradescope, std::slice::from_ref(&failed))["tests"][0];
+        assert_eq!(gradescope["status"], "failed");
+        assert_eq!((&gradescope["score"], &gradescope["max_score"]), (&json!(0), &json!(1)));
         let github = document(Grader::Github, &[passed, failed]);
         assert_eq!(
             (&github["version"], &github["status"], &github["max_score"]),
@@ -241,7 +212,7 @@ mod tests {
         );
         assert_eq!(
             (&github["tests"][0]["score"], &github["tests"][1]["message"]),
-            (&json!(1), &json!("why"))
+            (&json!(1), &json!("why\nfailed: false\n"))
         );
     }
 }
