@@ -62,7 +62,7 @@ pub(crate) async fn run(choice: Choice, arguments: DrillArguments, terminal: &Te
     let hidden = student.map(|student| Alteration::Hidden { student });
     let alteration = flaw.or(hidden).or(settings).unwrap_or_default();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let chosen: Vec<&Drill> = match names[..] {
+    let chosen: Vec<&'static Drill> = match names[..] {
         ["list"] => return list(terminal),
         ["all"] => drills::all().collect(),
         ["short"] => SHORT.into_iter().map(drills::find).collect::<Result<_>>()?,
@@ -108,8 +108,7 @@ async fn run_twin(
 
 /// How one drill ended.
 struct DrillResult {
-    drill: &'static str,
-    group: Group,
+    drill: &'static Drill,
     verdict: Verdict,
     /// What the drill shows on this system.
     expected: Verdict,
@@ -127,7 +126,7 @@ impl DrillResult {
 /// `running` is the system for the drills that need no other. The first of them finds or starts it.
 async fn run_each(
     choice: Choice,
-    chosen: &[&Drill],
+    chosen: &[&'static Drill],
     options: DrillOptions,
     alteration: &Alteration,
     running: &mut Option<RunningSystem>,
@@ -164,14 +163,7 @@ async fn run_each(
         };
         let seconds = began.elapsed().as_secs_f64();
         let expected = if *alteration == Alteration::None { drill.expect } else { Verdict::Held };
-        results.push(DrillResult {
-            drill: drill.name,
-            group: drill.group,
-            verdict,
-            expected,
-            seconds,
-            document,
-        });
+        results.push(DrillResult { drill, verdict, expected, seconds, document });
         if verdict == Verdict::Interrupted {
             break;
         }
@@ -206,12 +198,13 @@ fn list(terminal: &Terminal) -> Result<Verdict> {
 fn print_results(results: &[DrillResult], terminal: &Terminal) -> Result<()> {
     terminal.print("");
     terminal.print(format!("{:<28}  {:<9} {:>7}  verdict", "drill", "group", "seconds"));
-    for DrillResult { drill, group, verdict, expected, seconds, .. } in results {
+    for DrillResult { drill, verdict, expected, seconds, .. } in results {
         let by_design =
             if verdict == expected && *verdict != Verdict::Held { ", as it should be" } else { "" };
         terminal.print(format!(
-            "{drill:<28}  {:<9} {seconds:>7.0}  {}{by_design}",
-            group.to_string(),
+            "{:<28}  {:<9} {seconds:>7.0}  {}{by_design}",
+            drill.name,
+            drill.group.to_string(),
             verdict.word()
         ));
     }
