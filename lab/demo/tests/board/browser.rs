@@ -22,8 +22,8 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts one with a page of this size.
-    pub(crate) async fn start(width: u32, height: u32) -> Result<Self> {
+    /// Starts one that shows a page in the size of a projector.
+    pub(crate) async fn start(page: &str) -> Result<Self> {
         let port = testbed::free_port()?;
         let mut command = std::process::Command::new("chromedriver");
         command.arg(format!("--port={port}"));
@@ -45,8 +45,9 @@ impl Browser {
         let url = format!("http://127.0.0.1:{port}/session/{session}");
         let browser = Self { client, url, _driver: driver };
         // Without the window around the page.
-        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        let size = json!({ "width": 1280, "height": 720, "deviceScaleFactor": 1, "mobile": false });
         browser.devtools("Emulation.setDeviceMetricsOverride", size).await?;
+        browser.open(page).await?;
         Ok(browser)
     }
 
@@ -64,6 +65,11 @@ impl Browser {
     /// Runs JavaScript, and returns what it returns.
     pub(crate) async fn run(&self, script: &str) -> Result<Value> {
         self.command("execute/sync", json!({ "script": script, "args": [] })).await
+    }
+
+    /// Waits until an element is on the page.
+    pub(crate) async fn see(&self, what: &str, selector: &str) -> Result<()> {
+        self.until(what, &format!("document.querySelector('{selector}')")).await
     }
 
     /// Waits until an expression is true.

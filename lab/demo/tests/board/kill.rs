@@ -5,20 +5,14 @@ use serde_json::{Value, json};
 use testbed::eventually;
 use tokio::process::Command;
 
-use crate::{
-    browser::Browser,
-    shop::{DEADLINE, Shop},
-};
+use crate::shop::{DEADLINE, Shop};
 
 /// It is killed while billing is frozen: billing goes on, orders are confirmed, and the page says that it knows nothing until
 /// another board listens.
 #[tokio::test]
 #[ignore = "needs Chromium: .ci/board"]
 async fn a_killed_board_leaves_the_system_as_it_was() -> Result<()> {
-    let shop = Shop::start().await?;
-    let browser = Browser::start(1280, 720).await?;
-    browser.open(&shop.board).await?;
-    browser.until("the reconciliation to hold", "document.querySelector('#reconciliation.holds')").await?;
+    let (shop, browser) = Shop::with_browser().await?;
     for (name, value) in [
         ("target", "billing"),
         ("action", "pause"),
@@ -30,14 +24,14 @@ async fn a_killed_board_leaves_the_system_as_it_was() -> Result<()> {
     }
     browser.run("document.querySelector('[name=seconds]').value = 60").await?;
     browser.click("#strike").await?;
-    browser.until("billing to be frozen", "document.querySelector('svg g.frozen')").await?;
+    browser.see("billing to be frozen", "svg g.frozen").await?;
 
     let killed = Command::new("kill").args(["-KILL", &shop.board_pid()?.to_string()]).status().await?;
     ensure!(killed.success(), "the board was not killed");
     browser
         .until("the page to know nothing", "document.querySelectorAll('svg g.unknown').length === 6")
         .await?;
-    browser.until("the line to be unknown", "document.querySelector('#reconciliation.unknown')").await?;
+    browser.see("the line to be unknown", "#reconciliation.unknown").await?;
 
     // Long before the minute is over, an order is charged for and confirmed.
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build()?;
@@ -61,7 +55,7 @@ async fn a_killed_board_leaves_the_system_as_it_was() -> Result<()> {
             DEADLINE,
         )
         .await?;
-    browser.until("the reconciliation to hold", "document.querySelector('#reconciliation.holds')").await?;
+    browser.see("the reconciliation to hold", "#reconciliation.holds").await?;
     ensure!(browser.text("#connection").await? == "live");
     Ok(())
 }

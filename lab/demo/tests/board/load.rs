@@ -2,17 +2,14 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::{browser::Browser, shop::Shop};
+use crate::shop::Shop;
 
 /// Two hundred orders a second, for twenty seconds, or as long as `BOARD_LOAD` says in seconds.
 #[tokio::test]
 #[ignore = "needs Chromium: .ci/board"]
 async fn page_does_not_grow_under_load() -> Result<()> {
     let seconds: u64 = std::env::var("BOARD_LOAD").map_or(Ok(20), |text| text.parse())?;
-    let shop = Shop::start().await?;
-    let browser = Browser::start(1280, 720).await?;
-    browser.open(&shop.board).await?;
-    browser.until("the reconciliation to hold", "document.querySelector('#reconciliation.holds')").await?;
+    let (shop, browser) = Shop::with_browser().await?;
     let mut load = shop.demo(&["load", "--rate", "200", "--for", &format!("{seconds}s")]).spawn()?;
     browser
         .until("the plots to be full of data", "document.querySelectorAll('svg.plot').length === 3")

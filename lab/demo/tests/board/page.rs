@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
 
-use crate::{browser::Browser, recording, shop::Shop};
+use crate::{recording, shop::Shop};
 
 /// The events that wait in the outbox of orders.
 const PENDING: &str = "Number([...document.querySelectorAll('svg text')].map(text => text.textContent)\
@@ -14,18 +14,12 @@ const PENDING: &str = "Number([...document.querySelectorAll('svg text')].map(tex
 #[tokio::test]
 #[ignore = "needs Chromium: .ci/board"]
 async fn page_shows_an_order_a_kill_and_a_verdict_and_never_lies() -> Result<()> {
-    let shop = Shop::start().await?;
-    // As on a projector.
-    let browser = Browser::start(1280, 720).await?;
-    browser.open(&shop.board).await?;
-    browser.until("the reconciliation to hold", "document.querySelector('#reconciliation.holds')").await?;
+    let (shop, browser) = Shop::with_browser().await?;
 
     // By the keyboard alone.
     browser.focus("#place").await?;
     browser.press("\u{e007}").await?;
-    browser
-        .until("the order to be confirmed", "document.querySelector('#order-line[data-status=confirmed]')")
-        .await?;
+    browser.see("the order to be confirmed", "#order-line[data-status=confirmed]").await?;
     browser.until("its steps", "document.querySelectorAll('#order-steps li').length >= 10").await?;
 
     // A kill is on the page within two seconds, and the backlog grows and drains.
@@ -39,15 +33,13 @@ async fn page_shows_an_order_a_kill_and_a_verdict_and_never_lies() -> Result<()>
     // As the diagram shows it: the outbox of orders, which nothing empties meanwhile.
     let pending = |condition: &str| format!("({PENDING}) {condition}");
     browser.until("the backlog to grow", &pending("> 100")).await?;
-    browser.until("an order that moves", "document.querySelector('circle.dot.created')").await?;
+    browser.see("an order that moves", "circle.dot.created").await?;
     browser.take_pictures("board-kill", "header").await?;
     browser.until("the backlog to drain", &pending("=== 0")).await?;
     for moment in ["struck", "detected", "recovered", "drained"] {
-        browser
-            .until(moment, &format!("document.querySelector('#strip .{moment}[data-state=done]')"))
-            .await?;
+        browser.see(moment, &format!("#strip .{moment}[data-state=done]")).await?;
     }
-    browser.until("the verdict", "document.querySelector('#verdict-line')").await?;
+    browser.see("the verdict", "#verdict-line").await?;
     let verdict = browser.text("#verdict-line").await?;
     ensure!(verdict.starts_with("HELD") && verdict.contains("right 2 of 3"), "{verdict}");
 
@@ -65,7 +57,7 @@ async fn page_shows_an_order_a_kill_and_a_verdict_and_never_lies() -> Result<()>
 
     // What no consumer can apply: set aside, looked at, and discarded.
     browser.click("#failed-send").await?;
-    browser.until("the message to be listed", "document.querySelector('#failed-groups .group')").await?;
+    browser.see("the message to be listed", "#failed-groups .group").await?;
     browser.click("#failed-groups [data-action=show]").await?;
     browser
         .until(
@@ -86,7 +78,7 @@ async fn page_shows_an_order_a_kill_and_a_verdict_and_never_lies() -> Result<()>
     // A row that is wrong turns the line red.
     let mut admin = PgConnection::connect(&shop.admin_url()?).await?;
     corrupt(&mut admin).await?;
-    browser.until("the line to be red", "document.querySelector('#reconciliation.broken')").await?;
+    browser.see("the line to be red", "#reconciliation.broken").await?;
     let sentence = browser.text("#sentence").await?;
     ensure!(sentence.contains("BROKEN"), "{sentence}");
     Ok(())

@@ -34,7 +34,7 @@ pub(crate) async fn replays_without_a_server(shop: &Shop, browser: &Browser) -> 
         ("the verdict", "#verdict-line"),
         ("the line on top", "#reconciliation.holds"),
     ] {
-        browser.until(what, &format!("document.querySelector('{selector}')")).await?;
+        browser.see(what, selector).await?;
     }
     let requests = "return performance.getEntriesByType('resource').length";
     ensure!(browser.run(requests).await? == json!(0), "a recording asks for something");

@@ -6,6 +6,8 @@ use testbed::eventually;
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
+use crate::browser::Browser;
+
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A system with its board, in a directory of its own. Both end when it is dropped.
@@ -35,6 +37,14 @@ impl Shop {
         })
         .await?;
         Ok(Self { _up: up, home, board })
+    }
+
+    /// Starts one, and opens its page.
+    pub(crate) async fn with_browser() -> Result<(Self, Browser)> {
+        let shop = Self::start().await?;
+        let browser = Browser::start(&shop.board).await?;
+        browser.see("the reconciliation to hold", "#reconciliation.holds").await?;
+        Ok((shop, browser))
     }
 
     /// The address of the database, as its administrator.

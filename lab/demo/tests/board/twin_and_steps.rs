@@ -17,16 +17,13 @@ const VERDICT_DEADLINE: Duration = Duration::from_secs(240);
 #[tokio::test]
 #[ignore = "needs Chromium: .ci/board"]
 async fn twin_shows_what_is_lost_and_an_order_stops_at_crash_points() -> Result<()> {
-    let shop = Shop::start().await?;
-    let browser = Browser::start(1280, 720).await?;
-    browser.open(&shop.board).await?;
-    browser.until("the page to be live", "document.querySelector('#reconciliation.holds')").await?;
+    let (_shop, browser) = Shop::with_browser().await?;
     browser.until("the button", "!document.querySelector('#twin button').disabled").await?;
     browser.click("#twin button").await?;
 
     browser.until("the button", "!document.querySelector('#steps-start').disabled").await?;
     browser.click("#steps-start").await?;
-    browser.until("the step system", "document.querySelector('#steps-line[data-phase=ready]')").await?;
+    browser.see("the step system", "#steps-line[data-phase=ready]").await?;
     let all =
         messaging::crash_points::ALL.into_iter().flat_map(|point| ACTIONS.map(|action| (point, action)));
     let chosen = match std::env::var("BOARD_STEPS").as_deref() {
@@ -45,7 +42,7 @@ async fn twin_shows_what_is_lost_and_an_order_stops_at_crash_points() -> Result<
     }
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
     browser.click("#steps-stop").await?;
-    browser.until("the step system to end", "document.querySelector('#steps-line[data-phase=off]')").await?;
+    browser.see("the step system to end", "#steps-line[data-phase=off]").await?;
 
     // Two verdicts: the service holds, and the dual write has lost orders, which are named.
     let verdicts = "document.querySelectorAll('#twin-verdicts .twin').length === 2";
@@ -60,12 +57,9 @@ async fn twin_shows_what_is_lost_and_an_order_stops_at_crash_points() -> Result<
 /// Places an order that stops at a crash point, acts on the first process that stops there, and continues all others.
 async fn step(browser: &Browser, point: &str, action: &str, picture: bool) -> Result<()> {
     browser.run(&format!("document.querySelector('#steps [name=point]').value = '{point}'")).await?;
-    browser
-        .until("the last order to be judged", "document.querySelector('#steps-line[data-phase=ready]')")
-        .await?;
+    browser.see("the last order to be judged", "#steps-line[data-phase=ready]").await?;
     browser.click("#steps button[type=submit]").await?;
-    let stopped = format!("document.querySelector('.stopped[data-point={point}] button')");
-    browser.until("a process to stop", &stopped).await?;
+    browser.see("a process to stop", &format!(".stopped[data-point={point}] button")).await?;
     let shown = browser.text(".stopped pre").await?;
     ensure!(shown.contains(point), "the line of code is not shown: {shown}");
     if picture {
