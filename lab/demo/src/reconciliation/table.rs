@@ -48,15 +48,8 @@ impl Reconciliation {
             String::new(),
             row(
                 "",
-                [
-                    "orders",
-                    "missing",
-                    "doubled",
-                    "phantom",
-                    "wrong sums",
-                    "out of order",
-                    "duplicates dropped",
-                ],
+                "orders",
+                ["missing", "doubled", "phantom", "wrong sums", "out of order", "duplicates dropped"],
             ),
             self.row("orders", self.orders, &number(duplicates.orders)),
             self.row("inventory", self.in_inventory, &number(duplicates.inventory)),
@@ -88,15 +81,14 @@ impl Reconciliation {
     }
 
     fn row(&self, place: &str, orders: u64, dropped: &str) -> String {
-        let count = |kind| self.count(kind, place).to_string();
-        let [missing, doubled, phantom] = [Kind::Missing, Kind::Doubled, Kind::Phantom].map(count);
-        let [sums, order] = [Kind::WrongSum, Kind::OutOfOrder].map(count);
-        row(place, [&orders.to_string(), &missing, &doubled, &phantom, &sums, &order, dropped])
+        let kinds = [Kind::Missing, Kind::Doubled, Kind::Phantom, Kind::WrongSum, Kind::OutOfOrder];
+        let [missing, doubled, phantom, sums, order] = kinds.map(|kind| self.count(kind, place).to_string());
+        row(place, &orders.to_string(), [&missing, &doubled, &phantom, &sums, &order, dropped])
     }
 }
 
-fn row(place: &str, columns: [&str; 7]) -> String {
-    let [orders, missing, doubled, phantom, sums, order, dropped] = columns;
+fn row(place: &str, orders: &str, columns: [&str; 6]) -> String {
+    let [missing, doubled, phantom, sums, order, dropped] = columns;
     format!("  {place:<10}{orders:>8}{missing:>9}{doubled:>9}{phantom:>9}{sums:>12}{order:>14}{dropped:>20}")
 }
 
