@@ -43,6 +43,11 @@ with step (who, what, at, way) as (
 select coalesce((
     select json_build_object(
         'id', o.id, 'status', o.status, 'placedAt', o.placed_at,
+        -- A cancelled order has ended when no stock or money is held for it any more.
+        'ended', o.status = 'confirmed' or o.status = 'cancelled'
+            and exists (select from inventory.reservations where order_id = o.id and state <> 'held')
+            and exists (select from billing.payments
+                        where order_id = o.id and state not in ('asked', 'captured', 'refunding')),
         'steps', (select json_agg(json_build_object('who', who, 'what', what, 'way', way,
                          'at', extract(epoch from at - o.placed_at) * 1000) order by at) from step))
     from orders.orders o where o.id = PLACED), 'null')::text

@@ -100,13 +100,6 @@ impl Terminal {
         }
     }
 
-    /// Draws a line that is not finished yet. Does nothing where lines cannot be drawn over.
-    pub(crate) fn draw(&self, line: impl AsRef<str>) {
-        if self.live {
-            self.progress(line);
-        }
-    }
-
     /// Writes the document to standard output, with `--json` only.
     pub(crate) fn document(&self, value: &impl Serialize) -> anyhow::Result<()> {
         if self.json {

@@ -11,21 +11,25 @@ use crate::Verdict;
 use crate::choice::Choice;
 use crate::http;
 use crate::running_system::RunningSystem;
+use crate::story::story;
 use crate::terminal::Terminal;
 
 /// How long an order is followed. Milliseconds are usual; while the broker is unavailable it takes as long as that.
 const END_DEADLINE: Duration = Duration::from_secs(30);
 
 /// One step of the order, in milliseconds after it was placed, by the databases' clocks.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
 struct Step {
+    who: String,
     what: String,
     at: f64,
 }
 
-#[derive(Debug, Deserialize)]
+/// What [`story`] tells.
+#[derive(Deserialize)]
 struct Progress {
     status: String,
+    ended: bool,
     steps: Vec<Step>,
 }
 
@@ -47,7 +51,7 @@ pub(crate) enum OrderKind {
     Declined,
 }
 
-/// Prints a line that grows with each step. The verdict is inconclusive if the order does not end in time.
+/// Prints a line for each step. The verdict is inconclusive if the order does not end in time.
 pub(crate) async fn follow(
     system: &RunningSystem,
     kind: OrderKind,
@@ -74,26 +78,23 @@ pub(crate) async fn follow(
     let took = sent.elapsed();
     ledger.record(id, SystemTime::now());
     terminal.print(format!("  {}/orders/{id}", system.orders_url()));
-    let mut line = format!("  accepted (201 after {:.1} ms)", milliseconds(took));
+    terminal.print(format!("  accepted (201 after {:.1} ms)", milliseconds(took)));
 
     let mut seen: Vec<Step> = vec![];
     let mut status = String::new();
-    let query = progress_query(id);
     let followed = eventually("the order's end", END_DEADLINE, async || {
-        let progress: Progress = serde_json::from_str(&system.read(&query).await?)?;
-        // Steps are appended as they are read. A step that was written earlier may be read later.
+        let progress: Progress = serde_json::from_value(story(system, id).await?)?;
+        // A step that was written earlier may be read later.
         for step in progress.steps {
             if !seen.contains(&step) {
-                line.push_str(&format!(" → {} {:.0} ms", step.what, step.at));
+                terminal.print(format!("  {:>6.0} ms  {}: {}", step.at, step.who, step.what));
                 seen.push(step);
             }
         }
-        terminal.draw(&line);
         status = progress.status;
-        Ok((status == "ended").then_some(()))
+        Ok(progress.ended.then_some(()))
     })
     .await;
-    terminal.print(line);
     if document {
         seen.sort_by(|a, b| a.at.total_cmp(&b.at));
         terminal.document(
@@ -108,45 +109,6 @@ pub(crate) async fn follow(
         return Ok(Verdict::Inconclusive);
     }
     Ok(Verdict::Held)
-}
-
-/// An order has ended when it is confirmed, or when it is cancelled and no stock or money is held for it any more.
-fn progress_query(id: Uuid) -> String {
-    format!(
-        "with step (what, at) as (
-             select 'published', min(published_at) from orders.outbox
-             where aggregate_id = '{id}' and event_type = 'OrderCreated'
-             union all
-             select case state when 'rejected' then 'inventory: rejected' else 'inventory: reserved' end, decided_at
-             from inventory.reservations where order_id = '{id}'
-             union all
-             select case when charge_id is null then 'billing: declined' else 'billing: captured' end, answered_at
-             from billing.payments where order_id = '{id}' and answered_at is not null
-             union all
-             select 'confirmed', confirmed_at from orders.orders where id = '{id}'
-             union all
-             select 'cancelled (' || cancelled_for || ')', cancelled_at from orders.orders where id = '{id}'
-             union all
-             select 'inventory: released', released_at from inventory.reservations where order_id = '{id}'
-             union all
-             select 'billing: refunded', refunded_at from billing.payments where order_id = '{id}'
-         )
-         select json_build_object(
-             'status', case
-                 when o.status = 'confirmed' then 'ended'
-                 when o.status <> 'cancelled' then 'open'
-                 when exists (select from inventory.reservations where order_id = o.id and state = 'held')
-                   or exists (select from billing.payments where order_id = o.id
-                              and state in ('asked', 'captured', 'refunding')) then 'being compensated'
-                 when not exists (select from inventory.reservations where order_id = o.id)
-                   or not exists (select from billing.payments where order_id = o.id) then 'partly answered'
-                 else 'ended' end,
-             'steps', coalesce((
-                 select json_agg(json_build_object(
-                            'what', what, 'at', extract(epoch from at - o.placed_at) * 1000) order by at)
-                 from step where at is not null), '[]'))::text
-         from orders.orders o where o.id = '{id}'"
-    )
 }
 
 fn milliseconds(duration: Duration) -> f64 {
