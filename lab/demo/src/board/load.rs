@@ -129,21 +129,17 @@ mod tests {
     #[test]
     fn an_answer_that_comes_late_leaves_the_client_hanging() {
         let due = SystemTime::now();
-        let outcome = |answer: Answer, after: u64| Outcome {
-            number: 0,
-            due,
-            finished: due + Duration::from_secs(after),
-            answer,
-        };
         let id = uuid::Uuid::nil();
-        assert!(matches!(kind(&outcome(Answer::Accepted(id), 1)), Some(NewOrders::Accepted)));
-        assert!(matches!(kind(&outcome(Answer::Accepted(id), 4)), Some(NewOrders::Hanging)));
-        assert!(matches!(kind(&outcome(Answer::Failed("time-out".into()), 5)), Some(NewOrders::Hanging)));
-        assert!(matches!(
-            kind(&outcome(Answer::Failed("no connection".into()), 0)),
-            Some(NewOrders::Refused)
-        ));
-        assert!(matches!(kind(&outcome(Answer::Refused(503), 0)), Some(NewOrders::Refused)));
-        assert!(kind(&outcome(Answer::Shed, 0)).is_none());
+        for (answer, after, expected) in [
+            (Answer::Accepted(id), 1, Some(NewOrders::Accepted)),
+            (Answer::Accepted(id), 4, Some(NewOrders::Hanging)),
+            (Answer::Failed("time-out".into()), 5, Some(NewOrders::Hanging)),
+            (Answer::Failed("no connection".into()), 0, Some(NewOrders::Refused)),
+            (Answer::Refused(503), 0, Some(NewOrders::Refused)),
+            (Answer::Shed, 0, None),
+        ] {
+            let finished = due + Duration::from_secs(after);
+            assert_eq!(kind(&Outcome { number: 0, due, finished, answer }), expected, "after {after} s");
+        }
     }
 }
