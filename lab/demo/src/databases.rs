@@ -84,12 +84,11 @@ impl Databases {
         let Some(pair) = &self.pair else { return vec![] };
         let entrance = format!("127.0.0.1:{}", pair.entrance.port());
         let hosts: Vec<_> = self.servers.iter().map(address).collect();
-        let setting = |(name, url): (&str, &String)| {
-            (format!("{name}_DATABASE_URL"), url.replace(&entrance, &hosts.join(",")))
+        let setting = |service: &str| {
+            let name = format!("{}_DATABASE_URL", service.to_uppercase());
+            (name, urls.of(service).replace(&entrance, &hosts.join(",")))
         };
-        [("ORDERS", &urls.orders), ("INVENTORY", &urls.inventory), ("BILLING", &urls.billing)]
-            .map(setting)
-            .into()
+        ["orders", "inventory", "billing"].map(setting).into()
     }
 
     /// Makes the standby the primary. Whether the old one still runs is not looked at.

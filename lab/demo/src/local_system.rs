@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use testbed::{
-    DatabaseUrls, Passwords, Postgres, RabbitmqCluster, Server, Setup, System, SystemOptions, TestDatabase,
-    TestVhost, sql,
+    DatabaseUrls, Postgres, RabbitmqCluster, Server, Setup, System, SystemOptions, TestDatabase, TestVhost,
+    sql,
 };
+use uuid::Uuid;
 
 use crate::alteration::Alteration;
 use crate::databases::Databases;
@@ -97,12 +98,12 @@ impl LocalSystem {
         };
         sql::execute(&databases.admin_url("postgres"), "create database shop", READY_DEADLINE).await?;
         let admin_url = databases.admin_url("shop");
-        let passwords = Passwords::random();
-        testbed::bootstrap(&admin_url, &passwords).await?;
+        // Other users of this machine cannot guess them.
+        let urls = DatabaseUrls::new(&admin_url, |_| Ok(Uuid::new_v4().simple().to_string()))?;
+        testbed::bootstrap(&urls).await?;
         if log_relay {
             testbed::allow_log_relay(&admin_url).await?;
         }
-        let urls = DatabaseUrls::new(&admin_url, &passwords)?;
 
         let (mut proxies, crash) = (None, own.prepare_crash()?);
         if !for_people {
@@ -163,16 +164,11 @@ impl LocalSystem {
             inventory_url: url("inventory")?,
             billing_url: url("billing")?,
             provider_url: url("provider")?,
-            auditor_url: self.urls.auditor.clone(),
+            auditor_url: self.urls.of("auditor"),
             admin_url: database_url,
-            databases: [
-                ("orders", &self.urls.orders),
-                ("inventory", &self.urls.inventory),
-                ("billing", &self.urls.billing),
-                ("provider", &self.urls.provider),
-            ]
-            .map(|(login, url)| (login.to_owned(), url.clone()))
-            .into(),
+            databases: ["orders", "inventory", "billing", "provider"]
+                .map(|login| (login.to_owned(), self.urls.of(login)))
+                .into(),
             amqp_url,
             rabbitmq_api,
             admin: ["orders", "inventory", "billing"]

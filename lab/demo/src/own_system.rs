@@ -76,21 +76,25 @@ impl OwnSystem {
         rabbitmq: &RabbitmqCluster,
     ) -> Result<Proxies> {
         let (mut connections, amqp_url) = (vec![], rabbitmq.url());
-        for (service, database) in SERVICES.into_iter().zip([&urls.orders, &urls.inventory, &urls.billing]) {
+        for service in SERVICES {
             let prefix = service.to_uppercase();
             connections.push((
                 format!("{service}-database"),
                 format!("{prefix}_DATABASE_URL"),
-                database.as_str(),
+                urls.of(service),
             ));
             if rabbitmq.count() == 1 {
-                connections.push((format!("{service}-broker"), format!("{prefix}_AMQP_URL"), &amqp_url));
+                connections.push((
+                    format!("{service}-broker"),
+                    format!("{prefix}_AMQP_URL"),
+                    amqp_url.clone(),
+                ));
             }
         }
         let routes = connections.iter().map(|(name, _, url)| route(name, url)).collect::<Result<_>>()?;
         let proxy = Proxy::start(routes).await?;
         for (name, variable, url) in connections {
-            self.setup.settings.push((variable, through(url, proxy.address(&name)?)?));
+            self.setup.settings.push((variable, through(&url, proxy.address(&name)?)?));
         }
         Ok(Proxies::Here(proxy))
     }

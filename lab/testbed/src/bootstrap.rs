@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, ensure};
 use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::{sync::Mutex, time::timeout};
-use uuid::Uuid;
 
 use crate::eventually::eventually;
 use crate::sql;
@@ -14,89 +13,53 @@ use crate::sql;
 /// A bootstrap may have to wait for another one that runs at the same time.
 const BOOTSTRAP_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The passwords of the five logins that `migrations/bootstrap.sql` creates.
-#[derive(Clone)]
-pub struct Passwords {
-    pub orders: String,
-    pub inventory: String,
-    pub billing: String,
-    pub provider: String,
-    /// The auditor may read everything and write nothing.
-    pub auditor: String,
-}
+/// The logins that `migrations/bootstrap.sql` creates. The auditor may read everything and write nothing.
+const LOGINS: [&str; 5] = ["orders", "inventory", "billing", "provider", "auditor"];
 
-impl Passwords {
-    /// A password for each login that no other user of this machine can guess.
-    pub fn random() -> Self {
-        Self::each_from(|| Uuid::new_v4().simple().to_string())
-    }
-
-    /// The same password for all five logins, for servers that run only as long as a test.
-    pub fn all(password: &str) -> Self {
-        Self::each_from(|| password.to_owned())
-    }
-
-    fn each_from(password: impl Fn() -> String) -> Self {
-        Self {
-            orders: password(),
-            inventory: password(),
-            billing: password(),
-            provider: password(),
-            auditor: password(),
-        }
-    }
-
-    fn each(&self) -> [(&'static str, &str); 5] {
-        [
-            ("orders", &self.orders),
-            ("inventory", &self.inventory),
-            ("billing", &self.billing),
-            ("provider", &self.provider),
-            ("auditor", &self.auditor),
-        ]
-    }
-}
-
-/// The URLs of one database for the five logins.
+/// The URLs of one database: the administrator's, and one for each login.
 #[derive(Clone, Debug)]
 pub struct DatabaseUrls {
-    pub orders: String,
-    pub inventory: String,
-    pub billing: String,
-    pub provider: String,
-    /// For the reconciliation, which only reads.
-    pub auditor: String,
+    admin: Url,
+    /// Each login with its password.
+    logins: Vec<(&'static str, String)>,
 }
 
 impl DatabaseUrls {
-    /// Takes the administrator's URL and replaces its user and password by those of each login.
-    pub fn new(admin_url: &str, passwords: &Passwords) -> Result<Self> {
+    /// Takes the administrator's URL, and the password of each login.
+    pub fn new(admin_url: &str, password: impl Fn(&str) -> Result<String>) -> Result<Self> {
         let admin = Url::parse(admin_url).context("the database URL is invalid")?;
-        let url = |login: &str, password: &str| {
-            let mut url = admin.clone();
-            let replaced = url.set_username(login).and_then(|()| url.set_password(Some(password)));
-            replaced.map(|()| String::from(url)).map_err(|()| anyhow!("the database URL has no host"))
-        };
-        Ok(Self {
-            orders: url("orders", &passwords.orders)?,
-            inventory: url("inventory", &passwords.inventory)?,
-            billing: url("billing", &passwords.billing)?,
-            provider: url("provider", &passwords.provider)?,
-            auditor: url("auditor", &passwords.auditor)?,
-        })
+        ensure!(admin.has_host(), "the database URL has no host");
+        let logins = LOGINS.into_iter().map(|login| Ok((login, password(login)?))).collect::<Result<_>>()?;
+        Ok(Self { admin, logins })
+    }
+
+    /// The URL for a login: `orders`, `inventory`, `billing`, `provider`, `auditor`, or one that a test creates itself, with the
+    /// password of `orders`. If it does not, the server refuses the connection and says why.
+    pub fn of(&self, login: &str) -> String {
+        let known = self.logins.iter().find(|(known, _)| *known == login).or(self.logins.first());
+        let mut url = self.admin.clone();
+        // Fails only for a URL without a host.
+        let _ =
+            url.set_username(login).and_then(|()| url.set_password(known.map(|(_, password)| &**password)));
+        url.into()
+    }
+
+    /// The administrator's URL.
+    pub fn admin(&self) -> &str {
+        self.admin.as_str()
     }
 }
 
-/// Runs `migrations/bootstrap.sql` in the database of `admin_url` and sets the passwords. Safe to run again.
-pub async fn bootstrap(admin_url: &str, passwords: &Passwords) -> Result<()> {
-    timeout(BOOTSTRAP_DEADLINE, run(admin_url, passwords))
+/// Runs `migrations/bootstrap.sql` in the database of these URLs and sets their passwords. Safe to run again.
+pub async fn bootstrap(urls: &DatabaseUrls) -> Result<()> {
+    timeout(BOOTSTRAP_DEADLINE, run(urls))
         .await
         .with_context(|| format!("the bootstrap took more than {} s", BOOTSTRAP_DEADLINE.as_secs()))?
 }
 
-async fn run(admin_url: &str, passwords: &Passwords) -> Result<()> {
+async fn run(urls: &DatabaseUrls) -> Result<()> {
     let mut admin =
-        PgConnection::connect(admin_url).await.context("failed to connect as the administrator")?;
+        PgConnection::connect(urls.admin()).await.context("failed to connect as the administrator")?;
     let script = sqlx::raw_sql(include_str!("../../../migrations/bootstrap.sql"));
     script.execute(&mut admin).await.context("failed to run bootstrap.sql")?;
     // One transaction, with the lock that the script takes: PostgreSQL refuses concurrent changes of one role.
@@ -104,7 +67,7 @@ async fn run(admin_url: &str, passwords: &Passwords) -> Result<()> {
     sqlx::query("select pg_advisory_xact_lock(hashtext('shop.bootstrap'))")
         .execute(&mut *transaction)
         .await?;
-    for (login, password) in passwords.each() {
+    for (login, password) in &urls.logins {
         // `alter role` takes no parameters: the server quotes the password.
         let quoted = sqlx::query_scalar::<_, String>("select format('alter role %I password %L', $1, $2)");
         let statement = quoted.bind(login).bind(password).fetch_one(&mut *transaction).await?;

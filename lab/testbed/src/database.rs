@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::async_drop::block_on_cleanup;
-use crate::bootstrap::{DatabaseUrls, Passwords, bootstrap};
+use crate::bootstrap::{DatabaseUrls, bootstrap};
 use crate::shared_servers;
 
 /// The first test of a run creates the template while the others wait for it.
@@ -20,7 +20,6 @@ const CREATE_DEADLINE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct TestDatabase {
     name: String,
-    admin: Url,
     urls: DatabaseUrls,
 }
 
@@ -39,27 +38,18 @@ pub async fn database_on(admin_url: &str) -> Result<TestDatabase> {
 }
 
 impl TestDatabase {
-    /// The URL for a login: `orders`, `inventory`, `billing`, `provider` or `auditor`.
+    /// The URL for a login: see [`DatabaseUrls::of`].
     pub fn url(&self, login: &str) -> String {
-        match login {
-            "orders" => self.urls.orders.clone(),
-            "inventory" => self.urls.inventory.clone(),
-            "billing" => self.urls.billing.clone(),
-            "provider" => self.urls.provider.clone(),
-            "auditor" => self.urls.auditor.clone(),
-            // A login that the test creates itself. If it does not, the server refuses the connection and says why.
-            _ => self.urls.orders.replacen("orders", login, 1),
-        }
+        self.urls.of(login)
     }
 
-    /// The URLs for all five logins.
     pub fn urls(&self) -> &DatabaseUrls {
         &self.urls
     }
 
     /// The superuser's URL of this database.
     pub fn admin_url(&self) -> String {
-        with_database(&self.admin, &self.name)
+        self.urls.admin().to_owned()
     }
 
     /// The database's name.
@@ -70,20 +60,17 @@ impl TestDatabase {
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        let (admin, name) = (self.admin.clone(), self.name.clone());
+        let (admin_url, drop) = (self.admin_url(), format!(r#"drop database "{}" with (force)"#, self.name));
         block_on_cleanup(async move {
-            let mut admin = PgConnection::connect(&with_database(&admin, "postgres")).await?;
-            execute(&mut admin, format!(r#"drop database if exists "{name}" with (force)"#)).await
+            let mut admin = PgConnection::connect(&with_database(&admin_url, "postgres")?).await?;
+            execute(&mut admin, drop).await
         });
     }
 }
 
 async fn create(admin_url: &str) -> Result<TestDatabase> {
-    let admin = Url::parse(admin_url).context("the server's URL is invalid")?;
-    let mut connection = PgConnection::connect(&with_database(&admin, "postgres")).await?;
-    // The services use the superuser's password, so that other processes of the same run can read it from the URL.
-    let passwords = Passwords::all(admin.password().unwrap_or("shop"));
-    let template = ensure_template(&admin, &mut connection, &passwords).await?;
+    let mut connection = PgConnection::connect(&with_database(admin_url, "postgres")?).await?;
+    let template = ensure_template(admin_url, &mut connection).await?;
     let name = format!("test_{}", Uuid::now_v7().simple());
     execute(&mut connection, format!(r#"create database "{name}" template "{template}""#)).await?;
     // `create database` copies what is in the template, but not the rights on the database itself.
@@ -93,19 +80,14 @@ async fn create(admin_url: &str) -> Result<TestDatabase> {
     );
     execute(&mut connection, grants).await?;
     connection.close().await?;
-    let urls = DatabaseUrls::new(&with_database(&admin, &name), &passwords)?;
-    Ok(TestDatabase { name, admin, urls })
+    Ok(TestDatabase { urls: urls_of(admin_url, &name)?, name })
 }
 
 /// Creates the template unless it exists, and returns its name. The first process that comes here creates it, once per
 /// server.
 ///
 /// Advisory locks are local to a database: all processes take this one in `postgres`.
-async fn ensure_template(
-    admin: &Url,
-    connection: &mut PgConnection,
-    passwords: &Passwords,
-) -> Result<&'static str> {
+async fn ensure_template(admin_url: &str, connection: &mut PgConnection) -> Result<&'static str> {
     const TEMPLATE: &str = "testbed_template";
     // The template has this name until it is complete, because its creator may be killed before.
     const UNFINISHED: &str = "testbed_template_unfinished";
@@ -115,7 +97,7 @@ async fn ensure_template(
     if !exists.bind(TEMPLATE).fetch_one(&mut *connection).await? {
         execute(connection, format!("drop database if exists {UNFINISHED} with (force)")).await?;
         execute(connection, format!("create database {UNFINISHED}")).await?;
-        bootstrap(&with_database(admin, UNFINISHED), passwords).await?;
+        bootstrap(&urls_of(admin_url, UNFINISHED)?).await?;
         execute(connection, format!("alter database {UNFINISHED} rename to {TEMPLATE}")).await?;
     }
     sqlx::query("select pg_advisory_unlock(hashtext('testbed.template'))").execute(&mut *connection).await?;
@@ -127,8 +109,14 @@ async fn execute(connection: &mut PgConnection, statements: String) -> Result<()
     Ok(())
 }
 
-fn with_database(admin: &Url, name: &str) -> String {
-    let mut url = admin.clone();
+/// The logins have the superuser's password, so that other processes of the same run can read it from the URL.
+fn urls_of(admin_url: &str, database: &str) -> Result<DatabaseUrls> {
+    let password = Url::parse(admin_url)?.password().unwrap_or("shop").to_owned();
+    DatabaseUrls::new(&with_database(admin_url, database)?, |_| Ok(password.clone()))
+}
+
+fn with_database(admin_url: &str, name: &str) -> Result<String> {
+    let mut url = Url::parse(admin_url).context("the server's URL is invalid")?;
     url.set_path(name);
-    url.into()
+    Ok(url.into())
 }

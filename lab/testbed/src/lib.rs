@@ -41,7 +41,7 @@ mod test_service;
 mod vhost;
 
 pub use binaries::{build_lab, build_services, cargo, find as find_service, profile_option, workspace_root};
-pub use bootstrap::{DatabaseUrls, Passwords, allow_log_relay, bootstrap, wait_for_database};
+pub use bootstrap::{DatabaseUrls, allow_log_relay, bootstrap, wait_for_database};
 pub use command::remove_settings;
 pub use container::{IMAGES, engine_architecture, engine_version, image_is_present};
 pub use database::{TestDatabase, database, database_on};

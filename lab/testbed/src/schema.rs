@@ -11,11 +11,11 @@ use crate::bootstrap::DatabaseUrls;
 /// checkout.
 pub async fn migrate(urls: &DatabaseUrls) -> Result<()> {
     let root = workspace_root().context("failed to find the migrations: there is no checkout")?;
-    for (url, folders) in [
-        (&urls.orders, &["outbox", "inbox", "orders"][..]),
-        (&urls.inventory, &["outbox", "inbox", "inventory"]),
-        (&urls.billing, &["outbox", "inbox", "billing"]),
-        (&urls.provider, &["provider"]),
+    for (login, folders) in [
+        ("orders", &["outbox", "inbox", "orders"][..]),
+        ("inventory", &["outbox", "inbox", "inventory"]),
+        ("billing", &["outbox", "inbox", "billing"]),
+        ("provider", &["provider"]),
     ] {
         let mut migrations = Vec::new();
         for folder in folders {
@@ -24,7 +24,7 @@ pub async fn migrate(urls: &DatabaseUrls) -> Result<()> {
             let migrator = migrator.with_context(|| format!("failed to read {}", folder.display()))?;
             migrations.extend(migrator.iter().cloned());
         }
-        let mut session = PgConnection::connect(url).await?;
+        let mut session = PgConnection::connect(&urls.of(login)).await?;
         let migrated = Migrator::with_migrations(migrations).run(&mut session).await;
         migrated.with_context(|| format!("failed to apply the migrations in {}", folders.join(", ")))?;
         session.close().await?;

@@ -252,7 +252,7 @@ impl Member {
         let mut command = Command::new(binaries::find("payment-provider")?);
         remove_settings(&mut command, "PROVIDER_");
         let address = format!("127.0.0.1:{}", free_port()?);
-        command.env("PROVIDER_DATABASE_URL", &options.database.provider);
+        command.env("PROVIDER_DATABASE_URL", options.database.of("provider"));
         command.env("PROVIDER_HTTP_ADDRESS", &address);
         command.envs(options.setup.settings.iter().map(|(variable, value)| (variable, value)));
         let process = RestartableProcess::new(command, logs.join("provider.log"));
@@ -264,11 +264,6 @@ impl Member {
         let port = match (name, options.orders_port) {
             ("orders", port @ 1..) => port,
             _ => free_port()?,
-        };
-        let database = match service {
-            "orders" => &options.database.orders,
-            "inventory" => &options.database.inventory,
-            _ => &options.database.billing,
         };
         let prefix = service.to_uppercase();
         let variant = options.setup.variant.filter(|_| service == "orders");
@@ -282,7 +277,7 @@ impl Member {
         let mut command = Command::new(binaries::find(&binary)?);
         remove_settings(&mut command, &format!("{prefix}_"));
         command.envs(variant.map(|variant| ("VARIANT", variant)));
-        command.env(format!("{prefix}_DATABASE_URL"), database);
+        command.env(format!("{prefix}_DATABASE_URL"), options.database.of(service));
         command.env(format!("{prefix}_AMQP_URL"), &options.amqp_url);
         command.env(format!("{prefix}_HTTP_ADDRESS"), &address);
         command.env(format!("{prefix}_ADMIN_ADDRESS"), &admin_address);

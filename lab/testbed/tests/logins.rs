@@ -3,7 +3,7 @@
 use anyhow::Result;
 use sqlx::postgres::PgListener;
 use sqlx::{Connection as _, PgConnection};
-use testbed::{DatabaseUrls, Passwords, Postgres, TestDatabase, bootstrap, database};
+use testbed::{DatabaseUrls, Postgres, TestDatabase, bootstrap, database};
 
 /// What each trap calls: it reads another service's table with the rights of the reader, and sends what it has read.
 const SPY: &str = "
@@ -66,12 +66,12 @@ async fn second_bootstrap_replaces_the_passwords() -> Result<()> {
     // On a private server, because logins and passwords are shared by all databases of a server.
     let server = Postgres::private().await?;
     let url = server.admin_url("postgres");
-    bootstrap(&url, &Passwords::all("first")).await?;
-    bootstrap(&url, &Passwords::all("it's \"second\"")).await?;
-    let urls = DatabaseUrls::new(&url, &Passwords::all("it's \"second\""))?;
-    PgConnection::connect(&urls.orders).await?;
-    PgConnection::connect(&urls.auditor).await?;
-    let old = DatabaseUrls::new(&url, &Passwords::all("first"))?;
-    assert!(PgConnection::connect(&old.orders).await.is_err());
+    let old = DatabaseUrls::new(&url, |_| Ok("first".to_owned()))?;
+    let urls = DatabaseUrls::new(&url, |_| Ok("it's \"second\"".to_owned()))?;
+    bootstrap(&old).await?;
+    bootstrap(&urls).await?;
+    PgConnection::connect(&urls.of("orders")).await?;
+    PgConnection::connect(&urls.of("auditor")).await?;
+    assert!(PgConnection::connect(&old.of("orders")).await.is_err());
     Ok(())
 }

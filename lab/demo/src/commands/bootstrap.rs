@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use testbed::Passwords;
+use testbed::DatabaseUrls;
 
 use crate::Verdict;
 use crate::terminal::Terminal;
@@ -17,15 +17,10 @@ pub(crate) async fn run(terminal: &Terminal) -> Result<Verdict> {
     check_passwords(std::env::vars())?;
     let variable = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
     let admin_url = variable("ADMIN_DATABASE_URL")?;
-    let passwords = Passwords {
-        orders: variable("ORDERS_DB_PASSWORD")?,
-        inventory: variable("INVENTORY_DB_PASSWORD")?,
-        billing: variable("BILLING_DB_PASSWORD")?,
-        provider: variable("PROVIDER_DB_PASSWORD")?,
-        auditor: variable("AUDITOR_DB_PASSWORD")?,
-    };
+    let password = |login: &str| variable(&format!("{}_DB_PASSWORD", login.to_uppercase()));
+    let urls = DatabaseUrls::new(&admin_url, password)?;
     testbed::wait_for_database(&admin_url, DATABASE_DEADLINE).await?;
-    testbed::bootstrap(&admin_url, &passwords).await?;
+    testbed::bootstrap(&urls).await?;
     if std::env::var("LOG_RELAY").is_ok_and(|allowed| allowed == "yes") {
         testbed::allow_log_relay(&admin_url).await?;
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use testbed::{DatabaseUrls, Passwords, Postgres};
+use testbed::{DatabaseUrls, Postgres};
 
 use crate::Verdict;
 use crate::choice::Choice;
@@ -18,9 +18,10 @@ pub(crate) async fn run(choice: Choice, check: bool, terminal: &Terminal) -> Res
     let home = choice.for_servers(terminal).await?;
     choice.install_servers(home, terminal).await?;
     let postgres = Postgres::private_in(home).await?;
-    let (admin_url, passwords) = (postgres.admin_url("postgres"), Passwords::all("queries"));
-    testbed::bootstrap(&admin_url, &passwords).await?;
-    testbed::migrate(&DatabaseUrls::new(&admin_url, &passwords)?).await?;
+    let admin_url = postgres.admin_url("postgres");
+    let urls = DatabaseUrls::new(&admin_url, |_| Ok("queries".to_owned()))?;
+    testbed::bootstrap(&urls).await?;
+    testbed::migrate(&urls).await?;
 
     // The directory of the lints (`.ci/static`), where the dependencies are checked already.
     let target = root.join("target/checks");

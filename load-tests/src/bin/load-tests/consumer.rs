@@ -58,7 +58,7 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
             while events < options.events {
                 events += u32::try_from(rig.saturate(16, Duration::from_secs(1)).await?.accepted)?;
             }
-            let mut auditor = PgConnection::connect(&rig.urls.auditor).await?;
+            let mut auditor = PgConnection::connect(&rig.urls.of("auditor")).await?;
             testbed::eventually("all events to be published", Duration::from_secs(120), async || {
                 let pending = "select count(*) from orders.outbox where published_at is null";
                 let pending: i64 = sqlx::query_scalar(pending).fetch_one(&mut auditor).await?;

@@ -63,11 +63,9 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
     let mut rig = Rig::start_with(setup, async |system| {
         let count = usize::from(options.instances);
         system.setup.instances = Instances { orders: count, inventory: count, billing: count };
-        let database = &mut system.database;
-        let urls =
-            [&mut database.orders, &mut database.inventory, &mut database.billing, &mut database.provider];
-        for (process, url) in SERVICES.into_iter().chain([PROVIDER]).zip(urls) {
-            *url = counter.forward(process, url).await?;
+        for process in SERVICES.into_iter().chain([PROVIDER]) {
+            let url = counter.forward(process, &system.database.of(process)).await?;
+            system.setup.settings.push((format!("{}_DATABASE_URL", process.to_uppercase()), url));
         }
         for service in SERVICES {
             let url = counter.forward(service, &system.amqp_url).await?;
@@ -79,7 +77,7 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
     if options.standby {
         rig.start_standby().await?;
     }
-    let mut database = PgConnection::connect(&rig.urls.auditor).await?;
+    let mut database = PgConnection::connect(&rig.urls.of("auditor")).await?;
     place(&rig, &mut database, WARM_UP).await?;
     tokio::time::sleep(setup.pause(SETTLE)).await;
     eprintln!("{} s at rest", options.rest);

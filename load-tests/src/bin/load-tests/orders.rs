@@ -104,7 +104,7 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
 /// It publishes events again that were published before: the consumers drop them as duplicates.
 async fn bare_confirms(rig: &Rig, rounds: &mut Rounds) -> anyhow::Result<()> {
     let bare = BarePublisher::connect(&rig.rabbitmq.url()).await?;
-    let mut database = PgConnection::connect(&rig.urls.orders).await?;
+    let mut database = PgConnection::connect(&rig.urls.of("orders")).await?;
     let mut took = Vec::new();
     // At a constant rate, as the events are published: a busy broker confirms sooner.
     let mut tick = tokio::time::interval(Duration::from_secs(1) / WARM_UP_PER_SECOND);
@@ -130,7 +130,7 @@ async fn measure(
     [load, relay]: [&str; 2],
     rounds: &mut Rounds,
 ) -> anyhow::Result<f64> {
-    let mut auditor = PgConnection::connect(&rig.urls.auditor).await?;
+    let mut auditor = PgConnection::connect(&rig.urls.of("auditor")).await?;
     let log_before = log_position(&mut auditor).await?;
     let before: i64 =
         sqlx::query_scalar("select max(seq) from orders.outbox").fetch_one(&mut auditor).await?;

@@ -32,7 +32,7 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
     // The queues are declared and have no consumer: both sides fill the same queues, and nothing else runs.
     rig.stop_services(&SERVICES).await?;
     let bare = BarePublisher::connect(&rig.rabbitmq.url()).await?;
-    let mut database = PgConnection::connect(&rig.urls.orders).await?;
+    let mut database = PgConnection::connect(&rig.urls.of("orders")).await?;
 
     let mut rounds = Rounds::default();
     for round in 1..=options.rounds {

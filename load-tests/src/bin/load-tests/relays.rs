@@ -73,7 +73,7 @@ async fn at_rest(rig: &Rig, for_: Duration) -> Result<BTreeMap<String, f64>> {
 
 /// Stops the broker while orders are placed. Returns the seconds from its start until their first event is published, and all.
 async fn without_broker(rig: &Rig, outage: Duration) -> Result<[f64; 2]> {
-    let mut auditor = PgConnection::connect(&rig.urls.auditor).await?;
+    let mut auditor = PgConnection::connect(&rig.urls.of("auditor")).await?;
     rig.rabbitmq.stop().await?;
     rig.load(OUTAGE_RATE, outage).await?;
     let back: f64 = sqlx::query_scalar("select extract(epoch from clock_timestamp())::float8")
@@ -112,7 +112,7 @@ async fn take_over(rig: &Rig, relay: &str) -> Result<[f64; 2]> {
 
 /// Places an order at this process. Returns how many seconds its event waits.
 async fn waits(rig: &Rig, process: &str) -> Result<f64> {
-    let mut auditor = PgConnection::connect(&rig.urls.auditor).await?;
+    let mut auditor = PgConnection::connect(&rig.urls.of("auditor")).await?;
     let order = rig.place_at(process).await?;
     testbed::eventually("the event to be published", TAKE_OVER_DEADLINE, async || {
         let waited = sqlx::query_scalar(
@@ -130,7 +130,7 @@ async fn drains(rig: &mut Rig, setup: &Setup, number: u32, rounds: &mut Rounds) 
     let template = rig.place().await?;
     rig.everything_applied().await?;
     let bare = BarePublisher::connect(&rig.rabbitmq.url()).await?;
-    let mut database = PgConnection::connect(&rig.urls.orders).await?;
+    let mut database = PgConnection::connect(&rig.urls.of("orders")).await?;
     for round in 1..=number {
         for relay in RELAYS {
             eprintln!("a backlog of {events} events, {relay}, round {round} of {number}");

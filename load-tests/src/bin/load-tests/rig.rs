@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use load_tests::{Answer, Client, Load, Saturation, Summary};
 use sqlx::{Connection as _, PgConnection};
 use testbed::{
-    DatabaseUrls, Home, Passwords, Postgres, Rabbitmq, System, SystemOptions, processor_time, sql,
+    DatabaseUrls, Home, Postgres, Rabbitmq, System, SystemOptions, processor_time, sql,
 };
 use uuid::Uuid;
 
@@ -88,10 +88,8 @@ impl Rig {
         let (postgres, rabbitmq) = tokio::try_join!(Postgres::private_in(home), Rabbitmq::private_in(home))?;
         let create = format!("create database {DATABASE}");
         testbed::sql::execute(&postgres.admin_url("postgres"), &create, READY_DEADLINE).await?;
-        let passwords = Passwords::all("benchmark");
-        let admin_url = postgres.admin_url(DATABASE);
-        testbed::bootstrap(&admin_url, &passwords).await?;
-        let urls = DatabaseUrls::new(&admin_url, &passwords)?;
+        let urls = DatabaseUrls::new(&postgres.admin_url(DATABASE), |_| Ok("benchmark".to_owned()))?;
+        testbed::bootstrap(&urls).await?;
 
         let system = testbed::Setup { settings: setup.settings.clone(), ..testbed::Setup::default() };
         let mut options = SystemOptions::new(urls.clone(), rabbitmq.url(), system);
@@ -273,7 +271,7 @@ impl Rig {
     /// # Errors
     /// When that has not happened at the deadline; names what is still pending.
     pub(crate) async fn everything_applied(&self) -> Result<()> {
-        let mut database = PgConnection::connect(&self.urls.auditor).await?;
+        let mut database = PgConnection::connect(&self.urls.of("auditor")).await?;
         testbed::eventually("all orders to be confirmed or cancelled", APPLIED_DEADLINE, async || {
             let pending = sqlx::query_as(
                 "select (select count(*) from orders.orders where status in ('pending', 'reserved', 'paid')),
@@ -309,7 +307,7 @@ impl Rig {
     async fn conditions(&self) -> Result<Vec<String>> {
         let [before, after] = [self.busy_before, busy_share().await]
             .map(|share| share.map_or_else(|| "?".to_owned(), |share| format!("{:.0} %", share * 100.0)));
-        let mut database = PgConnection::connect(&self.urls.auditor).await?;
+        let mut database = PgConnection::connect(&self.urls.of("auditor")).await?;
         let settings = sqlx::query_scalar(
             "select 'PostgreSQL ' || current_setting('server_version') || ': ' || string_agg(name || '=' || setting, ', ')
              from pg_settings where name in ('fsync', 'full_page_writes', 'shared_buffers', 'synchronous_commit')",

@@ -40,7 +40,7 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
     rig.stop_services(&["inventory", "billing"]).await?;
     rig.rabbitmq.stop().await?;
     let statement = backlog::statement().replace("$1", &format!("'{order}'")).replace("$2", "1");
-    let url = rig.urls.orders.clone();
+    let url = rig.urls.of("orders");
 
     // Not counted: the first turn of each pays for cold caches and new connections.
     eprintln!("warming up");
