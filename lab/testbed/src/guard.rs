@@ -144,35 +144,38 @@ impl AtExit {
 ///
 /// A process group is not enough: PostgreSQL gives each of its backends a session of its own.
 pub(crate) fn with_descendants(root: u32) -> Result<Vec<u32>> {
-    let table = Command::new("ps").args(["-A", "-o", "pid=", "-o", "ppid="]).output();
-    let table = table.context("failed to run `ps` (Debian's package is called procps)")?;
-    let text = String::from_utf8_lossy(&table.stdout);
-    let pairs: Vec<(u32, u32)> = text
-        .lines()
-        .filter_map(|line| {
-            let mut numbers = line.split_whitespace().map(str::parse);
-            Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-        })
-        .collect();
+    let processes = processes()?;
     let mut pids = vec![root];
     let mut next = 0;
     while let Some(&parent) = pids.get(next) {
-        pids.extend(pairs.iter().filter(|(_, ppid)| *ppid == parent).map(|(pid, _)| *pid));
+        pids.extend(processes.iter().filter(|process| process.parent == parent).map(|process| process.pid));
         next += 1;
     }
     Ok(pids)
 }
 
-/// Whether one of these processes runs. One that has ended, and that its parent has not asked about yet, does not.
-fn any_runs(pids: &[u32]) -> Result<bool> {
-    let table = Command::new("ps").args(["-A", "-o", "pid=", "-o", "stat="]).output();
+struct Process {
+    pid: u32,
+    parent: u32,
+    /// It has ended, and its parent has not asked about it yet.
+    is_zombie: bool,
+}
+
+/// The system's process table.
+fn processes() -> Result<Vec<Process>> {
+    let table = Command::new("ps").args(["-A", "-o", "pid=", "-o", "ppid=", "-o", "stat="]).output();
     let table = table.context("failed to run `ps` (Debian's package is called procps)")?;
-    Ok(String::from_utf8_lossy(&table.stdout).lines().any(|line| {
+    let process = |line: &str| {
         let mut fields = line.split_whitespace();
-        let pid = fields.next().and_then(|pid| pid.parse().ok());
-        let has_ended = fields.next().is_some_and(|state| state.starts_with('Z'));
-        pid.is_some_and(|pid| pids.contains(&pid)) && !has_ended
-    }))
+        let (pid, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some(Process { pid, parent, is_zombie: fields.next()?.starts_with('Z') })
+    };
+    Ok(String::from_utf8_lossy(&table.stdout).lines().filter_map(process).collect())
+}
+
+/// Whether one of these processes runs.
+fn any_runs(pids: &[u32]) -> Result<bool> {
+    Ok(processes()?.iter().any(|process| pids.contains(&process.pid) && !process.is_zombie))
 }
 
 /// Sends a signal to each process by the shell's built-in `kill`: a slim system has no `kill` program, and the standard
