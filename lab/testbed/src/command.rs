@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -22,6 +22,16 @@ pub(crate) async fn output(command: &mut Command, deadline: Duration) -> Result<
             _ => anyhow!("failed to run `{program}`: {error}"),
         }
     })
+}
+
+/// Runs a program to its end. The error has what it wrote to its error output.
+pub(crate) async fn run(command: std::process::Command, deadline: Duration) -> Result<()> {
+    let mut command = Command::from(command);
+    let output = output(&mut command, deadline).await?;
+    if !output.status.success() {
+        bail!("`{}` failed: {}", shown(command.as_std()), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
 }
 
 /// The program and its arguments, for error messages.

@@ -1,15 +1,14 @@
 //! A private PostgreSQL server.
 
-use std::borrow::BorrowMut;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use uuid::Uuid;
 
-use crate::command::{command_as, is_root, shown};
+use crate::command::{command_as, is_root, run};
 use crate::container::{ContainerSpec, POSTGRES_IMAGE};
 use crate::home::Home;
 use crate::install::find_postgres;
@@ -25,6 +24,9 @@ const NAME: &str = "PostgreSQL";
 
 /// How long a change of a setting may take.
 const SETTING_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long it may take to create or to copy the files of a server, on a busy machine.
+const COPY_DEADLINE: Duration = Duration::from_secs(300);
 
 /// A PostgreSQL server with the operations of a [`Server`]. It keeps its port and its data until it is dropped.
 #[derive(Debug)]
@@ -57,9 +59,9 @@ impl Postgres {
         };
         let probe = Probe::Postgres { url: admin_url(&password, port, "postgres") };
         let mut cluster = None;
-        let local = || {
+        let local = async {
             let (new, dir) = Cluster::new()?;
-            new.create(&dir, &password)?;
+            new.create(&dir, &password).await?;
             Ok(cluster.insert(new).server(port, dir))
         };
         let server = Server::start_new(NAME, home, local, container, probe).await?;
@@ -72,7 +74,7 @@ impl Postgres {
         self.local()?;
         let port = free_port()?;
         let (cluster, dir) = Cluster::new()?;
-        cluster.copy(self, through, &name_at(port))?;
+        cluster.copy(self, through, &name_at(port)).await?;
         let probe = Probe::Postgres { url: admin_url(&self.password, port, "postgres") };
         let server = Server::start_local(NAME, cluster.server(port, dir), probe).await?;
         Ok(Self { server, port, password: self.password.clone(), cluster: Some(cluster) })
@@ -84,7 +86,7 @@ impl Postgres {
         if self.server.pid().await.is_some() {
             self.server.kill().await?;
         }
-        self.local()?.copy(primary, through, &self.standby_name())?;
+        self.local()?.copy(primary, through, &self.standby_name()).await?;
         self.server.start().await
     }
 
@@ -99,18 +101,20 @@ impl Postgres {
     }
 
     /// Copies schemas of a database into a file: all of it as it is at one moment. Not in containers.
-    pub fn back_up(&self, database: &str, schemas: &[&str]) -> Result<PathBuf> {
+    pub async fn back_up(&self, database: &str, schemas: &[&str]) -> Result<PathBuf> {
         let file = self.local()?.data.join("backup");
         let mut dump = self.client("pg_dump", database)?;
         dump.args(schemas.iter().map(|schema| format!("--schema={schema}")));
-        run(dump.arg("--format=custom").arg("--file").arg(&file))?;
+        dump.arg("--format=custom").arg("--file").arg(&file);
+        run(dump, COPY_DEADLINE).await?;
         Ok(file)
     }
 
     /// Replaces schemas of a database by their copies.
-    pub fn restore(&self, database: &str, backup: &Path) -> Result<()> {
+    pub async fn restore(&self, database: &str, backup: &Path) -> Result<()> {
         let mut restore = self.client("pg_restore", database)?;
-        run(restore.args(["--clean", "--if-exists", "--single-transaction"]).arg(backup))
+        restore.args(["--clean", "--if-exists", "--single-transaction"]).arg(backup);
+        run(restore, COPY_DEADLINE).await
     }
 
     /// A client program, as the administrator of a database.
@@ -182,26 +186,28 @@ impl Cluster {
     }
 
     /// Creates a new, empty cluster. Durability keeps its default (`fsync` is on): the tests crash the server.
-    fn create(&self, dir: &PrivateDir, password: &str) -> Result<()> {
+    async fn create(&self, dir: &PrivateDir, password: &str) -> Result<()> {
         let password_file = dir.secret_of(self.user, "password", password)?;
         let mut initdb = self.command("initdb");
         initdb.arg("-D").arg(&self.data).arg("--pwfile").arg(&password_file);
         // `--no-sync`: the files of an empty cluster need not survive a power cut.
         initdb.args(["-U", "postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]);
-        let created = run(initdb);
+        let created = run(initdb, COPY_DEADLINE).await;
         std::fs::remove_file(&password_file)?;
         created
     }
 
     /// Replaces the files by a copy of a running server's, which follows it when it is started.
-    fn copy(&self, primary: &Postgres, through: u16, name: &str) -> Result<()> {
-        run(self.command("/usr/bin/find").arg(&self.data).args(["-mindepth", "1", "-delete"]))?;
+    async fn copy(&self, primary: &Postgres, through: u16, name: &str) -> Result<()> {
+        let mut erase = self.command("/usr/bin/find");
+        erase.arg(&self.data).args(["-mindepth", "1", "-delete"]);
+        run(erase, COPY_DEADLINE).await?;
         let mut backup = self.command("pg_basebackup");
         backup.arg("-D").arg(&self.data).env("PGPASSWORD", &primary.password);
         backup.args(["-h", "127.0.0.1", "-p", &through.to_string(), "-U", "postgres"]);
         // `-R`: with the settings of a standby. `-C -S`: with a slot, so the primary keeps the log that this one lacks.
         backup.args(["-R", "-X", "stream", "-C", "-S", name, "--checkpoint=fast", "--no-sync"]);
-        run(&mut backup)
+        run(backup, COPY_DEADLINE).await
     }
 
     fn server(&self, port: u16, dir: PrivateDir) -> LocalServer {
@@ -221,13 +227,4 @@ impl Cluster {
 /// The name under which the server at a port follows another one.
 fn name_at(port: u16) -> String {
     format!("server_{port}")
-}
-
-fn run(mut command: impl BorrowMut<Command>) -> Result<()> {
-    let command = command.borrow_mut();
-    let output = command.output().with_context(|| format!("failed to run `{}`", shown(command)))?;
-    if !output.status.success() {
-        bail!("`{}` failed: {}", shown(command), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
 }

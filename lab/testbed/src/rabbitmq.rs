@@ -81,7 +81,7 @@ impl Rabbitmq {
             ports: vec![(port, 5672), (api_port, 15672)],
         };
         let probe = Probe::Rabbitmq { port, api_url: url("http", &password, api_port) };
-        let local = || create(membership, index);
+        let local = async { create(membership, index) };
         let server = Server::start_new("RabbitMQ", home, local, container, probe).await?;
         Ok(Self { server, port, api_port, password })
     }

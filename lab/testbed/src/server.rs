@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use sqlx::{Connection as _, PgConnection};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::command::{copy_surroundings, output};
+use crate::command::{copy_surroundings, run};
 use crate::container::{Container, ContainerSpec};
 use crate::eventually::eventually_send;
 use crate::guard::GuardedProcess;
@@ -86,12 +86,12 @@ impl Server {
     pub(crate) async fn start_new(
         name: &'static str,
         home: Home,
-        local: impl FnOnce() -> Result<LocalServer>,
+        local: impl Future<Output = Result<LocalServer>>,
         container: ContainerSpec<'_>,
         probe: Probe,
     ) -> Result<Self> {
         match home {
-            Home::Local => Self::start_local(name, local()?, probe).await,
+            Home::Local => Self::start_local(name, local.await?, probe).await,
             Home::Docker => {
                 let place = Place::Container(Container::start_new(container).await?);
                 let server = Self { name, place, probe };
@@ -219,14 +219,10 @@ impl LocalServer {
     pub(crate) async fn tool(&self, name: &str, args: &[&str]) -> Result<()> {
         let server = self.process.command();
         let program = Path::new(server.get_program()).with_file_name(name);
-        let mut tool = Command::new(&program);
+        let mut tool = Command::new(program);
         copy_surroundings(server, &mut tool);
         tool.args(args);
-        let output = output(&mut tool.into(), TOOL_DEADLINE).await?;
-        if !output.status.success() {
-            bail!("`{}` failed: {}", program.display(), String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(())
+        run(tool, TOOL_DEADLINE).await
     }
 
     /// Asks the server to shut down in order, and waits until it has. Resumes it first if it is paused.

@@ -39,7 +39,7 @@ async fn restore_consumers(run: &DrillRun<'_>) -> Result<()> {
     let sold_out = "update stock set on_hand = reserved where sku = 'POT-003'";
     run.system.execute_as("inventory", sold_out).await?;
     let before_the_backup = run.started_at;
-    let backup = own.databases.primary().back_up("shop", &CONSUMERS)?;
+    let backup = own.databases.primary().back_up("shop", &CONSUMERS).await?;
     run.phase("backup", "`pg_dump` has copied the schemas of inventory and billing");
     sleep(run.outage).await;
 
@@ -47,7 +47,7 @@ async fn restore_consumers(run: &DrillRun<'_>) -> Result<()> {
     for service in CONSUMERS {
         own.processes.terminate(service).await?;
     }
-    own.databases.primary().restore("shop", &backup)?;
+    own.databases.primary().restore("shop", &backup).await?;
     // They may hold a cancellation whose order is forgotten. All that is in them comes again.
     for service in CONSUMERS {
         run.system.broker_api()?.purge(&format!("{service}.events")).await?;
