@@ -5,13 +5,15 @@ use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::command::copy_surroundings;
+use crate::eventually::eventually_send;
 use crate::guard::{AtExit, GuardedProcess, log_tail, signal_all, with_descendants};
 
 /// The kernel needs a moment after SIGKILL to remove a large process.
 const KILL_DEADLINE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A command and its current process, if it runs. Each start appends to the same log.
 #[derive(Debug)]
@@ -57,12 +59,8 @@ impl RestartableProcess {
         self.start_program(Path::new(self.command.get_program()))
     }
 
-    /// Starts another program with the command's arguments and environment. The next start is the command's again.
-    pub(crate) fn start_other(&self, program: &Path) -> Result<()> {
-        self.start_program(program)
-    }
-
-    fn start_program(&self, program: &Path) -> Result<()> {
+    /// Starts a program with the command's arguments and environment. The next start is the command's again.
+    pub(crate) fn start_program(&self, program: &Path) -> Result<()> {
         let mut state = self.state();
         if let Some(process) = &mut state.process
             && process.exit_status()?.is_none()
@@ -87,11 +85,27 @@ impl RestartableProcess {
     /// Fails with the end of the log if the process has ended: waiting for it any longer is useless.
     pub(crate) fn check_running(&self) -> Result<()> {
         let mut state = self.state();
-        let process = state.process.as_mut().context("it was not started")?;
+        let process = state.process.as_mut().context("it is not running")?;
         match process.exit_status()? {
             None => Ok(()),
             Some(status) => bail!("it ended ({status}); {}", process.log_tail()),
         }
+    }
+
+    /// Waits until `/readyz` at this URL answers 200. Fails at once if the process has ended. The error has the end of the log.
+    pub(crate) async fn wait_ready(&self, url: &str, deadline: Duration) -> Result<()> {
+        let url = format!("{url}/readyz");
+        let ready = eventually_send("/readyz to answer 200", deadline, || async {
+            if let Err(ended) = self.check_running() {
+                return Ok(Some(Err(ended)));
+            }
+            let response = reqwest::Client::new().get(&url).timeout(REQUEST_TIMEOUT).send().await?;
+            match response.status().as_u16() {
+                200 => Ok(Some(Ok(()))),
+                other => bail!("/readyz answers {other}: {}", response.text().await?.trim()),
+            }
+        });
+        ready.await.map_err(|late| anyhow!("{late:#}; {}", self.log_tail()))?
     }
 
     /// Sends SIGKILL to the process and all its descendants, and waits until all of them have ended.

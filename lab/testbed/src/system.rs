@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use uuid::Uuid;
 
 use crate::binaries;
 use crate::command::{copy_surroundings, remove_settings};
-use crate::eventually::eventually_send;
 use crate::guard::{signal_all, with_descendants};
 use crate::ports::free_port;
 use crate::private_dir::PrivateDir;
@@ -20,7 +19,6 @@ use crate::system_options::{Instances, SystemOptions};
 
 /// A service exits within ten seconds after SIGTERM.
 const STOP_DEADLINE: Duration = Duration::from_secs(12);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The running services and the payment provider. All are killed when the value is dropped.
 ///
@@ -42,14 +40,6 @@ struct Member {
     admin_url: Option<String>,
 }
 
-/// What all processes of a system have in common.
-struct Setup<'a> {
-    options: &'a SystemOptions,
-    logs: &'a Path,
-    admin_token: &'a str,
-    provider_url: &'a str,
-}
-
 impl System {
     /// Builds the services if they are not up to date, and starts them. Does not wait until they are ready: see
     /// [`System::wait_ready`].
@@ -68,23 +58,19 @@ impl System {
         };
         fs::create_dir_all(&logs).with_context(|| format!("failed to create {}", logs.display()))?;
         let admin_token = Uuid::new_v4().simple().to_string();
-        let mut members = BTreeMap::new();
-        let provider = Member::provider(&options, &logs)?;
-        provider.process.start().context("failed to start provider")?;
-        let provider_url = provider.url.clone();
-        members.insert("provider".to_owned(), provider);
-        let setup =
-            Setup { options: &options, logs: &logs, admin_token: &admin_token, provider_url: &provider_url };
+        let mut system = Self { members: BTreeMap::new(), admin_token, logs, _private: private };
         let Instances { orders, inventory, billing } = options.setup.instances;
-        for (service, count) in [("orders", orders), ("inventory", inventory), ("billing", billing)] {
+        // The provider is first, because billing gets its address.
+        let counts = [("provider", 1), ("orders", orders), ("inventory", inventory), ("billing", billing)];
+        for (service, count) in counts {
             for number in 1..=count {
                 let name = if number == 1 { service.to_owned() } else { format!("{service}-{number}") };
-                let member = Member::service(service, &name, &setup)?;
+                let member = system.prepare(service, &name, &options)?;
                 member.process.start().with_context(|| format!("failed to start {name}"))?;
-                members.insert(name, member);
+                system.members.insert(name, member);
             }
         }
-        Ok(Self { members, admin_token, logs, _private: private })
+        Ok(system)
     }
 
     /// The URL of the order API, at the first `orders` process, without a trailing slash.
@@ -184,7 +170,7 @@ impl System {
         let program = Path::new(process.command().get_program());
         let program = directory.join(program.file_name().unwrap_or_default());
         process
-            .start_other(&program)
+            .start_program(&program)
             .with_context(|| format!("failed to start {} as {name}", program.display()))
     }
 
@@ -192,21 +178,8 @@ impl System {
     /// the end of its log.
     pub async fn wait_ready(&self, deadline: Duration) -> Result<()> {
         for (name, member) in &self.members {
-            let url = format!("{}/readyz", member.url);
-            let what = format!("{name} to be ready");
-            let ready = eventually_send(&what, deadline, || async {
-                if member.process.pid().is_none() {
-                    return Ok(Some(Err(anyhow!("{name} has ended"))));
-                }
-                let response = reqwest::Client::new().get(&url).timeout(REQUEST_TIMEOUT).send().await?;
-                match response.status().as_u16() {
-                    200 => Ok(Some(Ok(()))),
-                    other => bail!("/readyz answers {other}: {}", response.text().await?.trim()),
-                }
-            });
-            if let Err(reason) = ready.await.flatten() {
-                bail!("{reason:#}; {}", member.process.log_tail());
-            }
+            let ready = member.process.wait_ready(&member.url, deadline).await;
+            ready.with_context(|| format!("{name} is not ready"))?;
         }
         Ok(())
     }
@@ -244,32 +217,20 @@ impl System {
             format!("no process has the name `{name}`; the processes are: {}", names.join(", "))
         })
     }
-}
-
-impl Member {
-    /// The payment provider. It needs a database and an address, but neither a broker nor an admin API.
-    fn provider(options: &SystemOptions, logs: &Path) -> Result<Self> {
-        let mut command = Command::new(binaries::find("payment-provider")?);
-        remove_settings(&mut command, "PROVIDER_");
-        let address = format!("127.0.0.1:{}", free_port()?);
-        command.env("PROVIDER_DATABASE_URL", options.database.of("provider"));
-        command.env("PROVIDER_HTTP_ADDRESS", &address);
-        command.envs(options.setup.settings.iter().map(|(variable, value)| (variable, value)));
-        let process = RestartableProcess::new(command, logs.join("provider.log"));
-        Ok(Self { process, url: format!("http://{address}"), admin_url: None })
-    }
-
-    fn service(service: &str, name: &str, setup: &Setup<'_>) -> Result<Self> {
-        let options = setup.options;
+    /// Prepares a process of a service, or of the payment provider, which needs neither a broker nor an admin API.
+    fn prepare(&self, service: &str, name: &str, options: &SystemOptions) -> Result<Member> {
+        let setup = &options.setup;
         let port = match (name, options.orders_port) {
             ("orders", port @ 1..) => port,
             _ => free_port()?,
         };
         let prefix = service.to_uppercase();
-        let variant = options.setup.variant.filter(|_| service == "orders");
+        let variant = setup.variant.filter(|_| service == "orders");
+        let is_service = service != "provider";
         let binary = match variant {
             Some(_) => "orders-variant".to_owned(),
-            None if options.setup.lab => format!("{service}-lab"),
+            None if !is_service => "payment-provider".to_owned(),
+            None if setup.lab => format!("{service}-lab"),
             None => service.to_owned(),
         };
         let address = format!("127.0.0.1:{port}");
@@ -278,21 +239,23 @@ impl Member {
         remove_settings(&mut command, &format!("{prefix}_"));
         command.envs(variant.map(|variant| ("VARIANT", variant)));
         command.env(format!("{prefix}_DATABASE_URL"), options.database.of(service));
-        command.env(format!("{prefix}_AMQP_URL"), &options.amqp_url);
         command.env(format!("{prefix}_HTTP_ADDRESS"), &address);
-        command.env(format!("{prefix}_ADMIN_ADDRESS"), &admin_address);
-        command.env(format!("{prefix}_ADMIN_TOKEN"), setup.admin_token);
-        if service == "billing" {
-            command.env("BILLING_PROVIDER_URL", setup.provider_url);
+        if is_service {
+            command.env(format!("{prefix}_AMQP_URL"), &options.amqp_url);
+            command.env(format!("{prefix}_ADMIN_ADDRESS"), &admin_address);
+            command.env(format!("{prefix}_ADMIN_TOKEN"), &self.admin_token);
         }
-        command.envs(options.setup.settings.iter().map(|(variable, value)| (variable, value)));
-        let own = options.setup.settings_of_service.iter().filter(|(of, _)| *of == service);
+        if service == "billing" {
+            command.env("BILLING_PROVIDER_URL", self.url("provider")?);
+        }
+        command.envs(setup.settings.iter().map(|(variable, value)| (variable, value)));
+        let own = setup.settings_of_service.iter().filter(|(of, _)| *of == service);
         command.envs(own.map(|(_, (variable, value))| (variable, value)));
-        let log = setup.logs.join(format!("{name}.log"));
-        let command = if options.setup.piped_logs { piped(&command, &log) } else { command };
+        let log = self.logs.join(format!("{name}.log"));
+        let command = if setup.piped_logs && is_service { piped(&command, &log) } else { command };
         let process = RestartableProcess::new(command, log);
-        let admin_url = variant.is_none().then(|| format!("http://{admin_address}"));
-        Ok(Self { process, url: format!("http://{address}"), admin_url })
+        let admin_url = (is_service && variant.is_none()).then(|| format!("http://{admin_address}"));
+        Ok(Member { process, url: format!("http://{address}"), admin_url })
     }
 }
 

@@ -3,10 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 
 use crate::command::{copy_surroundings, remove_settings};
-use crate::eventually::eventually;
 use crate::ports::free_port;
 use crate::private_dir::PrivateDir;
 use crate::restartable_process::RestartableProcess;
@@ -44,14 +43,7 @@ impl TestService {
 
     /// Waits until `/readyz` answers 200.
     pub async fn ready(&self) -> Result<()> {
-        let url = format!("{}/readyz", self.url);
-        let ready = eventually("the service to be ready", READY_DEADLINE, async || {
-            self.process.check_running()?;
-            let status = reqwest::Client::new().get(&url).send().await?.status();
-            ensure!(status.is_success(), "/readyz answers {status}");
-            Ok(Some(()))
-        });
-        ready.await.with_context(|| self.process.log_tail())
+        self.process.wait_ready(&self.url, READY_DEADLINE).await
     }
 
     /// Sends SIGKILL, and waits until it has ended.
