@@ -2,43 +2,35 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     path::{Component, Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
+use crate::page::Page;
+
 /// The links that lead nowhere, as lines to print, and how many links were checked. Addresses outside are not requested.
-pub(crate) fn broken(root: &Path, pages: &[String]) -> Result<(Vec<String>, usize)> {
+pub(crate) fn broken(root: &Path, pages: &[Page]) -> (Vec<String>, usize) {
     let (mut broken, mut checked) = (Vec::new(), 0);
-    let (mut anchors, mut links) = (BTreeMap::new(), Vec::new());
-    for page in pages {
-        let markdown =
-            fs::read_to_string(root.join(page)).with_context(|| format!("failed to read {page}"))?;
-        anchors.insert(PathBuf::from(page), headings(&markdown));
-        for (event, range) in Parser::new_ext(&markdown, Options::ENABLE_TABLES).into_offset_iter() {
-            if let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event {
-                let line = markdown[..range.start].lines().count().max(1);
-                links.push((page, line, dest_url.to_string()));
+    let anchors: BTreeMap<_, _> =
+        pages.iter().map(|page| (Path::new(&page.path), headings(&page.markdown))).collect();
+    for Page { path: page, links, .. } in pages {
+        for (line, link) in links {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            checked += 1;
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { PathBuf::from(page) } else { beside(page, path) };
+            if !root.join(&target).exists() {
+                broken.push(format!("{page}:{line}: {link}: there is no {}", target.display()));
+            } else if !anchor.is_empty() && anchors.get(&*target).is_some_and(|known| !known.contains(anchor))
+            {
+                broken.push(format!("{page}:{line}: {link}: there is no such heading"));
             }
         }
     }
-    for (page, line, link) in links {
-        if link.contains("://") || link.starts_with("mailto:") {
-            continue;
-        }
-        checked += 1;
-        let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
-        let target = if path.is_empty() { PathBuf::from(page) } else { beside(page, path) };
-        let no_heading = |known: &BTreeSet<String>| !anchor.is_empty() && !known.contains(anchor);
-        if !root.join(&target).exists() {
-            broken.push(format!("{page}:{line}: {link}: there is no {}", target.display()));
-        } else if anchors.get(&target).is_some_and(no_heading) {
-            broken.push(format!("{page}:{line}: {link}: there is no such heading"));
-        }
-    }
-    Ok((broken, checked))
+    (broken, checked)
 }
 
 /// The path that a link on a page leads to, from the root of the repository.

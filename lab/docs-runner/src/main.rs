@@ -69,21 +69,21 @@ fn main() -> ExitCode {
 fn check(options: &Options) -> Result<bool> {
     let checkout = sources::output_of(Path::new("."), "git", &["rev-parse", "--show-toplevel"])?;
     let checkout = Path::new(checkout.trim());
-    let all = sources::files(checkout, ".md")?;
-    let mut pages = Vec::new();
-    for path in &all {
-        if options.pages.is_empty() || options.pages.iter().any(|wanted| path.starts_with(wanted)) {
-            let markdown = fs::read_to_string(checkout.join(path));
-            let page = Page::parse(path, &markdown.with_context(|| format!("failed to read {path}"))?)?;
-            pages.extend(Some(page).filter(|page| !page.blocks.is_empty()));
-        }
-    }
+    let read = |path: &String| {
+        let markdown = fs::read_to_string(checkout.join(path));
+        Page::parse(path, &markdown.with_context(|| format!("failed to read {path}"))?)
+    };
+    let all = sources::files(checkout, ".md")?.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let is_wanted = |page: &&Page| {
+        options.pages.is_empty() || options.pages.iter().any(|wanted| page.path.starts_with(wanted))
+    };
+    let pages: Vec<_> = all.iter().filter(|page| !page.blocks.is_empty()).filter(is_wanted).collect();
     for wanted in &options.pages {
         let found = pages.iter().any(|page| page.path.starts_with(wanted));
         ensure!(found, "no page with blocks is {wanted}");
     }
 
-    let (broken, links) = links::broken(checkout, &all)?;
+    let (broken, links) = links::broken(checkout, &all);
     let (unknown, names) = sources::unknown_names(checkout, &all)?;
     let mut wrong = Vec::new();
     for page in &pages {
@@ -93,7 +93,7 @@ fn check(options: &Options) -> Result<bool> {
         found.iter().for_each(|line| println!("{label} {line}"));
     }
     if options.list {
-        pages.iter().for_each(list);
+        pages.iter().copied().for_each(list);
     }
     // The runs take half an hour, so what is wrong without them ends here.
     let right = broken.is_empty() && unknown.is_empty() && wrong.is_empty();
@@ -138,14 +138,14 @@ fn wrong_blocks(page: &Page, checkout: &Path, paste: bool) -> Result<Vec<String>
 fn run(page: &Page, checkout: &Path, options: &Options, counts: &mut [usize; 5]) -> Result<()> {
     println!("{}", page.path);
     let began = Instant::now();
-    let run = run_page(page, checkout, options.limit)?;
-    for (block, outcome) in page.blocks.iter().zip(&run.outcomes) {
+    let outcomes = run_page(page, checkout, options.limit)?;
+    for (block, outcome) in page.blocks.iter().zip(&outcomes) {
         let (Block { line, .. }, what) = (block, block.name());
         let (counted, text) = match outcome {
             Outcome::Ran(seconds) => (0, format!("{seconds:5} s  {line:4}  {what}")),
             Outcome::RunByCi(file) => (1, format!("  by CI  {line:4}  {what}: {file}")),
             Outcome::NotRun(reason) => (2, format!("not run  {line:4}  {what}: {reason}")),
-            Outcome::OutputIsThere => (3, format!("as shown {line:4}")),
+            Outcome::OutputIsThere(_) => (3, format!("as shown {line:4}")),
             Outcome::Failed(why) => (4, format!(" FAILED  {line:4}  {what}: {why}")),
         };
         counts[counted] += 1;
@@ -153,7 +153,7 @@ fn run(page: &Page, checkout: &Path, options: &Options, counts: &mut [usize; 5])
     }
     println!("  {:5.0} s  the page", began.elapsed().as_secs_f64());
     if options.paste {
-        paste(&checkout.join(&page.path), page, &run.shown)?;
+        paste(&checkout.join(&page.path), page, &outcomes)?;
     }
     Ok(())
 }
@@ -173,10 +173,10 @@ fn list(page: &Page) {
 }
 
 /// Writes the lines of the real output into the page, from its end to its beginning, so that positions stay true.
-fn paste(file: &Path, page: &Page, shown: &[(usize, Vec<String>)]) -> Result<()> {
+fn paste(file: &Path, page: &Page, outcomes: &[Outcome]) -> Result<()> {
     let mut text = page.markdown.clone();
-    for (index, lines) in shown.iter().rev().filter(|(_, lines)| !lines.is_empty()) {
-        if let How::Output { range, .. } = &page.blocks[*index].how {
+    for (block, outcome) in page.blocks.iter().zip(outcomes).rev() {
+        if let (How::Output { range, .. }, Outcome::OutputIsThere(lines)) = (&block.how, outcome) {
             text.replace_range(range.clone(), &format!("{}\n", lines.join("\n")));
         }
     }

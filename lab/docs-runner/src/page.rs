@@ -13,6 +13,10 @@ pub(crate) struct Page {
     pub(crate) markdown: String,
     /// What is run, shown or left out, in the order of the page.
     pub(crate) blocks: Vec<Block>,
+    /// Its links and pictures, each with its line.
+    pub(crate) links: Vec<(usize, String)>,
+    /// What stands in its lines as code, each with its line.
+    pub(crate) code: Vec<(usize, String)>,
 }
 
 /// A fenced block that is run, applied or compared.
@@ -54,7 +58,8 @@ pub(crate) enum Outcome {
     Ran(u64),
     RunByCi(String),
     NotRun(String),
-    OutputIsThere,
+    /// The lines of the real output that the page shows.
+    OutputIsThere(Vec<String>),
     Failed(String),
 }
 
@@ -71,11 +76,15 @@ impl Page {
     /// # Errors
     /// A comment before a block is not one of those that `docs/development.md` lists, or follows on nothing.
     pub(crate) fn parse(path: &str, markdown: &str) -> Result<Self> {
-        let (mut blocks, mut notes) = (Vec::new(), Notes::new());
+        let (mut blocks, mut links, mut inline, mut notes) = (vec![], vec![], vec![], Notes::new());
         let mut code: Option<(String, Range<usize>)> = None;
         for (event, range) in Parser::new_ext(markdown, Options::ENABLE_TABLES).into_offset_iter() {
-            let line = markdown[..range.start].lines().count() + 1;
+            let line = markdown[..range.start].matches('\n').count() + 1;
             match event {
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    links.push((line, dest_url.to_string()));
+                }
+                Event::Code(text) => inline.push((line, text.to_string())),
                 Event::Html(html) => {
                     for (comment, _) in html.split("<!-- ").filter_map(|part| part.split_once(" -->")) {
                         let (key, value) = comment.split_once(": ").unwrap_or((comment, ""));
@@ -107,7 +116,8 @@ impl Page {
                 ),
             }
         }
-        Ok(Self { path: path.to_owned(), markdown: markdown.to_owned(), blocks })
+        let (path, markdown) = (path.to_owned(), markdown.to_owned());
+        Ok(Self { path, markdown, blocks, links, code: inline })
     }
 
     /// Whether any of its blocks is run here.

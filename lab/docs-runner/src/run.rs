@@ -16,13 +16,6 @@ use crate::{
     sources::{checked_without_run, output_of},
 };
 
-/// The page's blocks, each with its outcome, and the lines that belong into its blocks of output.
-pub(crate) struct PageRun {
-    pub(crate) outcomes: Vec<Outcome>,
-    /// For the block of this index, the lines of the real output that have one of its texts.
-    pub(crate) shown: Vec<(usize, Vec<String>)>,
-}
-
 /// Makes the clone, in place of the one that an earlier page has used: what a page changes is gone afterwards.
 ///
 /// It has the files of the checkout, uncommitted changes too, with their times: cargo compares times to find what has changed.
@@ -72,8 +65,8 @@ await_text() {
 /// How long the processes of a page get to end by themselves after SIGTERM.
 const END_SECONDS: u64 = 30;
 
-/// Runs a page. `limit` is for the whole page.
-pub(crate) fn run_page(page: &Page, checkout: &Path, limit: Duration) -> Result<PageRun> {
+/// Runs a page, and returns the outcome of each of its blocks. `limit` is for the whole page.
+pub(crate) fn run_page(page: &Page, checkout: &Path, limit: Duration) -> Result<Vec<Outcome>> {
     let outputs = checkout.join("target/docs-runner/outputs").join(page.path.replace('/', "-"));
     if outputs.exists() {
         fs::remove_dir_all(&outputs).context("failed to delete the outputs of an earlier run")?;
@@ -83,18 +76,13 @@ pub(crate) fn run_page(page: &Page, checkout: &Path, limit: Duration) -> Result<
     let clone = checkout.join("target/docs-runner/clone");
     let mut ended = run_script(page, &clone, &outputs, limit)?;
 
-    let mut run = PageRun { outcomes: Vec::new(), shown: Vec::new() };
-    let mut output = None;
+    let (mut outcomes, mut output) = (Vec::new(), None);
     for (index, block) in page.blocks.iter().enumerate() {
         let printed = fs::read_to_string(outputs.join(format!("{index}.out"))).ok();
         let outcome = match &block.how {
-            How::Output { texts, .. } => match compare(output.as_deref(), texts) {
-                Ok(lines) => {
-                    run.shown.push((index, lines));
-                    Outcome::OutputIsThere
-                }
-                Err(why) => Outcome::Failed(why),
-            },
+            How::Output { texts, .. } => {
+                compare(output.as_deref(), texts).map_or_else(Outcome::Failed, Outcome::OutputIsThere)
+            }
             _ => {
                 output = printed.map(|text| clean(&text, &clone));
                 let not_reached = || Outcome::Failed("a block before it failed".to_owned());
@@ -104,9 +92,9 @@ pub(crate) fn run_page(page: &Page, checkout: &Path, limit: Duration) -> Result<
                 }
             }
         };
-        run.outcomes.push(outcome);
+        outcomes.push(outcome);
     }
-    Ok(run)
+    Ok(outcomes)
 }
 
 /// The lines of the output that have one of the texts, or why not all of them are there.

@@ -1,14 +1,8 @@
 //! What is checked against the sources without running a block: names, parts of the suite, lines of CI, and changes.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use pulldown_cmark::{Event, Options, Parser};
 
 use crate::page::{Block, How, Outcome, Page, commands};
 
@@ -38,7 +32,7 @@ const OF_THE_SERVERS: [&str; 4] =
 
 /// The long names on the pages, for example of tests and of some metrics, that no source has, as lines to print, and how
 /// many were looked for.
-pub(crate) fn unknown_names(root: &Path, pages: &[String]) -> Result<(Vec<String>, usize)> {
+pub(crate) fn unknown_names(root: &Path, pages: &[Page]) -> Result<(Vec<String>, usize)> {
     let mut known: BTreeSet<_> = OF_THE_SERVERS.map(str::to_owned).into();
     for file in files(root, "")? {
         // Files have names too.
@@ -51,15 +45,11 @@ pub(crate) fn unknown_names(root: &Path, pages: &[String]) -> Result<(Vec<String
     }
     let (mut unknown, mut checked) = (Vec::new(), 0);
     for page in pages {
-        let markdown =
-            fs::read_to_string(root.join(page)).with_context(|| format!("failed to read {page}"))?;
-        for (event, range) in Parser::new_ext(&markdown, Options::ENABLE_TABLES).into_offset_iter() {
-            let Event::Code(code) = event else { continue };
-            for name in names(&code) {
+        for (line, code) in &page.code {
+            for name in names(code) {
                 checked += 1;
                 if !known.contains(name) {
-                    let line = markdown[..range.start].lines().count().max(1);
-                    unknown.push(format!("{page}:{line}: no source has `{name}`"));
+                    unknown.push(format!("{}:{line}: no source has `{name}`", page.path));
                 }
             }
         }
@@ -138,37 +128,30 @@ fn unknown_part(checkout: &Path, text: &str) -> Result<Option<String>> {
 /// A page's changes that git cannot apply to the code as it is: each one's line in the page, and what git says. So a changed
 /// line that a page quotes is found in a second, not by the run of all pages.
 ///
-/// They are applied one after the other, as a reader does, to an index of its own: no file is changed. A page may put its
-/// changes aside in between, so one that fits the unchanged code is right too.
+/// A reader applies them one after the other. A page may put its changes aside in between, so one that fits the unchanged code
+/// is right too.
 pub(crate) fn unfit_changes(page: &Page, checkout: &Path) -> Result<Vec<(usize, String)>> {
-    let mut changes = page.blocks.iter().filter(|block| matches!(block.how, How::Patch)).peekable();
-    if changes.peek().is_none() {
-        return Ok(Vec::new());
-    }
-    let directory = checkout.join("target/docs-runner/indexes");
-    // An ended run may have left a lock.
-    let _ = fs::remove_dir_all(&directory);
-    fs::create_dir_all(&directory).context("failed to make the directory for indexes")?;
-    let (plain, changed, change) =
-        (directory.join("plain"), directory.join("changed"), directory.join("change"));
-    let git = |index: &Path, arguments: &[&str]| -> Result<Option<String>> {
-        let mut git = Command::new("git");
-        git.args(arguments).arg(&change).current_dir(checkout).env("GIT_INDEX_FILE", index);
-        let output = git.stdout(Stdio::null()).output().context("failed to start git")?;
-        let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Ok(Some(why).filter(|_| !output.status.success()))
-    };
-    let mut add = Command::new("git");
-    add.args(["add", "--all"]).current_dir(checkout).env("GIT_INDEX_FILE", &plain);
-    ensure!(add.status().context("failed to start git")?.success(), "failed to add the files to an index");
-    fs::copy(&plain, &changed).context("failed to copy an index")?;
-    let mut unfit = Vec::new();
-    for block in changes {
-        fs::write(&change, &block.text).context("failed to write a change")?;
-        let why = git(&changed, &["apply", "--cached"])?;
-        if why.is_some() && git(&plain, &["apply", "--cached", "--check"])?.is_some() {
-            unfit.extend(why.map(|why| (block.line, why)));
+    let (mut applied, mut unfit) = (String::new(), Vec::new());
+    for block in page.blocks.iter().filter(|block| matches!(block.how, How::Patch)) {
+        let all = format!("{applied}{}", block.text);
+        match refusal(&all, checkout)? {
+            None => applied = all,
+            Some(why) if refusal(&block.text, checkout)?.is_some() => unfit.push((block.line, why)),
+            Some(_) => {}
         }
     }
     Ok(unfit)
+}
+
+/// Why git cannot apply a change to the files as they are.
+fn refusal(change: &str, checkout: &Path) -> Result<Option<String>> {
+    let file = checkout.join("target/docs-runner/change");
+    fs::create_dir_all(checkout.join("target/docs-runner"))
+        .context("failed to make the directory of changes")?;
+    fs::write(&file, change).context("failed to write a change")?;
+    let mut git = Command::new("git");
+    git.args(["apply", "--check"]).arg(&file).current_dir(checkout);
+    let output = git.output().context("failed to start git")?;
+    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Ok(Some(why).filter(|_| !output.status.success()))
 }
