@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION, Proxy, Route};
-use testbed::{DatabaseUrls, Forwarder, Postgres, eventually, set_standby};
+use testbed::{DatabaseUrls, Postgres, eventually, set_standby};
 
 /// How long a server may take to answer an administrator, and a standby to have everything that its primary has.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How the standby follows it.
+/// The routes of a pair, both to the primary: how the standby follows it, and the way for all that is not ours, which is the
+/// administrator, the auditor, and the payment provider.
 const LINK: &str = "link";
+const ENTRANCE: &str = "entrance";
 
 /// Whether a commit waits for the standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,17 +27,8 @@ pub(crate) enum Replication {
 pub(crate) struct Databases {
     servers: Vec<Postgres>,
     primary: AtomicUsize,
-    pair: Option<Pair>,
-}
-
-/// What only two servers have.
-#[derive(Debug)]
-struct Pair {
-    /// Leads to the primary: for the standby, and for all that is not ours. That is the administrator, the auditor, and the
-    /// payment provider.
-    entrance: Forwarder,
-    /// Leads the standby to the entrance.
-    link: Proxy,
+    /// Only two servers have [`LINK`] and [`ENTRANCE`].
+    pair: Option<Proxy>,
 }
 
 impl Databases {
@@ -45,11 +38,11 @@ impl Databases {
 
     /// Starts a standby of a server.
     pub(crate) async fn with_standby(primary: Postgres, replication: Replication) -> Result<Self> {
-        let entrance = Forwarder::start(address(&primary)).await?;
-        let link = Proxy::start(vec![Route::new(LINK, format!("127.0.0.1:{}", entrance.port()))]).await?;
-        let standby = primary.standby(link.address(LINK)?.port()).await?;
+        let routes = [LINK, ENTRANCE].map(|name| Route::new(name, address(&primary)));
+        let pair = Proxy::start(routes.into()).await?;
+        let standby = primary.standby(pair.address(LINK)?.port()).await?;
         let servers = vec![primary, standby];
-        let databases = Self { servers, primary: AtomicUsize::new(0), pair: Some(Pair { entrance, link }) };
+        let databases = Self { servers, primary: AtomicUsize::new(0), pair: Some(pair) };
         databases.await_standby().await?;
         if replication == Replication::Synchronous {
             databases.wait_for_standby(true).await?;
@@ -69,26 +62,21 @@ impl Databases {
     }
 
     /// The administrator's URL, which leads to the primary.
-    pub(crate) fn admin_url(&self, database: &str) -> String {
+    pub(crate) fn admin_url(&self, database: &str) -> Result<String> {
         let url = self.servers[0].admin_url(database);
-        match &self.pair {
-            Some(pair) => {
-                url.replace(&address(&self.servers[0]), &format!("127.0.0.1:{}", pair.entrance.port()))
-            }
-            None => url,
-        }
+        self.pair.as_ref().map_or(Ok(url.clone()), |pair| Ok(pair.through(ENTRANCE, &url)?))
     }
 
     /// The settings with which the services know both servers: of two, each URL names them in this order.
-    pub(crate) fn settings(&self, urls: &DatabaseUrls) -> Vec<(String, String)> {
-        let Some(pair) = &self.pair else { return vec![] };
-        let entrance = format!("127.0.0.1:{}", pair.entrance.port());
+    pub(crate) fn settings(&self, urls: &DatabaseUrls) -> Result<Vec<(String, String)>> {
+        let Some(pair) = &self.pair else { return Ok(vec![]) };
+        let entrance = pair.address(ENTRANCE)?.to_string();
         let hosts: Vec<_> = self.servers.iter().map(address).collect();
         let setting = |service: &str| {
             let name = format!("{}_DATABASE_URL", service.to_uppercase());
             (name, urls.of(service).replace(&entrance, &hosts.join(",")))
         };
-        ["orders", "inventory", "billing"].map(setting).into()
+        Ok(["orders", "inventory", "billing"].map(setting).into())
     }
 
     /// Makes the standby the primary. Whether the old one still runs is not looked at.
@@ -96,7 +84,9 @@ impl Databases {
         let standby = self.standby()?;
         self.execute_at(standby, "select pg_promote(true, 60)").await?;
         self.primary.fetch_xor(1, Ordering::Relaxed);
-        self.pair()?.entrance.redirect(address(self.primary()));
+        for route in [LINK, ENTRANCE] {
+            self.pair()?.redirect(route, address(self.primary()))?;
+        }
         Ok(())
     }
 
@@ -120,7 +110,7 @@ impl Databases {
 
     /// Throws the files of the server away that is not the primary, and lets it follow the primary as a new standby.
     pub(crate) async fn renew_standby(&self) -> Result<()> {
-        let link = self.pair()?.link.address(LINK)?;
+        let link = self.pair()?.address(LINK)?;
         self.standby()?.follow(self.primary(), link.port()).await?;
         self.await_standby().await
     }
@@ -128,11 +118,11 @@ impl Databases {
     /// Cuts the standby off. What it has not received yet it will not receive.
     pub(crate) fn cut_link(&self) -> Result<()> {
         let cut = Fault::new(Effect::Cut, Direction::Both, MAX_FAULT_DURATION);
-        Ok(self.pair()?.link.set(LINK, cut)?)
+        Ok(self.pair()?.set(LINK, cut)?)
     }
 
     pub(crate) fn restore_link(&self) -> Result<()> {
-        Ok(self.pair()?.link.clear(LINK)?)
+        Ok(self.pair()?.clear(LINK)?)
     }
 
     /// Executes statements at a server, as its administrator.
@@ -158,7 +148,7 @@ impl Databases {
         .await
     }
 
-    fn pair(&self) -> Result<&Pair> {
+    fn pair(&self) -> Result<&Proxy> {
         self.pair.as_ref().context("the drill's system has no standby")
     }
 }

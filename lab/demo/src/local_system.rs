@@ -96,8 +96,8 @@ impl LocalSystem {
             Some(replication) => Databases::with_standby(postgres, replication).await?,
             None => Databases::one(postgres),
         };
-        sql::execute(&databases.admin_url("postgres"), "create database shop", READY_DEADLINE).await?;
-        let admin_url = databases.admin_url("shop");
+        sql::execute(&databases.admin_url("postgres")?, "create database shop", READY_DEADLINE).await?;
+        let admin_url = databases.admin_url("shop")?;
         // Other users of this machine cannot guess them.
         let urls = DatabaseUrls::new(&admin_url, |_| Ok(Uuid::new_v4().simple().to_string()))?;
         testbed::bootstrap(&urls).await?;
@@ -112,7 +112,7 @@ impl LocalSystem {
         own.set_clocks()?;
         let OwnSystem { mut setup, logs, alteration, .. } = own;
         // After the addresses of the proxies, so these win.
-        setup.settings.extend(databases.settings(&urls));
+        setup.settings.extend(databases.settings(&urls)?);
         // Before the settings of a drill, so those win.
         setup.settings.splice(..0, relays);
         let mut options = SystemOptions::new(urls.clone(), rabbitmq.url(), setup);
@@ -153,7 +153,7 @@ impl LocalSystem {
         let url = |service| self.processes.url(service).map(str::to_owned);
         let (database_url, amqp_url, rabbitmq_api) = match &self.servers {
             Servers::Private { rabbitmq, databases } => {
-                (databases.admin_url("shop"), rabbitmq.url(), rabbitmq.first().api_url())
+                (databases.admin_url("shop")?, rabbitmq.url(), rabbitmq.first().api_url())
             }
             Servers::Shared { database, vhost } => {
                 (database.admin_url(), vhost.url(), vhost.api_url().to_owned())

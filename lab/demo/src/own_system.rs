@@ -1,11 +1,9 @@
 //! How a system is set up that one command starts for itself.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use fault_proxy::{Proxy, Route};
-use reqwest::Url;
 use testbed::{DatabaseUrls, Instances, RabbitmqCluster, Setup};
 
 use crate::alteration::Alteration;
@@ -78,23 +76,17 @@ impl OwnSystem {
         let (mut connections, amqp_url) = (vec![], rabbitmq.url());
         for service in SERVICES {
             let prefix = service.to_uppercase();
-            connections.push((
-                format!("{service}-database"),
-                format!("{prefix}_DATABASE_URL"),
-                urls.of(service),
-            ));
+            let database = (format!("{prefix}_DATABASE_URL"), urls.of(service));
+            connections.push((format!("{service}-database"), database));
             if rabbitmq.count() == 1 {
-                connections.push((
-                    format!("{service}-broker"),
-                    format!("{prefix}_AMQP_URL"),
-                    amqp_url.clone(),
-                ));
+                let broker = (format!("{prefix}_AMQP_URL"), amqp_url.clone());
+                connections.push((format!("{service}-broker"), broker));
             }
         }
-        let routes = connections.iter().map(|(name, _, url)| route(name, url)).collect::<Result<_>>()?;
-        let proxy = Proxy::start(routes).await?;
-        for (name, variable, url) in connections {
-            self.setup.settings.push((variable, through(&url, proxy.address(&name)?)?));
+        let routes = connections.iter().map(|(route, (_, url))| Ok(Route::to(route, url)?));
+        let proxy = Proxy::start(routes.collect::<Result<_>>()?).await?;
+        for (route, (variable, url)) in connections {
+            self.setup.settings.push((variable, proxy.through(&route, &url)?));
         }
         Ok(Proxies::Here(proxy))
     }
@@ -122,19 +114,4 @@ impl OwnSystem {
         }
         Ok(())
     }
-}
-
-/// A route to the server of a URL.
-fn route(name: &str, url: &str) -> Result<Route> {
-    let url: Url = url.parse()?;
-    let upstream = format!("{}:{}", url.host_str().context("no host")?, url.port().context("no port")?);
-    Ok(Route::new(name, upstream))
-}
-
-/// The same URL at another address.
-fn through(url: &str, address: SocketAddr) -> Result<String> {
-    let mut url: Url = url.parse()?;
-    url.set_host(Some(&address.ip().to_string()))?;
-    url.set_port(Some(address.port())).ok().context("the URL cannot have a port")?;
-    Ok(url.into())
 }

@@ -1,6 +1,6 @@
 //! One connection: forwards both directions as the fault permits, and resets.
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::{collections::VecDeque, future::pending, io, sync::Arc, time::Duration};
 
 use memchr::memmem;
 use tokio::{
@@ -41,11 +41,12 @@ enum Reset {
 }
 
 /// Carries one connection until it ends.
-pub(crate) async fn carry(mut client: TcpStream, route: Arc<RouteState>) {
+pub(crate) async fn carry(mut client: TcpStream, mut silenced: watch::Receiver<()>, route: Arc<RouteState>) {
     let mut upstream = None;
     let ended = tokio::select! {
         biased;
         _ = until(&route, |effect| effect == Some(&Effect::Cut), Direction::Both) => Err(Reset::Cut),
+        _ = silenced.changed() => pending().await,
         ended = forward(&mut client, &mut upstream, &route) => ended,
     };
     let Err(why) = ended else { return };
@@ -115,7 +116,7 @@ async fn forward(
     // A dead link carries no connection request either.
     let alive = |effect: Option<&Effect>| effect != Some(&Effect::BlackHole);
     until(route, alive, Direction::TowardUpstream).await;
-    let connected = timeout(CONNECT_DEADLINE, connect(&route.route.upstream)).await;
+    let connected = timeout(CONNECT_DEADLINE, connect(&route.upstream)).await;
     let upstream = match connected.map_err(io::Error::from).flatten() {
         Ok(connected) => upstream.insert(connected),
         Err(cause) => {
@@ -139,8 +140,9 @@ async fn forward(
     Ok(())
 }
 
-async fn connect(upstream: &str) -> io::Result<TcpStream> {
-    let addresses = resolve(upstream).await.map_err(io::Error::other)?;
+async fn connect(upstream: &watch::Sender<String>) -> io::Result<TcpStream> {
+    let upstream = upstream.borrow().clone();
+    let addresses = resolve(&upstream).await.map_err(io::Error::other)?;
     TcpStream::connect(&*addresses).await
 }
 

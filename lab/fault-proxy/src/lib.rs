@@ -67,6 +67,22 @@ impl Route {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Self { name: name.into(), listen, upstream: upstream.into(), container_network: false }
     }
+
+    /// The same, to the server of a URL, which names host and port.
+    ///
+    /// # Errors
+    /// When it is no URL.
+    pub fn to(name: impl Into<String>, url: &str) -> Result<Self, Error> {
+        Ok(Self::new(name, split(url)?.1))
+    }
+}
+
+/// Splits a URL into what is before host and port, these, and what is after them.
+fn split(url: &str) -> Result<(&str, &str, &str), Error> {
+    let scheme = url.find("://").ok_or(Error::NoUrl)?;
+    let end = url[scheme + 3..].find(['/', '?']).map_or(url.len(), |length| scheme + 3 + length);
+    let start = url[..end].rfind('@').map_or(scheme + 3, |at| at + 1);
+    Ok((&url[..start], &url[start..end], &url[end..]))
 }
 
 /// Reads `name=listen,upstream`, where `listen` is an IP address with a port.
@@ -105,6 +121,8 @@ pub enum Error {
     Listen(SocketAddr, #[source] io::Error),
     #[error("failed to find route {0:?}: no route has this name")]
     UnknownRoute(String),
+    #[error("failed to find host and port: it is no URL")]
+    NoUrl,
     #[error("failed to set a fault: {0}")]
     InvalidFault(&'static str),
 }
@@ -117,6 +135,8 @@ struct RouteState {
     /// A connection holds this lock while it writes: bytes that are sent after a fault was set meet that fault.
     fault: watch::Sender<Option<Arc<Active>>>,
     stats: watch::Sender<Stats>,
+    upstream: watch::Sender<String>,
+    silenced: watch::Sender<()>,
 }
 
 impl RouteState {
@@ -152,7 +172,8 @@ impl Proxy {
             let listener = TcpListener::bind(route.listen).await.map_err(failed)?;
             let address = listener.local_addr().map_err(failed)?;
             let (fault, stats) = (watch::Sender::default(), watch::Sender::default());
-            let state = Arc::new(RouteState { address, fault, stats, route });
+            let (upstream, silenced) = (watch::Sender::new(route.upstream.clone()), watch::Sender::default());
+            let state = Arc::new(RouteState { address, fault, stats, upstream, silenced, route });
             tasks.spawn(accept(listener, state.clone()));
             states.insert(state.route.name.clone(), state);
         }
@@ -165,6 +186,28 @@ impl Proxy {
     /// When no route has this name, as for all that follow.
     pub fn address(&self, name: &str) -> Result<SocketAddr, Error> {
         Ok(self.route(name)?.address)
+    }
+
+    /// The URL of a route's server with the route's address in it.
+    ///
+    /// # Errors
+    /// When it is no URL.
+    pub fn through(&self, name: &str, url: &str) -> Result<String, Error> {
+        let (before, _, after) = split(url)?;
+        Ok(format!("{before}{}{after}", self.address(name)?))
+    }
+
+    /// Lets new connections of a route go to this host and port. Those that are open stay where they are.
+    pub fn redirect(&self, name: &str, upstream: String) -> Result<(), Error> {
+        self.route(name)?.upstream.send_replace(upstream);
+        Ok(())
+    }
+
+    /// Lets nothing arrive any more of what the open connections of a route send, and keeps them open, as a network that drops
+    /// packets, or a server that has failed over. New connections work.
+    pub fn silence_open(&self, name: &str) -> Result<(), Error> {
+        self.route(name)?.silenced.send_replace(());
+        Ok(())
     }
 
     /// Lets a route have this fault and no other. Bytes that are sent after the return, and connections that are opened after
@@ -218,7 +261,7 @@ async fn accept(listener: TcpListener, route: Arc<RouteState>) {
             connection::reset(client);
             route.stats.send_modify(|stats| stats.refused += 1);
         } else {
-            connections.spawn(connection::carry(client, route.clone()));
+            connections.spawn(connection::carry(client, route.silenced.subscribe(), route.clone()));
         }
     }
 }

@@ -263,6 +263,29 @@ async fn a_black_hole_of_one_direction_holds_answers_back_and_loses_none() {
 }
 
 #[tokio::test]
+async fn open_connections_stay_where_they_are_and_new_ones_work() {
+    let (rig, other) = (Rig::start().await, Rig::start().await);
+    let mut client = rig.used().await;
+    rig.proxy.redirect("echo", other.proxy.address("echo").unwrap().to_string()).unwrap();
+    exchange(&mut client, b" again").await;
+    exchange(&mut rig.connect().await, b"new").await;
+    other.until_received(b"new").await;
+    rig.proxy.silence_open("echo").unwrap();
+    client.write_all(b"x").await.unwrap();
+    assert!(timeout(SILENCE, client.read_u8()).await.is_err());
+    exchange(&mut rig.connect().await, b"newer").await;
+    rig.until_received(b"hello again").await;
+}
+
+#[test]
+fn a_url_leads_through_the_proxy_without_its_own_host() {
+    let upstream = |url| Route::to("route", url).map(|route| route.upstream);
+    assert_eq!(upstream("postgres://me:p@127.0.0.1:5432/shop?a=@b").unwrap(), "127.0.0.1:5432");
+    assert_eq!(upstream("http://localhost:1").unwrap(), "localhost:1");
+    assert!(matches!(upstream("localhost:1"), Err(Error::NoUrl)));
+}
+
+#[tokio::test]
 async fn public_addresses_and_invalid_faults_are_refused() {
     let route = |listen: &str, upstream: &str, container_network| Route {
         listen: listen.parse().unwrap(),

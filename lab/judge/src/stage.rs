@@ -9,7 +9,6 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION, Proxy, Route};
-use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{
     Postgres, RabbitmqCluster, RestartableProcess, TestVhost, eventually, set_standby, sql, vhost_on,
@@ -148,25 +147,18 @@ impl<'a> Stage<'a> {
         if !entrant.set_up(&database_url, &amqp_url).await? {
             outbox.execute(include_str!("outbox.sql")).await?;
         }
-        let (database, broker) = (format!("127.0.0.1:{}", servers.postgres.port()), broker.address());
-        let mut routes = vec![Route::new(STANDBY, database.as_str())];
-        for number in [1, 2] {
-            routes.push(Route::new(format!("database-{number}"), database.as_str()));
-            routes.push(Route::new(format!("broker-{number}"), broker.as_str()));
+        let mut routes = vec![Route::to(STANDBY, &database_url)?];
+        for number in 1..=2 {
+            routes.push(Route::to(format!("database-{number}"), &database_url)?);
+            routes.push(Route::to(format!("broker-{number}"), &amqp_url)?);
         }
         let proxy = Proxy::start(routes).await?;
         let logs = home()?.join("logs");
         fs::create_dir_all(&logs)?;
         let instance = |number: u8| -> Result<Instance> {
-            let through = |url: &str, server: &str| -> Result<String> {
-                let mut url = Url::parse(url)?;
-                let port = proxy.address(&format!("{server}-{number}"))?.port();
-                url.set_port(Some(port)).ok().context("the server's URL has no port")?;
-                Ok(url.into())
-            };
             let mut command = entrant.command()?;
-            command.env("DATABASE_URL", through(&database_url, "database")?);
-            command.env("AMQP_URL", through(&amqp_url, "broker")?);
+            command.env("DATABASE_URL", proxy.through(&format!("database-{number}"), &database_url)?);
+            command.env("AMQP_URL", proxy.through(&format!("broker-{number}"), &amqp_url)?);
             command.env("INSTANCE", number.to_string());
             let log = logs.join(format!("{}-{level}-{number}.log", entrant.name));
             let _ = fs::remove_file(&log);

@@ -19,7 +19,6 @@ mod command;
 mod container;
 mod database;
 mod eventually;
-mod forwarder;
 pub mod guard;
 mod home;
 mod install;
@@ -46,7 +45,6 @@ pub use command::remove_settings;
 pub use container::{IMAGES, engine_architecture, engine_version, image_is_present};
 pub use database::{TestDatabase, database, database_on};
 pub use eventually::{eventually, eventually_send};
-pub use forwarder::Forwarder;
 pub use home::Home;
 pub use install::{
     can_install, find_faketime, find_postgres, find_rabbitmq, install_missing, install_packages,

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use database::{DatabaseUrl, Pool, PoolKind, Session};
+use fault_proxy::{Proxy, Route};
 use futures_util::{FutureExt as _, future::join_all};
 use sqlx::{Connection as _, PgConnection, PgPool};
-use testbed::{Forwarder, TestDatabase, eventually};
+use testbed::{TestDatabase, eventually};
 
 const KINDS: [PoolKind; 3] = [PoolKind::Statements, PoolKind::Transactions, PoolKind::AsyncCommit];
 
@@ -121,10 +122,11 @@ async fn connection_is_replaced_after_half_an_hour_although_it_is_always_in_use(
 async fn pool_lends_connections_again_after_all_of_its_own_fell_silent() -> anyhow::Result<()> {
     const CONNECTIONS: u32 = 3;
     let database = database_with_notes().await?;
-    let (network, url) = Forwarder::to_database(&database.url("orders")).await?;
-    let pool = pool(&url, CONNECTIONS, PoolKind::Statements)?;
+    let url = database.url("orders");
+    let network = Proxy::start(vec![Route::to("database", &url)?]).await?;
+    let pool = pool(&network.through("database", &url)?, CONNECTIONS, PoolKind::Statements)?;
     let sessions = join_all((0..CONNECTIONS).map(|_| pool.acquire())).await;
-    network.silence_open_connections();
+    network.silence_open("database")?;
     for session in sessions {
         let mut session = session?;
         // Sent, and given up before the answer: a client has hung up.

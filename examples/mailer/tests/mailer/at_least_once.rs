@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use fault_proxy::{Direction, Effect, Fault, Proxy, Route};
 use testbed::eventually;
 use uuid::Uuid;
@@ -19,10 +18,8 @@ const ACKNOWLEDGEMENT: [u8; 8] = [0, 0, 0, 13, 0, 60, 0, 80];
 async fn mailer_killed_between_commit_and_acknowledgement_writes_one_mail() -> anyhow::Result<()> {
     let (database, vhost) = (MailerDatabase::create().await?, testbed::vhost().await?);
     let url = vhost.url();
-    let address = url.rsplit('@').next().and_then(|rest| rest.split('/').next()).context("no address")?;
-    let proxy = Proxy::start(vec![Route::new("rabbitmq", address)]).await?;
-    let proxied = url.replace(address, &proxy.address("rabbitmq")?.to_string());
-    let mailer = Mailer::start(&database, &proxied).await?;
+    let proxy = Proxy::start(vec![Route::to("rabbitmq", &url)?]).await?;
+    let mailer = Mailer::start(&database, &proxy.through("rabbitmq", &url)?).await?;
     let mut publisher = publisher(&url).await?;
     // The acknowledgement is sent after the commit, and never reaches the broker.
     let no_acknowledgement = Effect::ResetOnPattern { pattern: ACKNOWLEDGEMENT.to_vec(), forward: false };

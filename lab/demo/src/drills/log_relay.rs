@@ -104,7 +104,7 @@ async fn stay_halted(run: &DrillRun<'_>) -> Result<()> {
 }
 
 async fn drop_the_slot(run: &DrillRun<'_>) -> Result<()> {
-    let mut operator = PgConnection::connect(&run.system.own()?.databases.admin_url("shop")).await?;
+    let mut operator = PgConnection::connect(&run.system.own()?.databases.admin_url("shop")?).await?;
     let dropped = sqlx::raw_sql("select orders.outbox_log_drop()").execute(&mut operator).await;
     run.claim("the operator could drop the slot, because no relay had begun another", dropped.is_ok());
     operator.close().await?;
@@ -113,7 +113,7 @@ async fn drop_the_slot(run: &DrillRun<'_>) -> Result<()> {
     run.felt(goes_on, async || {
         let state =
             "select coalesce((select active and halted is null from orders.outbox_log_state()), false)::text";
-        let mut operator = PgConnection::connect(&run.system.own()?.databases.admin_url("shop")).await?;
+        let mut operator = PgConnection::connect(&run.system.own()?.databases.admin_url("shop")?).await?;
         let active: String = sqlx::query_scalar(state).fetch_one(&mut operator).await?;
         operator.close().await?;
         Ok((active == "true").then(|| goes_on.to_owned()))

@@ -10,8 +10,9 @@ use std::{
 
 use anyhow::Context as _;
 use database::{Pool, PoolKind};
+use fault_proxy::{Proxy, Route};
 use outbox::{Claim, Error, PostgresStore, PostgresTransaction, Relay, RelayOptions, Store, Wake};
-use testbed::{Forwarder, eventually};
+use testbed::eventually;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
@@ -192,13 +193,13 @@ async fn listener_that_lost_its_connection_wakes_the_relay_and_subscribes_again(
 #[tokio::test]
 async fn listener_whose_connections_fall_silent_subscribes_again_each_time() -> anyhow::Result<()> {
     let (outbox, wake, relay) = idle_relay().await?;
-    let (network, url) = Forwarder::to_database(&outbox.url()).await?;
-    let pool = pool(&url, 1, PoolKind::AsyncCommit);
+    let network = Proxy::start(vec![Route::to("database", &outbox.url())?]).await?;
+    let pool = pool(&network.through("database", &outbox.url())?, 1, PoolKind::AsyncCommit);
     let _listener = listen(&pool, &outbox, &relay, wake).await?;
     for round in 1..=SILENCES {
         // The server may have subscribed a listener that has not read the answer yet. The clock would pass it by.
         relay.publishes_after(&outbox, async || outbox.wake_from_sql().await).await?;
-        network.silence_open_connections();
+        network.silence_open("database")?;
         advance_clock(LONGER_THAN_SILENCE).await;
         // The server does not know that the earlier ones are silent.
         eventually("another subscription", DEADLINE, async || {
