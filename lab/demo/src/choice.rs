@@ -3,8 +3,7 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use testbed::{
-    Home, IMAGES, Postgres, RabbitmqCluster, can_install, find_faketime, install_missing, install_packages,
-    missing_packages,
+    Home, IMAGES, Postgres, RabbitmqCluster, can_install, find_faketime, install_packages, missing_packages,
 };
 use tokio::process::Command;
 
@@ -110,7 +109,7 @@ impl Choice {
             "Installing {} with apt-get (--no-install prevents this) …",
             missing.join(" and ")
         ));
-        install_missing(|step| terminal.print(format!("  {step}"))).await
+        install_packages(&missing, |step| terminal.print(format!("  {step}"))).await
     }
 
     /// Starts private servers, with so many nodes of RabbitMQ, after installing those that are missing.
@@ -147,10 +146,7 @@ async fn check_docker(terminal: &Terminal, with_compose: bool) -> Result<()> {
     for image in IMAGES {
         if !testbed::image_is_present(image).await {
             terminal.print(format!("Pulling {image} …"));
-            let pull = Command::new("docker").args(["pull", "--quiet", image]).output().await?;
-            if !pull.status.success() {
-                bail!("failed to pull {image}: {}", String::from_utf8_lossy(&pull.stderr).trim());
-            }
+            testbed::pull_image(image).await?;
         }
     }
     Ok(())

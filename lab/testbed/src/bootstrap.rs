@@ -7,7 +7,6 @@ use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::{sync::Mutex, time::timeout};
 
-use crate::eventually::eventually;
 use crate::sql;
 
 /// A bootstrap may have to wait for another one that runs at the same time.
@@ -85,13 +84,4 @@ pub async fn allow_log_relay(admin_url: &str) -> Result<()> {
     let _one = ONE_AT_A_TIME.lock().await;
     let script = include_str!("../../../migrations/log_relay.sql");
     sql::execute(admin_url, script, BOOTSTRAP_DEADLINE).await.context("failed to run log_relay.sql")
-}
-
-/// Waits until the database accepts connections. The error says why the last attempt failed.
-pub async fn wait_for_database(url: &str, deadline: Duration) -> Result<()> {
-    eventually("the database to accept connections", deadline, async || {
-        PgConnection::connect(url).await?.close().await?;
-        Ok(Some(()))
-    })
-    .await
 }

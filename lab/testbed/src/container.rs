@@ -107,10 +107,15 @@ pub(crate) async fn check_usable() -> Result<()> {
     engine_version().await?;
     for image in IMAGES {
         if !image_is_present(image).await {
-            docker_within(&["pull", "--quiet", image], PULL_DEADLINE).await?;
+            pull_image(image).await?;
         }
     }
     Ok(())
+}
+
+/// Lets the engine pull an image.
+pub async fn pull_image(image: &str) -> Result<()> {
+    docker_within(&["pull", "--quiet", image], PULL_DEADLINE).await.map(drop)
 }
 
 async fn docker(args: &[&str]) -> Result<String> {

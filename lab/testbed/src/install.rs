@@ -90,29 +90,13 @@ pub fn find_faketime() -> Result<PathBuf> {
         .context("libfaketime is not installed: `apt-get install -y libfaketime`")
 }
 
-/// Succeeds if [`install_missing`] can work here: it must run as root and needs `apt-get`.
+/// Succeeds if [`install_packages`] can work here: it must run as root and needs `apt-get`.
 pub fn can_install() -> Result<()> {
     ensure!(Path::new("/usr/bin/apt-get").exists(), "packages are installed on Debian and Ubuntu only");
     ensure!(
         is_root(),
         "packages are installed as root only: `sudo apt-get install -y {}`",
         missing_packages().join(" ")
-    );
-    Ok(())
-}
-
-/// Installs the missing servers with `apt-get`. Passes each command to `report` before it runs.
-pub async fn install_missing(report: impl Fn(&str)) -> Result<()> {
-    let packages = missing_packages();
-    if packages.is_empty() {
-        return Ok(());
-    }
-    install_packages(&packages, report).await?;
-    let missing = missing_packages();
-    ensure!(
-        missing.is_empty(),
-        "apt-get reports success, but these are still missing: {}",
-        missing.join(", ")
     );
     Ok(())
 }
@@ -138,6 +122,13 @@ pub async fn install_packages(packages: &[&str], report: impl Fn(&str)) -> Resul
     for link in enabled_services().difference(&enabled) {
         fs::remove_file(link).with_context(|| format!("failed to disable {}", link.display()))?;
     }
+    let missing: Vec<_> =
+        missing_packages().into_iter().filter(|package| packages.contains(package)).collect();
+    ensure!(
+        missing.is_empty(),
+        "apt-get reports success, but these are still missing: {}",
+        missing.join(", ")
+    );
     Ok(())
 }
 

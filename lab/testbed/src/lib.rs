@@ -40,15 +40,14 @@ mod test_service;
 mod vhost;
 
 pub use binaries::{build_lab, build_services, cargo, find as find_service, profile_option, workspace_root};
-pub use bootstrap::{DatabaseUrls, allow_log_relay, bootstrap, wait_for_database};
+pub use bootstrap::{DatabaseUrls, allow_log_relay, bootstrap};
 pub use command::remove_settings;
-pub use container::{IMAGES, engine_architecture, engine_version, image_is_present};
+pub use container::{IMAGES, engine_architecture, engine_version, image_is_present, pull_image};
 pub use database::{TestDatabase, database, database_on};
 pub use eventually::{eventually, eventually_send};
 pub use home::Home;
 pub use install::{
-    can_install, find_faketime, find_postgres, find_rabbitmq, install_missing, install_packages,
-    missing_packages,
+    can_install, find_faketime, find_postgres, find_rabbitmq, install_packages, missing_packages,
 };
 pub use ports::{free_port, is_free};
 pub use postgres::Postgres;

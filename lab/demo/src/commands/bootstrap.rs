@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use testbed::DatabaseUrls;
+use testbed::{DatabaseUrls, eventually, sql};
 
 use crate::Verdict;
 use crate::terminal::Terminal;
@@ -19,7 +19,10 @@ pub(crate) async fn run(terminal: &Terminal) -> Result<Verdict> {
     let admin_url = variable("ADMIN_DATABASE_URL")?;
     let password = |login: &str| variable(&format!("{}_DB_PASSWORD", login.to_uppercase()));
     let urls = DatabaseUrls::new(&admin_url, password)?;
-    testbed::wait_for_database(&admin_url, DATABASE_DEADLINE).await?;
+    eventually("the database to accept connections", DATABASE_DEADLINE, async || {
+        sql::execute(&admin_url, "select 1", DATABASE_DEADLINE).await.map(Some)
+    })
+    .await?;
     testbed::bootstrap(&urls).await?;
     if std::env::var("LOG_RELAY").is_ok_and(|allowed| allowed == "yes") {
         testbed::allow_log_relay(&admin_url).await?;
