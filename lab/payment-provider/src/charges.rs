@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     Provider,
     faults::{self, FaultKind, Operation},
-    idempotency_key::{IdempotencyKey, key_reused, mark_replayed},
+    idempotency_key::{key_of, key_reused, mark_replayed},
     invalid_request,
 };
 
@@ -86,23 +86,20 @@ impl Charge {
 
 /// `POST /charges`. After a 201 the customer is charged; after a 402 the customer is not, and never will be under this key.
 /// After any other answer, or none, only a repetition under the same key can tell.
-pub(crate) async fn charge(
-    State(provider): State<Provider>,
-    key: Option<IdempotencyKey>,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(crate) async fn charge(State(provider): State<Provider>, request: Request) -> Result<Response, Problem> {
+    let key = key_of(&request)?;
     let request: ChargeRequest = read_json(request, invalid_request).await?;
     request.check()?;
     let fault = provider.faults.next_for(Operation::Charge);
     let declined =
         request.customer_has_no_money() || fault.is_some_and(|fault| fault.kind == FaultKind::Decline);
     let status = if declined { DECLINED } else { CAPTURED };
-    faults::inject(fault, charge_once(&provider.pool, key.as_ref(), request, status)).await
+    faults::inject(fault, charge_once(&provider.pool, key.as_deref(), request, status)).await
 }
 
 async fn charge_once(
     pool: &Pool,
-    key: Option<&IdempotencyKey>,
+    key: Option<&str>,
     request: ChargeRequest,
     status: &str,
 ) -> Result<Response, Problem> {
@@ -127,7 +124,7 @@ async fn charge_once(
 async fn write(
     pool: &Pool,
     id: Uuid,
-    key: Option<&IdempotencyKey>,
+    key: Option<&str>,
     request: &ChargeRequest,
     status: &str,
 ) -> Result<Option<OffsetDateTime>, sqlx::Error> {
@@ -148,7 +145,7 @@ async fn write(
         request.amount,
         request.currency,
         status,
-        key.map(IdempotencyKey::as_str),
+        key,
     )
     .fetch_optional(pool)
     .await
@@ -156,17 +153,13 @@ async fn write(
 
 /// Repeats the first answer under a known key. A separate statement: its snapshot must be younger than the commit that the
 /// insert may have waited for.
-async fn first_answer(
-    pool: &Pool,
-    key: &IdempotencyKey,
-    requested: &ChargeRequest,
-) -> Result<Response, Problem> {
+async fn first_answer(pool: &Pool, key: &str, requested: &ChargeRequest) -> Result<Response, Problem> {
     let first = sqlx::query_as!(
         Charge,
         "select charges.id, status, reference, customer_id, amount, currency, created_at
          from known_keys join charges on charges.id = known_keys.charge_id
          where known_keys.key = $1",
-        key.as_str(),
+        key,
     )
     .fetch_optional(pool)
     .await?

@@ -1,8 +1,8 @@
 //! `Idempotency-Key`: a caller that got no answer retries, and gets the first answer.
 
 use axum::{
-    extract::OptionalFromRequestParts,
-    http::{HeaderName, HeaderValue, StatusCode, request::Parts},
+    extract::Request,
+    http::{HeaderName, HeaderValue, StatusCode},
     response::Response,
 };
 use service::problem::Problem;
@@ -15,36 +15,17 @@ const MAX_LENGTH: usize = 255;
 /// Marks a repeated answer.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// A caller's name for one charge or one refund: the same at every retry.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct IdempotencyKey(String);
-
-impl IdempotencyKey {
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Parses visible ASCII, unchanged. Quotes are part of the key: most providers read the header as a plain string.
-    fn parse(value: &HeaderValue) -> Option<Self> {
-        let key = value.to_str().ok()?;
-        let is_visible = key.bytes().all(|byte| byte.is_ascii_graphic());
-        (is_visible && (1..=MAX_LENGTH).contains(&key.len())).then(|| Self(key.to_owned()))
-    }
-}
-
-impl<S: Send + Sync> OptionalFromRequestParts<S> for IdempotencyKey {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Problem> {
-        let bad_key = || {
+/// The caller's name for one charge or one refund, the same at every retry: one header of visible ASCII, unchanged. Quotes are
+/// part of the key: most providers read the header as a plain string.
+pub(crate) fn key_of(request: &Request) -> Result<Option<String>, Problem> {
+    let mut values = request.headers().get_all(HEADER).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic()));
+    match key.filter(|key| (1..=MAX_LENGTH).contains(&key.len())) {
+        Some(key) if values.next().is_none() => Ok(Some(key.to_owned())),
+        _ => {
             let title = "One Idempotency-Key, of 1 to 255 visible ASCII characters";
-            Problem::new(StatusCode::BAD_REQUEST, "bad-key", title)
-        };
-        let mut values = parts.headers.get_all(HEADER).iter();
-        match (values.next(), values.next()) {
-            (None, _) => Ok(None),
-            (Some(value), None) => Ok(Some(Self::parse(value).ok_or_else(bad_key)?)),
-            (Some(_), Some(_)) => Err(bad_key()),
+            Err(Problem::new(StatusCode::BAD_REQUEST, "bad-key", title))
         }
     }
 }

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::{
     Provider,
     faults::{self, Operation},
-    idempotency_key::{IdempotencyKey, key_reused, mark_replayed},
+    idempotency_key::{key_of, key_reused, mark_replayed},
     invalid_request,
 };
 
@@ -50,24 +50,17 @@ impl Refund {
 }
 
 /// `POST /refunds`. A refund that is refused writes nothing and does not use up its key.
-pub(crate) async fn refund(
-    State(provider): State<Provider>,
-    key: Option<IdempotencyKey>,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(crate) async fn refund(State(provider): State<Provider>, request: Request) -> Result<Response, Problem> {
+    let key = key_of(&request)?;
     let request: RefundRequest = read_json(request, invalid_request).await?;
     if request.amount < 1 {
         return Err(invalid_request("amount is 1 or more, in minor units"));
     }
     let fault = provider.faults.next_for(Operation::Refund);
-    faults::inject(fault, refund_once(&provider.pool, key.as_ref(), &request)).await
+    faults::inject(fault, refund_once(&provider.pool, key.as_deref(), &request)).await
 }
 
-async fn refund_once(
-    pool: &Pool,
-    key: Option<&IdempotencyKey>,
-    request: &RefundRequest,
-) -> Result<Response, Problem> {
+async fn refund_once(pool: &Pool, key: Option<&str>, request: &RefundRequest) -> Result<Response, Problem> {
     let id = Uuid::now_v7();
     if let Some(created_at) = write(pool, id, key, request).await? {
         tracing::info!(%id, charge = %request.charge, amount = request.amount, "refund written");
@@ -102,7 +95,7 @@ async fn refund_once(
 async fn write(
     pool: &Pool,
     id: Uuid,
-    key: Option<&IdempotencyKey>,
+    key: Option<&str>,
     request: &RefundRequest,
 ) -> Result<Option<OffsetDateTime>, Problem> {
     let written = sqlx::query_scalar!(
@@ -122,7 +115,7 @@ async fn write(
         id,
         request.charge,
         request.amount,
-        key.map(IdempotencyKey::as_str),
+        key,
     )
     .fetch_optional(pool)
     .await;
@@ -135,7 +128,7 @@ async fn write(
 /// Repeats the first answer under this key, if the request is the same. `None`: the key is not known.
 async fn first_answer(
     pool: &Pool,
-    key: &IdempotencyKey,
+    key: &str,
     requested: &RefundRequest,
 ) -> Result<Option<Response>, Problem> {
     let first = sqlx::query!(
@@ -143,7 +136,7 @@ async fn first_answer(
                   created_at as "created_at?"
            from known_keys left join refunds on refunds.id = known_keys.refund_id
            where known_keys.key = $1"#,
-        key.as_str(),
+        key,
     )
     .fetch_optional(pool)
     .await?;

@@ -72,6 +72,8 @@ async fn reused_key_with_another_request_is_refused_and_writes_nothing() -> anyh
     }
     let (status, _, problem) = provider.refund(Some("k"), first["id"].as_str().unwrap(), 1).await?;
     assert_eq!((status, kind(&problem)), (422, "key-reused"), "a refund is another request");
+    let (status, _, problem) = provider.charge(Some("two words"), &body).await?;
+    assert_eq!((status, kind(&problem)), (400, "bad-key"));
     assert_eq!(provider.rows().await?, (1, 0, 1));
     assert_eq!(provider.charge(Some("k"), &body).await?, (201, true, first));
     Ok(())
