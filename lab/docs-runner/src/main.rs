@@ -119,9 +119,7 @@ fn check(options: &Options) -> Result<bool> {
 fn wrong_blocks(page: &Page, checkout: &Path, paste: bool) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     for block in &page.blocks {
-        if let Some(Outcome::Failed(why)) = sources::checked_without_run(block, checkout)? {
-            wrong.push((block.line, why));
-        }
+        wrong.extend(sources::not_in_ci(block, checkout)?.map(|why| (block.line, why)));
     }
     for (line, why) in sources::unfit_changes(page, checkout)? {
         wrong.push((line, format!("the change does not fit the code: {why}")));
@@ -141,12 +139,15 @@ fn run(page: &Page, checkout: &Path, options: &Options, counts: &mut [usize; 5])
     let outcomes = run_page(page, checkout, options.limit)?;
     for (block, outcome) in page.blocks.iter().zip(&outcomes) {
         let (Block { line, .. }, what) = (block, block.name());
-        let (counted, text) = match outcome {
-            Outcome::Ran(seconds) => (0, format!("{seconds:5} s  {line:4}  {what}")),
-            Outcome::RunByCi(file) => (1, format!("  by CI  {line:4}  {what}: {file}")),
-            Outcome::NotRun(reason) => (2, format!("not run  {line:4}  {what}: {reason}")),
-            Outcome::OutputIsThere(_) => (3, format!("as shown {line:4}")),
-            Outcome::Failed(why) => (4, format!(" FAILED  {line:4}  {what}: {why}")),
+        let (counted, text) = match (outcome, &block.how) {
+            (Outcome::Ran(seconds), _) => (0, format!("{seconds:5} s  {line:4}  {what}")),
+            (Outcome::NotRunHere, How::ByCi { file }) => (1, format!("  by CI  {line:4}  {what}: {file}")),
+            (Outcome::NotRunHere, How::NotRun { reason }) => {
+                (2, format!("not run  {line:4}  {what}: {reason}"))
+            }
+            (Outcome::NotRunHere, _) => (1, format!("  by CI  {line:4}  {what}: a part of the suite")),
+            (Outcome::OutputIsThere(_), _) => (3, format!("as shown {line:4}")),
+            (Outcome::Failed(why), _) => (4, format!(" FAILED  {line:4}  {what}: {why}")),
         };
         counts[counted] += 1;
         println!("  {text}");

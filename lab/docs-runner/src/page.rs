@@ -56,8 +56,7 @@ pub(crate) enum How {
 pub(crate) enum Outcome {
     /// After so many seconds.
     Ran(u64),
-    RunByCi(String),
-    NotRun(String),
+    NotRunHere,
     /// The lines of the real output that the page shows.
     OutputIsThere(Vec<String>),
     Failed(String),
@@ -185,6 +184,11 @@ impl Block {
             _ => return Ok(None),
         };
         Ok(Some(Self { line, text, how }))
+    }
+
+    /// The code with which its last command must end.
+    pub(crate) fn exit_code(&self) -> i32 {
+        if let How::Run { exit_code } = self.how { exit_code } else { 0 }
     }
 
     /// Whether it is run here, not compared, and not left to another step of CI.

@@ -1,8 +1,7 @@
 //! One page, run in a clone of the repository: every block, its end, and whether the output is what the page shows.
 
 use std::{
-    collections::HashMap,
-    fs::{self, File},
+    fs,
     os::unix::process::CommandExt as _,
     path::Path,
     process::{Command, Stdio},
@@ -13,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     page::{Block, How, Outcome, Page},
-    sources::{checked_without_run, output_of},
+    sources::output_of,
 };
 
 /// Makes the clone, in place of the one that an earlier page has used: what a page changes is gone afterwards.
@@ -74,27 +73,39 @@ pub(crate) fn run_page(page: &Page, checkout: &Path, limit: Duration) -> Result<
     fs::create_dir_all(&outputs).context("failed to make the directory for outputs")?;
     output_of(checkout, "bash", &["-c", CLONE])?;
     let clone = checkout.join("target/docs-runner/clone");
-    let mut ended = run_script(page, &clone, &outputs, limit)?;
+    let time_is_over = run_script(page, &clone, &outputs, limit)?;
 
     let (mut outcomes, mut output) = (Vec::new(), None);
     for (index, block) in page.blocks.iter().enumerate() {
-        let printed = fs::read_to_string(outputs.join(format!("{index}.out"))).ok();
-        let outcome = match &block.how {
-            How::Output { texts, .. } => {
-                compare(output.as_deref(), texts).map_or_else(Outcome::Failed, Outcome::OutputIsThere)
-            }
-            _ => {
-                output = printed.map(|text| clean(&text, &clone));
-                let not_reached = || Outcome::Failed("a block before it failed".to_owned());
-                match checked_without_run(block, checkout)? {
-                    Some(outcome) => outcome,
-                    None => ended.remove(&index).unwrap_or_else(not_reached),
+        outcomes.push(if let How::Output { texts, .. } = &block.how {
+            compare(output.as_deref(), texts).map_or_else(Outcome::Failed, Outcome::OutputIsThere)
+        } else {
+            let printed = fs::read(outputs.join(format!("{index}.out"))).ok();
+            output = printed.map(|text| clean(&String::from_utf8_lossy(&text), &clone));
+            let end = fs::read_to_string(outputs.join(format!("{index}.end"))).ok();
+            match (&output, end) {
+                _ if !block.is_run() => Outcome::NotRunHere,
+                (None, _) => Outcome::Failed("a block before it failed".to_owned()),
+                (Some(output), Some(end)) => ended(block, &end, output)?,
+                (Some(_), None) if time_is_over => {
+                    let limit = humantime::format_duration(limit);
+                    Outcome::Failed(format!("it ran when the page's {limit} were over"))
                 }
+                // It has ended the script.
+                (Some(output), None) => Outcome::Failed(last_lines(output, "a command failed")),
             }
-        };
-        outcomes.push(outcome);
+        });
     }
     Ok(outcomes)
+}
+
+/// The outcome of a block that has ended with this code after so many seconds.
+fn ended(block: &Block, code_and_seconds: &str, output: &str) -> Result<Outcome> {
+    let (code, seconds) = code_and_seconds.trim().split_once(' ').context("failed to read a block's end")?;
+    if code == block.exit_code().to_string() {
+        return Ok(Outcome::Ran(seconds.parse()?));
+    }
+    Ok(Outcome::Failed(last_lines(output, &format!("exit code {code}"))))
 }
 
 /// The lines of the output that have one of the texts, or why not all of them are there.
@@ -108,45 +119,42 @@ fn compare(output: Option<&str>, texts: &[String]) -> Result<Vec<String>, String
     Ok(lines.map(|line| line.trim_end().to_owned()).collect())
 }
 
-/// The script of a page. It prints `begin N` and `end N CODE SECONDS` for each block that it runs, and ends at the first
-/// block whose code is not the expected one.
+/// The script of a page. It writes the code and the seconds of each block that ends into `N.end`, and ends at the first block
+/// whose code is not the expected one.
 fn script(page: &Page) -> String {
     let mut script = HEAD.to_owned();
     for (index, block) in page.blocks.iter().enumerate().filter(|(_, block)| block.is_run()) {
         let file = format!("\"$outputs/{index}.sh\" >\"$outputs/{index}.out\" 2>&1");
-        let (run, expected) = match &block.how {
+        let run = match &block.how {
             // The block ends at the first command that fails, unless a failure is what it shows.
-            How::Run { exit_code } => {
-                let flag = if *exit_code == 0 { '-' } else { '+' };
-                (format!("set {flag}e\nsource {file}"), *exit_code)
-            }
+            How::Run { exit_code: 0 } => format!("set -e\nsource {file}"),
+            How::Run { .. } => format!("set +e\nsource {file}"),
             // Bash lets what it starts in the background ignore SIGINT, unless a terminal is there.
-            How::StaysRunning { .. } => (
-                format!(
-                    "setsid env --default-signal=INT bash {file} &\nbackground+=($!)\nawait_text {index}"
-                ),
-                0,
-            ),
-            _ => (format!("git apply {file}"), 0),
+            How::StaysRunning { .. } => {
+                format!("setsid env --default-signal=INT bash {file} &\nbackground+=($!)\nawait_text {index}")
+            }
+            _ => format!("git apply {file}"),
         };
         script.push_str(&format!(
-            "\n# {}:{}\necho 'begin {index}'\nSECONDS=0\n{run}\ncode=$?\nset +e\n\
-             echo \"end {index} $code $SECONDS\"\n[ $code -eq {expected} ] || exit 1\n",
-            page.path, block.line
+            "\n# {}:{}\nSECONDS=0\n{run}\ncode=$?\nset +e\n\
+             echo \"$code $SECONDS\" >\"$outputs/{index}.end\"\n[ $code -eq {} ] || exit 1\n",
+            page.path,
+            block.line,
+            block.exit_code()
         ));
     }
     script
 }
 
-/// Runs the page's script in a separate process group, ends all of it, and returns how the blocks ended that it reached.
-fn run_script(page: &Page, clone: &Path, outputs: &Path, limit: Duration) -> Result<HashMap<usize, Outcome>> {
+/// Runs the page's script in a separate process group, ends all of it, and returns whether its time is over.
+fn run_script(page: &Page, clone: &Path, outputs: &Path, limit: Duration) -> Result<bool> {
     for (index, Block { text, how, .. }) in page.blocks.iter().enumerate() {
         fs::write(outputs.join(format!("{index}.sh")), text).context("failed to write a block")?;
         if let How::StaysRunning { until } = how {
             fs::write(outputs.join(format!("{index}.until")), until).context("failed to write a block")?;
         }
     }
-    let (path, events) = (outputs.join("page.bash"), outputs.join("events"));
+    let path = outputs.join("page.bash");
     fs::write(&path, script(page)).context("failed to write the page's script")?;
     // Only bash gets the signal: two at once, to it and to its group, would end it before its trap has run.
     let mut child = Command::new("timeout")
@@ -156,7 +164,7 @@ fn run_script(page: &Page, clone: &Path, outputs: &Path, limit: Duration) -> Res
         .args(["bash".as_ref(), path.as_os_str(), outputs.as_os_str()])
         .current_dir(clone)
         .stdin(Stdio::null())
-        .stdout(File::create(&events).context("failed to create the list of events")?)
+        .stdout(Stdio::null())
         .process_group(0)
         .spawn()
         .context("failed to start bash")?;
@@ -166,38 +174,7 @@ fn run_script(page: &Page, clone: &Path, outputs: &Path, limit: Duration) -> Res
         Command::new("bash").args(["-c", "kill -KILL -- -$0 2>/dev/null", &child.id().to_string()]).status();
     left.context("failed to end what the page has left running")?;
     stop_what_is_left(clone)?;
-
-    let events = fs::read_to_string(&events).context("failed to read the list of events")?;
-    let mut ended = HashMap::new();
-    let mut reached = None;
-    for event in events.lines() {
-        let words: Vec<_> = event.split(' ').collect();
-        match words.as_slice() {
-            ["begin", index] => reached = index.parse().ok(),
-            ["end", index, code, seconds] => {
-                let (index, seconds) = (index.parse()?, seconds.parse()?);
-                let expected = match page.blocks.get(index) {
-                    Some(Block { how: How::Run { exit_code }, .. }) => exit_code.to_string(),
-                    _ => "0".to_owned(),
-                };
-                let failed = || Outcome::Failed(last_lines(outputs, index, &format!("exit code {code}")));
-                ended.insert(index, if *code == expected { Outcome::Ran(seconds) } else { failed() });
-                reached = None;
-            }
-            _ => {}
-        }
-    }
-    // A block whose commands failed ended the script, which did not get to print its end.
-    if let Some(index) = reached {
-        let why = match status.code() {
-            Some(124 | 137) | None => {
-                format!("it ran when the page's {} were over", humantime::format_duration(limit))
-            }
-            _ => last_lines(outputs, index, "a command failed"),
-        };
-        ended.insert(index, Outcome::Failed(why));
-    }
-    Ok(ended)
+    Ok(matches!(status.code(), Some(124 | 137) | None))
 }
 
 /// Stops a system that a page has left running, as after a failure.
@@ -219,8 +196,7 @@ fn clean(output: &str, clone: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n").replace(&format!("{}/", clone.display()), "")
 }
 
-fn last_lines(outputs: &Path, index: usize, why: &str) -> String {
-    let text = fs::read_to_string(outputs.join(format!("{index}.out"))).unwrap_or_default();
-    let lines: Vec<_> = text.lines().collect();
+fn last_lines(output: &str, why: &str) -> String {
+    let lines: Vec<_> = output.lines().collect();
     format!("{why}; the end of its output:\n{}", lines[lines.len().saturating_sub(25)..].join("\n"))
 }

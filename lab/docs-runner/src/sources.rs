@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::page::{Block, How, Outcome, Page, commands};
+use crate::page::{Block, How, Page, commands};
 
 /// Runs a command to its end and returns what it printed.
 pub(crate) fn output_of(directory: &Path, program: &str, arguments: &[&str]) -> Result<String> {
@@ -67,15 +67,13 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How a block ends that this program does not run. `None`: it is run here, or compared.
-pub(crate) fn checked_without_run(block: &Block, checkout: &Path) -> Result<Option<Outcome>> {
-    let (by, why) = match &block.how {
-        How::ByCi { file } => (file.as_str(), absent_in(checkout, file, &block.text)?),
-        How::PartOfTheSuite => ("a part of the suite", unknown_part(checkout, &block.text)?),
-        How::NotRun { reason } => return Ok(Some(Outcome::NotRun(reason.clone()))),
-        _ => return Ok(None),
-    };
-    Ok(Some(why.map_or_else(|| Outcome::RunByCi(by.to_owned()), Outcome::Failed)))
+/// What is wrong with a block that another step of CI is said to run.
+pub(crate) fn not_in_ci(block: &Block, checkout: &Path) -> Result<Option<String>> {
+    match &block.how {
+        How::ByCi { file } => absent_in(checkout, file, &block.text),
+        How::PartOfTheSuite => unknown_part(checkout, &block.text),
+        _ => Ok(None),
+    }
 }
 
 /// A command that is no line of the file, which another step of CI runs. Of another page only what is run there counts.
