@@ -39,5 +39,5 @@ mod watch;
 
 pub use cli::Cli;
 pub use judge::Verdict;
-pub use load::StoppableLoad;
+pub use load::RunningLoad;
 pub use running_system::RunningSystem;

@@ -9,7 +9,7 @@ use load_tests::{Answer, Load, Outcome};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Ledger;
-use crate::load::StoppableLoad;
+use crate::load::RunningLoad;
 
 /// The most orders a second that a click can ask for.
 const MAX_RATE: u32 = 200;
@@ -44,7 +44,7 @@ pub(crate) struct Answers {
 pub(crate) struct BoardLoad {
     url: String,
     ledger: Arc<Ledger>,
-    running: Mutex<Option<(u32, StoppableLoad)>>,
+    running: Mutex<Option<(u32, RunningLoad)>>,
     /// When each order was due, and how it was answered.
     answers: Arc<Mutex<VecDeque<(SystemTime, NewOrders)>>>,
 }
@@ -71,10 +71,10 @@ impl BoardLoad {
         Ok(())
     }
 
-    fn start(&self, rate: u32) -> StoppableLoad {
+    fn start(&self, rate: u32) -> RunningLoad {
         let load = Load::new(self.url.clone(), rate, Duration::MAX);
         let (record, answers) = (self.ledger.recorder(), self.answers.clone());
-        StoppableLoad::run(load, move |outcome: Outcome| {
+        RunningLoad::start(load, move |outcome: Outcome| {
             if let Some(kind) = kind(&outcome) {
                 let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
                 answers.push_back((outcome.due, kind));

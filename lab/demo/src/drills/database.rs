@@ -21,7 +21,6 @@ use super::felt::{
 use super::report::Refusals;
 use crate::fault::{Fault, REFUSED_MARKS};
 use crate::http;
-use crate::load::RunningLoad;
 use crate::own_system::OwnSystem;
 use crate::part::{BROKER, DATABASE};
 
@@ -312,17 +311,20 @@ async fn sample_commits(run: &DrillRun<'_>) -> Result<()> {
     run.phase("saturate", format!("{CLIENTS} clients, each of which sends its next order at once"));
     let url = run.system.orders_url().to_owned();
     let saturation = Saturation { url, connections: CLIENTS, for_: LOAD_TIME, seed: run.seed };
-    let load = RunningLoad::saturate(saturation, run.ledger.recorder());
     let (mut samples, mut queues, mut longest) = (0_u32, 0_u32, 0_u32);
-    let end = Instant::now() + LOAD_TIME;
-    while Instant::now() < end {
-        let queue: u32 = run.system.number(QUEUE).await?;
-        samples += 1;
-        queues += u32::from(queue > LONGEST_ALLOWED_QUEUE);
-        longest = longest.max(queue);
-        sleep(SAMPLE_INTERVAL).await;
-    }
-    let summary = load.end().await?;
+    let sampling = async {
+        let end = Instant::now() + LOAD_TIME;
+        while Instant::now() < end {
+            let queue: u32 = run.system.number(QUEUE).await?;
+            samples += 1;
+            queues += u32::from(queue > LONGEST_ALLOWED_QUEUE);
+            longest = longest.max(queue);
+            sleep(SAMPLE_INTERVAL).await;
+        }
+        Ok(())
+    };
+    let load = load_tests::saturate(saturation, run.ledger.recorder());
+    let (summary, ()) = tokio::try_join!(load, sampling)?;
     let (accepted, rate) = (summary.accepted, summary.accepted_per_second());
     run.use_summary(summary);
     run.require(format!("{accepted} orders accepted, {rate:.0} per second"), accepted > u64::from(CLIENTS));

@@ -14,7 +14,7 @@ use super::report::{Found, Refusals, Report};
 use crate::Verdict;
 use crate::fault::{Fact, Fault, Injected};
 use crate::ledger::Ledger;
-use crate::load::StoppableLoad;
+use crate::load::RunningLoad;
 use crate::part::{BROKER, title};
 use crate::reconciliation::{DuplicatesDropped, Reconciliation, Wait};
 use crate::running_system::RunningSystem;
@@ -64,7 +64,7 @@ pub(crate) struct DrillRun<'a> {
     pub(super) seed: u64,
     terminal: &'a Terminal,
     pub(super) ledger: Arc<Ledger>,
-    load: RefCell<Option<StoppableLoad>>,
+    load: RefCell<Option<RunningLoad>>,
     /// The result of the load that was stopped last.
     summary: RefCell<Option<Summary>>,
     found: RefCell<Found>,
@@ -135,7 +135,7 @@ impl<'a> DrillRun<'a> {
             others,
             ..Load::new(self.system.orders_url(), self.rate, Duration::MAX)
         };
-        self.load.replace(Some(StoppableLoad::run(load, self.ledger.recorder())));
+        self.load.replace(Some(RunningLoad::start(load, self.ledger.recorder())));
     }
 
     /// Starts the load that lasts until [`end`](Self::end), and returns when orders are at every step.

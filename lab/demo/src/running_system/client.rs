@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::RunningSystem;
 use crate::http;
 use crate::lab::CONDITION_DEADLINE;
-use crate::load::StoppableLoad;
+use crate::load::RunningLoad;
 use crate::reconciliation::{Ending, Reconciliation, Wait, settle};
 
 impl RunningSystem {
@@ -68,9 +68,9 @@ impl RunningSystem {
     }
 
     /// Starts a load with a constant rate, which runs until it is stopped.
-    pub fn load_until_stopped(&self, rate: u32) -> StoppableLoad {
+    pub fn load_until_stopped(&self, rate: u32) -> RunningLoad {
         let load = Load::new(self.orders_url(), rate, Duration::MAX);
-        StoppableLoad::run(load, self.recorder())
+        RunningLoad::start(load, self.recorder())
     }
 
     fn recorder(&self) -> impl Fn(Outcome) + Send + Sync + 'static {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use load_tests::{Answer, Load, Outcome};
+use load_tests::{Answer, Load, Outcome, Summary};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -18,8 +18,8 @@ const CANCEL_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A running load.
 pub(crate) struct SoakLoad {
-    loads: Vec<RunningLoad>,
-    /// Ends after the loads.
+    load: RunningLoad,
+    /// Ends after the load.
     cancelling: JoinHandle<()>,
     cancelled: Arc<AtomicU64>,
 }
@@ -33,27 +33,24 @@ pub(crate) struct Sent {
 }
 
 impl SoakLoad {
-    /// Starts a load on each of these order services, and a task that cancels.
-    pub(crate) fn start(urls: Vec<String>, rate: u32, for_: Duration, ledger: &Arc<Ledger>) -> Result<Self> {
+    /// Starts a load on these order services, and a task that cancels.
+    pub(crate) fn start(urls: Vec<String>, rate: u32, ledger: &Arc<Ledger>) -> Result<Self> {
         let (accepted, to_cancel) = mpsc::unbounded_channel::<Uuid>();
-        let instances = u32::try_from(urls.len()).context("too many instances")?;
-        let start = |url: &String| {
-            let rate = (rate / instances).max(1);
-            let load = Load::new(url.clone(), rate, for_);
-            let (record, accepted) = (ledger.recorder(), accepted.clone());
-            RunningLoad::run(load, move |outcome: Outcome| {
-                if let Answer::Accepted(id) = outcome.answer {
-                    // Sending fails only after the task that cancels has ended.
-                    let _ = accepted.send(id);
-                }
-                record(outcome);
-            })
-        };
-        let loads = urls.iter().map(start).collect();
-        drop(accepted);
+        let (first, others) = urls.split_first().context("there is no order service")?;
+        let load = Load::new(first, rate, Duration::MAX);
+        let max_in_flight = load.max_in_flight * urls.len();
+        let load = Load { others: others.to_vec(), max_in_flight, ..load };
+        let record = ledger.recorder();
+        let load = RunningLoad::start(load, move |outcome: Outcome| {
+            if let Answer::Accepted(id) = outcome.answer {
+                // Sending fails only after the task that cancels has ended.
+                let _ = accepted.send(id);
+            }
+            record(outcome);
+        });
         let cancelled = Arc::new(AtomicU64::new(0));
         let cancelling = tokio::spawn(cancel(http::client()?, urls, to_cancel, cancelled.clone()));
-        Ok(Self { loads, cancelling, cancelled })
+        Ok(Self { load, cancelling, cancelled })
     }
 
     /// Cancellations that were answered with 200 so far.
@@ -61,14 +58,9 @@ impl SoakLoad {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Waits for the end.
-    pub(crate) async fn end(self) -> Result<Sent> {
-        let (mut attempts, mut acknowledged) = (0, 0);
-        for load in self.loads {
-            let summary = load.end().await?;
-            attempts += summary.sent;
-            acknowledged += summary.accepted;
-        }
+    /// Ends the load, and waits until every other one of its orders is cancelled.
+    pub(crate) async fn stop(self) -> Result<Sent> {
+        let Summary { sent: attempts, accepted: acknowledged, .. } = self.load.stop().await?;
         self.cancelling.await?;
         Ok(Sent { attempts, acknowledged, cancelled: self.cancelled.load(Ordering::Relaxed) })
     }

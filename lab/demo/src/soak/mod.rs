@@ -73,7 +73,7 @@ impl Soak {
         let processes = system.processes()?;
         let names = processes.names().filter(|name| name.starts_with("orders"));
         let urls = names.map(|name| Ok(processes.url(name)?.to_owned())).collect::<Result<Vec<_>>>()?;
-        let load = SoakLoad::start(urls, self.rate, self.for_, &ledger)?;
+        let load = SoakLoad::start(urls, self.rate, &ledger)?;
 
         let mut injector =
             Injector { system, random: Rng::with_seed(self.seed), poison: HashSet::new(), copies: 0 };
@@ -109,7 +109,7 @@ impl Soak {
             let pause = injector.random.u64(PAUSE);
             sleep(Duration::from_millis(pause)).await;
         }
-        let sent = load.end().await?;
+        let sent = load.stop().await?;
         terminal
             .print("  The load has ended. Repairing everything, and waiting until nothing is in progress …");
         repair(system).await?;

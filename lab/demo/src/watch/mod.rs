@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::choice::Choice;
 use crate::lab::Setup;
-use crate::load::StoppableLoad;
+use crate::load::RunningLoad;
 use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::running_system::RunningSystem;
@@ -120,7 +120,7 @@ impl Watch {
         ];
         let prometheus = Prometheus::start(choice, &rules, interval, &targets, terminal).await?;
         let load = load_tests::Load::new(system.orders_url(), self.rate, Duration::MAX);
-        let load = StoppableLoad::run(load, system.ledger().await?.recorder());
+        let load = RunningLoad::start(load, system.ledger().await?.recorder());
         let began = dashboard::now();
 
         let mut watched = Watched::default();
