@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use fault_proxy::{Proxy, Route};
-use testbed::{DatabaseUrls, Instances, RabbitmqCluster, Setup};
+use testbed::{DatabaseUrls, RabbitmqCluster, Setup};
 
 use crate::alteration::Alteration;
 use crate::databases::Replication;
@@ -16,15 +16,15 @@ use crate::proxies::Proxies;
 const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 /// How such a system is set up.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct OwnSystem {
     pub(crate) setup: Setup,
     /// Whether people use it: it has the documented port and no proxies, and none of the lab programs.
     pub(crate) for_people: bool,
     /// Where its processes log. `None`: into a directory that is erased at the end.
     pub(crate) logs: Option<PathBuf>,
-    /// How many nodes RabbitMQ has. The services reach a cluster without a proxy.
-    pub(crate) nodes: usize,
+    /// Whether RabbitMQ has three nodes. The services reach a cluster without a proxy.
+    pub(crate) cluster: bool,
     /// A service, a crash point and what happens there, such as `relay-confirmed:kill`: once, after [`CrashFile::arm`]. The
     /// lab programs run instead of the services.
     pub(crate) crash_point: Option<(&'static str, &'static str)>,
@@ -38,28 +38,17 @@ pub(crate) struct OwnSystem {
     pub(crate) alteration: Alteration,
 }
 
-impl Default for OwnSystem {
-    fn default() -> Self {
-        Self {
-            setup: Setup::default(),
-            for_people: false,
-            logs: None,
-            nodes: 1,
-            standby: None,
-            crash_point: None,
-            clocks: &[],
-            restores: false,
-            alteration: Alteration::default(),
-        }
+impl From<Setup> for OwnSystem {
+    fn from(setup: Setup) -> Self {
+        Self { setup, ..Self::default() }
     }
 }
 
 impl OwnSystem {
-    /// The system of `demo up`, with so many nodes of RabbitMQ and instances of each service.
-    pub(crate) fn for_people(nodes: usize, instances: usize) -> Self {
-        let instances = Instances { orders: instances, inventory: instances, billing: instances };
-        let setup = Setup { instances, ..Setup::default() };
-        Self { setup, for_people: true, logs: Some(paths::logs()), nodes, ..Self::default() }
+    /// The system of `demo up`, with so many instances of each service.
+    pub(crate) fn for_people(instances: usize) -> Self {
+        let setup = Setup::default().with_instances(instances, instances, instances);
+        Self { for_people: true, logs: Some(paths::logs()), ..setup.into() }
     }
 
     /// The same, with a difference.

@@ -45,6 +45,12 @@ impl Setup {
         self
     }
 
+    /// With so many processes of each service.
+    #[must_use]
+    pub fn with_instances(self, orders: usize, inventory: usize, billing: usize) -> Self {
+        Self { instances: Instances { orders, inventory, billing }, ..self }
+    }
+
     /// With so many partitions of each service's queue.
     #[must_use]
     pub fn with_partitions(self, number: u8) -> Self {

@@ -113,7 +113,7 @@ impl StepSystem {
         for service in ["ORDERS", "INVENTORY", "BILLING"] {
             setup = setup.with(&format!("{service}_RELAY_BATCH"), "1");
         }
-        let own = OwnSystem { setup, ..OwnSystem::default() };
+        let own = OwnSystem::from(setup);
         let terminal = Terminal::new(false);
         let logs = paths::home().join("steps/logs");
         let system = RunningSystem::start_own(choice, own, logs, &terminal).await?;

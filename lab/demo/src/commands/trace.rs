@@ -50,7 +50,7 @@ pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> 
     for service in ["ORDERS", "INVENTORY", "BILLING"] {
         setup = setup.with(&format!("{service}_OTLP_ENDPOINT"), store.endpoint());
     }
-    let own = OwnSystem { setup, ..OwnSystem::default() };
+    let own = OwnSystem::from(setup);
     let logs = paths::home().join("trace/logs");
     let work = async |system: &RunningSystem| follow(system, &store, terminal).await;
     let traced = RunningSystem::with_own(choice, own, logs, terminal, work).await?;

@@ -58,7 +58,7 @@ pub(crate) async fn run(
 async fn local(choice: Choice, nodes: usize, instances: usize, terminal: &Terminal) -> Result<Verdict> {
     let servers = choice.start_servers(Home::Local, nodes, terminal);
     let system = tokio::select! {
-        system = LocalSystem::start(servers, OwnSystem::for_people(nodes, instances), terminal) => system?,
+        system = LocalSystem::start(servers, OwnSystem::for_people(instances), terminal) => system?,
         stop = interrupted() => return stop.map(|()| Verdict::Interrupted),
     };
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;

@@ -169,8 +169,7 @@ const UNAPPLIED: &str = "
 /// While a relay restores one binding after the other, a second one could publish to the first queue alone
 /// (docs/guarantees.md). So the order service has one relay, and the other services are frozen meanwhile.
 fn one_relay() -> OwnSystem {
-    let setup = Setup::default().with("ORDERS_RELAY_WORKERS", "1");
-    OwnSystem { setup, ..OwnSystem::default() }
+    Setup::default().with("ORDERS_RELAY_WORKERS", "1").into()
 }
 
 async fn write_unroutable(run: &DrillRun<'_>) -> Result<()> {

@@ -57,7 +57,11 @@ pub(super) static DRILLS: [Drill; 4] = [
     },
 ];
 
-const ROW: Drill = Drill { group: Group::Broker, system: Subject::Own(three_nodes), ..Drill::ROW };
+const ROW: Drill = Drill {
+    group: Group::Broker,
+    system: Subject::Own(|| OwnSystem { cluster: true, ..OwnSystem::default() }),
+    ..Drill::ROW
+};
 
 const INVENTORY: &str = "inventory.events";
 const QUEUES: [&str; 3] = ["orders.events", INVENTORY, "billing.events"];
@@ -66,10 +70,6 @@ const QUEUES: [&str; 3] = ["orders.events", INVENTORY, "billing.events"];
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// What was confirmed before a fault is marked as published within this time.
 const IN_FLIGHT: Duration = Duration::from_secs(2);
-
-fn three_nodes() -> OwnSystem {
-    OwnSystem { nodes: 3, ..OwnSystem::default() }
-}
 
 async fn kill_leader(run: &DrillRun<'_>) -> Result<()> {
     let (cluster, leader) = complete_cluster(run).await?;

@@ -11,6 +11,7 @@ use super::drill_run::DrillRun;
 use super::report::Refusals;
 use crate::databases::Replication;
 use crate::fault::Fault;
+use crate::lab::Setup;
 use crate::own_system::OwnSystem;
 use crate::part::BROKER;
 
@@ -46,8 +47,7 @@ pub(super) static DRILLS: [Drill; 2] = [
 const ROW: Drill = Drill { group: Group::Database, ..Drill::ROW };
 
 fn with_log_relay(standby: Option<Replication>) -> OwnSystem {
-    let own = OwnSystem { standby, ..OwnSystem::default() };
-    OwnSystem { setup: own.setup.with("ORDERS_RELAY", "log"), ..own }
+    OwnSystem { standby, ..Setup::default().with("ORDERS_RELAY", "log").into() }
 }
 
 async fn lose_the_slot(run: &DrillRun<'_>) -> Result<()> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use sqlx::Connection as _;
-use testbed::{Instances, eventually};
+use testbed::eventually;
 use tokio::time::sleep;
 
 use super::at_end::{copies_were_dropped, each_order_was_answered, no_time_outs, nothing_is_set_aside};
@@ -83,10 +83,9 @@ pub(super) static DRILLS: [Drill; 19] = [
         claim: "The database ends the frozen relay's transaction after 30 s, and another one publishes its events. \
                 What the first does when it continues changes nothing.",
         outage: Duration::from_secs(35),
-        system: Subject::Own(|| {
-            let mut own = at("orders", "relay-claimed:freeze");
-            own.setup.instances.orders = 2;
-            own
+        system: Subject::Own(|| OwnSystem {
+            setup: Setup::default().with_instances(2, 1, 1),
+            ..at("orders", "relay-claimed:freeze")
         }),
         steps: Some(|run| Box::pin(freeze_relay(run))),
         refusals: Refusals::AreExpected,
@@ -159,12 +158,7 @@ pub(super) static DRILLS: [Drill; 19] = [
         claim: "Another instance takes over each partition of a killed one. No event is lost or applied twice, and the events \
                 of an order are applied in order.",
         outage: Duration::from_secs(2),
-        system: Subject::Own(|| {
-            let mut own = OwnSystem::default();
-            own.setup.instances.inventory = 2;
-            own.setup = own.setup.with_partitions(PARTITIONS);
-            own
-        }),
+        system: Subject::Own(|| Setup::default().with_instances(1, 2, 1).with_partitions(PARTITIONS).into()),
         steps: Some(|run| Box::pin(kill_owners(run))),
         ..ROW
     },
@@ -189,7 +183,10 @@ pub(super) static DRILLS: [Drill; 19] = [
         question: "Whatever reads the order service's log is stopped with SIGSTOP. How long does the service go on?",
         claim: "While no one reads its log, the order service accepts orders and answers `/livez`. Afterwards a line \
                 says how many lines were dropped.",
-        system: Subject::Own(piped_logs),
+        // At `debug` each request is a line more: a pipe holds 64 KiB.
+        system: Subject::Own(|| {
+            Setup { piped_logs: true, ..Setup::default() }.with("ORDERS_LOG", "debug").into()
+        }),
         steps: Some(|run| Box::pin(stall_log_reader(run))),
         ..ROW
     },
@@ -199,11 +196,7 @@ pub(super) static DRILLS: [Drill; 19] = [
         question: "Four order services run where one did, and then one again. Who decides which relay publishes what?",
         claim: "From one instance to four and back, events of an order are published in order, and none is lost.",
         outage: Duration::from_secs(5),
-        system: Subject::Own(|| {
-            let mut own = OwnSystem::default();
-            own.setup.instances.orders = 4;
-            own
-        }),
+        system: Subject::Own(|| Setup::default().with_instances(4, 1, 1).into()),
         steps: Some(|run| Box::pin(scale(run))),
         ..ROW
     },
@@ -216,11 +209,7 @@ pub(super) static DRILLS: [Drill; 19] = [
         claim: "However many instances run and whichever of them fails, every accepted order ends once, in order, and money \
                 and stock add up.",
         outage: Duration::from_secs(5),
-        system: Subject::Own(|| {
-            let mut own = OwnSystem::default();
-            own.setup.instances = Instances { orders: 4, inventory: 2, billing: 2 };
-            own
-        }),
+        system: Subject::Own(|| Setup::default().with_instances(4, 2, 2).into()),
         steps: Some(|run| Box::pin(break_instances(run))),
         refusals: Refusals::AreExpected,
         ..ROW
@@ -233,11 +222,7 @@ pub(super) static DRILLS: [Drill; 19] = [
                    one of the two not read?",
         claim: "Whichever release a process is of, it applies the other one's events, once and in order.",
         outage: Duration::from_secs(3),
-        system: Subject::Own(|| {
-            let mut own = OwnSystem::default();
-            own.setup.instances = Instances { orders: 2, inventory: 2, billing: 2 };
-            own
-        }),
+        system: Subject::Own(|| Setup::default().with_instances(2, 2, 2).into()),
         steps: Some(|run| Box::pin(roll(run))),
         refusals: Refusals::AreExpected,
         at_end: &[nothing_is_set_aside],
@@ -280,10 +265,7 @@ pub(super) static DRILLS: [Drill; 19] = [
         claim: "Whatever the provider answers, no customer is charged or refunded twice, and every order ends.",
         outage: Duration::from_secs(15),
         // A call that hangs would otherwise hold its payment for half a minute.
-        system: Subject::Own(|| OwnSystem {
-            setup: Setup::default().with("BILLING_PROVIDER_DEADLINE", "500ms"),
-            ..OwnSystem::default()
-        }),
+        system: Subject::Own(|| Setup::default().with("BILLING_PROVIDER_DEADLINE", "500ms").into()),
         faults: &[Fault::Provider {
             what: "errors before and after the charge, answers that hang, answers that are late",
             faults: &[
@@ -318,14 +300,6 @@ const CRASH: Drill = Drill {
 
 fn at(service: &'static str, point: &'static str) -> OwnSystem {
     OwnSystem { crash_point: Some((service, point)), ..OwnSystem::default() }
-}
-
-/// At `debug` each request is a line more: a pipe holds 64 KiB.
-fn piped_logs() -> OwnSystem {
-    let mut own = OwnSystem::default();
-    own.setup.piped_logs = true;
-    own.setup = own.setup.with("ORDERS_LOG", "debug");
-    own
 }
 
 /// The load between a repair and the next fault.

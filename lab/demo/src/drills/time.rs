@@ -38,10 +38,7 @@ pub(super) static DRILLS: [Drill; 2] = [
         claim: "An outage of the broker that is longer than the answer limit cancels no order: what was never asked, \
                 and what is answered and waits, does not time out.",
         outage: Duration::from_secs(20),
-        system: Subject::Own(|| OwnSystem {
-            setup: Setup::default().with("ORDERS_ANSWER_WITHIN", "10s"),
-            ..OwnSystem::default()
-        }),
+        system: Subject::Own(|| Setup::default().with("ORDERS_ANSWER_WITHIN", "10s").into()),
         faults: &[Fault::Kill(BROKER)],
         felt: &[
             Felt::Accepted,

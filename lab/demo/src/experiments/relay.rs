@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use sqlx::Connection as _;
-use testbed::{Instances, eventually};
+use testbed::eventually;
 
 use super::{
     faults::applied,
@@ -17,8 +17,7 @@ use crate::running_system::RunningSystem;
 /// Two instances: the relay that has claimed the first event freezes, and the other one finds the second.
 pub(super) async fn frozen_with_a_creation(setup: Setup) -> Result<Option<Breach>> {
     let once = CrashFile::new();
-    let instances = Instances { orders: 2, ..Instances::default() };
-    let setup = Setup { instances, ..setup.crashing_at("relay-claimed:freeze", once.path()) };
+    let setup = setup.with_instances(2, 1, 1).crashing_at("relay-claimed:freeze", once.path());
     let system = RunningSystem::shared(setup).await?;
     let frozen = once.frozen_by(system.order()).await?;
     let original = system.read("select id::text from orders.orders").await?;

@@ -15,6 +15,7 @@ use crate::interrupt::interrupted;
 use crate::local_system::LocalSystem;
 use crate::network_system::NetworkSystem;
 use crate::own_system::OwnSystem;
+use crate::part::NODES;
 use crate::state::{Addresses, State};
 use crate::terminal::Terminal;
 
@@ -53,7 +54,7 @@ impl RunningSystem {
         match home {
             Home::Local => {
                 let servers = choice.start_servers(home, 1, terminal);
-                Self::local(LocalSystem::start(servers, OwnSystem::for_people(1, 1), terminal).await?)
+                Self::local(LocalSystem::start(servers, OwnSystem::for_people(1), terminal).await?)
             }
             Home::Docker => {
                 let compose = Compose::new()?;
@@ -77,8 +78,8 @@ impl RunningSystem {
             system = async {
                 // Only the servers can be containers: no image contains the variants and the lab programs. A standby, a cluster
                 // and a restore need processes; compose.cluster.yaml has a cluster.
-                let nodes = own.nodes;
-                let are_processes = nodes > 1 || own.standby.is_some() || own.restores;
+                let nodes = if own.cluster { NODES.len() } else { 1 };
+                let are_processes = own.cluster || own.standby.is_some() || own.restores;
                 let choice = if are_processes { Choice { with: Some(Home::Local), ..choice } } else { choice };
                 let home = choice.for_servers(terminal).await?;
                 let servers = choice.start_servers(home, nodes, terminal);
@@ -118,7 +119,7 @@ impl RunningSystem {
     pub async fn private(setup: Setup) -> Result<Self> {
         let home = Home::choose().await?;
         let servers = async { tokio::try_join!(Postgres::private_in(home), RabbitmqCluster::start(home, 1)) };
-        let own = OwnSystem { alteration: Alteration::of(&setup), setup, ..OwnSystem::default() };
+        let own = OwnSystem { alteration: Alteration::of(&setup), ..setup.into() };
         // To standard error: a test may print a table to standard output.
         Self::local(LocalSystem::start(servers, own, &Terminal::new(true)).await?)
     }

@@ -13,13 +13,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use fastrand::Rng;
-use testbed::Instances;
 use tokio::time::{Instant, sleep};
 
 use crate::choice::Choice;
 use crate::fault::{Fault, repair_all};
 use crate::lab::{Setup, Tap};
-use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::reconciliation::{Settled, Wait};
 use crate::running_system::RunningSystem;
@@ -32,7 +30,6 @@ use load::SoakLoad;
 pub(crate) use result::SoakResult;
 pub(crate) use sometimes::Reached;
 
-const INSTANCES: Instances = Instances { orders: 4, inventory: 2, billing: 2 };
 /// The pause between two faults, in milliseconds.
 const PAUSE: Range<u64> = 1_500..5_000;
 const REPORT_INTERVAL: Duration = Duration::from_secs(15);
@@ -59,8 +56,7 @@ impl Soak {
     /// # Errors
     /// When the system cannot be set up. What is wrong in the end is part of the result.
     pub(crate) async fn run(self, choice: Choice, terminal: &Terminal) -> Result<Option<SoakResult>> {
-        let setup = Setup { instances: INSTANCES, piped_logs: true, ..Setup::default() };
-        let own = OwnSystem { setup, ..OwnSystem::default() };
+        let own = Setup { piped_logs: true, ..Setup::default() }.with_instances(4, 2, 2).into();
         let logs = paths::home().join("soak/logs");
         let work = async |system: &RunningSystem| self.run_on(system, terminal).await;
         RunningSystem::with_own(choice, own, logs, terminal, work).await

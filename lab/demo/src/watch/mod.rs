@@ -96,7 +96,7 @@ impl Watch {
         // Shorter than a case with the provider away lasts, longer than all others.
         let limit = Duration::from_secs(180 / self.scale());
         let setup = Setup::default().with("ORDERS_ANSWER_WITHIN", format!("{}s", limit.as_secs()));
-        let own = OwnSystem { setup, ..OwnSystem::default() };
+        let own = OwnSystem::from(setup);
         let logs = paths::home().join("watch/logs");
         let work = async |system: &RunningSystem| self.watch(system, &cases, choice, terminal).await;
         RunningSystem::with_own(choice, own, logs, terminal, work).await

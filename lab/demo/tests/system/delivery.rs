@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use demo::RunningSystem;
 use demo::lab::{CONDITION_DEADLINE, Setup};
 use serde_json::{Value, json};
-use testbed::{Instances, eventually};
+use testbed::eventually;
 use uuid::Uuid;
 
 #[tokio::test]
@@ -72,8 +72,7 @@ async fn message_with_deeply_nested_headers_ends_no_process() -> anyhow::Result<
 /// The first instance has no relay, and the second one only relays, which would poll once an hour.
 #[tokio::test]
 async fn process_that_only_relays_publishes_what_another_without_relays_has_written() -> anyhow::Result<()> {
-    let instances = Instances { orders: 2, ..Instances::default() };
-    let setup = Setup { instances, ..Setup::default() }.with("ORDERS_RELAY_POLL", "1h");
+    let setup = Setup::default().with_instances(2, 1, 1).with("ORDERS_RELAY_POLL", "1h");
     let system = RunningSystem::shared(setup).await?;
     for (name, only, workers) in [("orders", "false", "0"), ("orders-2", "true", "2")] {
         system.processes()?.terminate(name).await?;

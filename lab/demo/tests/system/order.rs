@@ -4,7 +4,7 @@
 use anyhow::ensure;
 use demo::RunningSystem;
 use demo::lab::{CONDITION_DEADLINE, Setup, Tap};
-use testbed::{Instances, eventually};
+use testbed::eventually;
 
 /// Cancels each order as soon as it is accepted, until `orders` of them are cancelled.
 async fn cancel_at_once(system: &RunningSystem, orders: usize) -> anyhow::Result<()> {
@@ -24,8 +24,7 @@ async fn cancel_at_once(system: &RunningSystem, orders: usize) -> anyhow::Result
 
 #[tokio::test]
 async fn events_of_each_order_stay_in_order_while_order_services_start_and_stop() -> anyhow::Result<()> {
-    let instances = Instances { orders: 4, ..Instances::default() };
-    let system = RunningSystem::shared(Setup { instances, ..Setup::default() }).await?;
+    let system = RunningSystem::shared(Setup::default().with_instances(4, 1, 1)).await?;
     let mut tap = Tap::on(system.broker_api()?).await?;
     let others = ["orders-2", "orders-3", "orders-4"];
     for name in others {
