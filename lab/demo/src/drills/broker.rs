@@ -189,10 +189,9 @@ async fn write_unroutable(run: &DrillRun<'_>) -> Result<()> {
 
 /// How many events the order service publishes in the time of the outage.
 async fn published(run: &DrillRun<'_>) -> Result<f64> {
-    let count = async || run.system.metric("orders", "outbox_published_total").await;
-    let before = count().await?;
+    let before = run.published().await?;
     sleep(run.outage).await;
-    Ok(count().await? - before)
+    Ok(run.published().await? - before)
 }
 
 /// The lock is held until the queue exists again: a consumer that missed the end finds a healthy queue from then on.
@@ -211,14 +210,10 @@ async fn delete_queue(run: &DrillRun<'_>) -> Result<()> {
     run.end().await?;
     let again = publish_again(run.system, UNAPPLIED).await?;
     run.phase("replay", format!("published {again} events again that inventory has not applied"));
-    let applied = run
-        .look_for("inventory has applied all events", async || {
-            let all = run.system.read(UNAPPLIED).await? == "[]";
-            Ok(all.then(|| "inventory has applied all events".to_owned()))
-        })
-        .await;
-    own.processes.resume("billing")?;
     run.require(format!("{again} events were lost with the queue"), again > 0);
-    run.claim(applied.what, applied.observed);
-    Ok(())
+    run.claim_until("inventory has applied all events", async || {
+        Ok(run.system.read(UNAPPLIED).await? == "[]")
+    })
+    .await;
+    own.processes.resume("billing")
 }

@@ -1,5 +1,7 @@
 //! How a drill is carried out: load, faults, repair, reconciliation, verdict.
 
+use std::time::SystemTime;
+
 use anyhow::{Context as _, Result};
 use flaws::Flaw;
 use futures_util::future::try_join_all;
@@ -96,7 +98,7 @@ async fn break_and_repair(drill: &Drill, run: &DrillRun<'_>) -> Result<()> {
         run.repair(injected).await?;
     }
     if drill.refusals == Refusals::AreExpected {
-        run.accepted_again().await;
+        run.accepted_again(SystemTime::now()).await;
     }
     Ok(())
 }

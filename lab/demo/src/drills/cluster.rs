@@ -89,7 +89,7 @@ async fn cut_off_leader(run: &DrillRun<'_>) -> Result<()> {
     let cut_off = run.inject(&fault).await?;
     another_leads(run, cluster, leader).await;
     let (node, sign) = (cluster.node(leader)?, format!("node {leader} serves no client"));
-    run.felt(&sign, async || Ok((!node.answers().await).then(|| sign.clone()))).await;
+    run.until(&sign, async || Ok(!node.answers().await)).await;
     run.accepted_meanwhile().await;
     run.repair(cut_off).await?;
     recover(run, from).await.map(drop)
@@ -138,9 +138,8 @@ async fn complete_cluster<'a>(run: &DrillRun<'a>) -> Result<(&'a RabbitmqCluster
 }
 
 async fn another_leads(run: &DrillRun<'_>, cluster: &RabbitmqCluster, leader: usize) {
-    run.felt("another node leads inventory's queue", async || {
-        let now = cluster.members(INVENTORY).await?.leader;
-        Ok((now != leader).then(|| format!("node {now} leads inventory's queue, instead of node {leader}")))
+    run.until("another node leads inventory's queue", async || {
+        Ok(cluster.members(INVENTORY).await?.leader != leader)
     })
     .await;
 }

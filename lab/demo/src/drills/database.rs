@@ -2,15 +2,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use fault_proxy::{Direction, Effect, Fault as ProxyFault};
 use load_tests::Saturation;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::at_end::{nothing_is_set_aside, orders_were_refused};
 use super::broker::PENDING;
+use super::client::{RETRY_DEADLINE, RetriedOrder};
 use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
 use super::felt::{
@@ -21,6 +22,7 @@ use super::felt::{
 use super::report::Refusals;
 use crate::fault::{Fault, REFUSED_MARKS};
 use crate::http;
+use crate::lab::CONDITION_DEADLINE;
 use crate::own_system::OwnSystem;
 use crate::part::{BROKER, DATABASE};
 
@@ -211,9 +213,6 @@ const ROW: Drill = Drill { group: Group::Database, ..Drill::ROW };
 
 /// How many clients lose the answer to their commit.
 const ORDERS: usize = 20;
-/// How often a client retries.
-const RETRIES: usize = 20;
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// More than the service has connections to its database.
 const CLIENTS: u32 = 64;
@@ -236,8 +235,7 @@ const MIN_QUEUES: u32 = 2;
 /// forwarded that: the server commits, and its answer goes nowhere.
 async fn lose_answers(run: &DrillRun<'_>) -> Result<()> {
     let (route, proxies) = ("orders-database", run.system.proxies()?);
-    let (customer, client) = (Uuid::new_v4(), http::client()?);
-    let order = json!({ "customerId": customer, "lines": [{ "sku": "TEA-001", "quantity": 1 }] });
+    let customer = Uuid::new_v4();
     let resets_before = proxies.stats(route).await?.resets;
     let (mut errors, mut replayed) = (0, 0);
     run.phase(
@@ -245,27 +243,13 @@ async fn lose_answers(run: &DrillRun<'_>) -> Result<()> {
         format!("{ORDERS} clients lose the answer to their commit, and retry with their key"),
     );
     for _ in 0..ORDERS {
-        let key = format!("drill-{}", Uuid::new_v4());
-        let effect = Effect::ResetOnPattern { pattern: key.clone().into_bytes(), forward: true };
+        let order = RetriedOrder::new(run, customer);
+        let effect = Effect::ResetOnPattern { pattern: order.key.clone().into_bytes(), forward: true };
         let fault = ProxyFault::new(effect, Direction::TowardUpstream, Duration::from_secs(30)).times(1);
         proxies.replace(route, fault).await?;
-        let mut answered = false;
-        for _ in 0..RETRIES {
-            let request = client.post(format!("{}/orders", run.system.orders_url()));
-            let answer = request.header("Idempotency-Key", &key).json(&order).send().await;
-            if let Ok(answer) = answer
-                && answer.status() == 201
-            {
-                replayed += usize::from(answer.headers().contains_key("Idempotent-Replayed"));
-                let order: Value = answer.json().await?;
-                run.acknowledge(order["id"].as_str().context("201 without an id")?.parse()?);
-                answered = true;
-                break;
-            }
-            errors += 1;
-            sleep(RETRY_PAUSE).await;
-        }
-        ensure!(answered, "an order was refused {RETRIES} times");
+        errors += usize::from(order.place(RETRY_DEADLINE).await?.is_none());
+        let answer = order.place_until(CONDITION_DEADLINE).await?.context("an order was not answered")?;
+        replayed += usize::from(answer.is_repeated);
         proxies.clear(route).await?;
     }
     let resets = proxies.stats(route).await?.resets - resets_before;
@@ -274,11 +258,8 @@ async fn lose_answers(run: &DrillRun<'_>) -> Result<()> {
         resets >= ORDERS as u64 && errors >= ORDERS,
     );
     run.require(format!("{replayed} retries got the answer of an order that existed already"), replayed > 0);
-    let exist = format!("select count(*)::text from orders.orders where customer_id = '{customer}'");
-    let exist: usize = run.system.number(&exist).await?;
-    if exist != ORDERS {
-        run.refute(format!("{exist} orders exist for {ORDERS} keys"));
-    }
+    let exist = run.orders_of(customer).await?;
+    run.claim(format!("{exist} orders exist for {ORDERS} keys"), exist == ORDERS);
     Ok(())
 }
 
@@ -290,17 +271,14 @@ async fn hang_commits(run: &DrillRun<'_>) -> Result<()> {
     let order = json!({ "customerId": Uuid::new_v4(), "lines": [{ "sku": "TEA-001", "quantity": 1 }] });
     let order = http::place(http::order_request(run.system.orders_url(), &order)?);
     // Under load all connections would be in use, and health would notice that.
-    let ready = format!("{}/readyz", run.system.orders_url());
-    let unavailable = run.look_for("/readyz answers 503", async || {
-        let status = http::client()?.get(&ready).send().await?.status();
-        Ok((status == 503).then(|| "/readyz answers 503 while one commit waits".to_owned()))
+    let unready = run.claim_until("/readyz answers 503 while one commit waits", async || {
+        Ok(run.system.health("orders").await?.0 == 503)
     });
-    let (order, unavailable) = tokio::join!(order, unavailable);
+    let (order, ()) = tokio::join!(order, unready);
     run.start_load();
     sleep(run.outage).await;
     let acknowledged = run.accepted_since(from) + u64::from(order.is_ok());
     run.repair(hanging).await?;
-    run.claim(unavailable.what, unavailable.observed);
     run.claim(format!("{acknowledged} orders were acknowledged meanwhile"), acknowledged == 0);
     Ok(())
 }
@@ -332,11 +310,11 @@ async fn sample_commits(run: &DrillRun<'_>) -> Result<()> {
         format!("a queue for the lock of notifying commits in {queues} of {samples} samples; the longest: {longest}"),
         samples >= MIN_SAMPLES,
     );
-    if queues >= MIN_QUEUES {
-        run.refute(format!(
-            "commits queue up: in {queues} of {samples} samples more than {LONGEST_ALLOWED_QUEUE} sessions waited \
-             for one lock"
-        ));
-    }
+    run.claim(
+        format!(
+            "commits queue up in {queues} of {samples} samples: more than {LONGEST_ALLOWED_QUEUE} sessions wait for one lock"
+        ),
+        queues < MIN_QUEUES,
+    );
     Ok(())
 }

@@ -205,47 +205,49 @@ impl<'a> DrillRun<'a> {
         self.found.borrow_mut().claims.push(Fact::new(what, observed));
     }
 
-    /// Makes the verdict broken, whatever the reconciliation says.
-    pub(crate) fn refute(&self, reason: String) {
-        self.found.borrow_mut().refuted.push(reason);
-    }
-
     /// Records how long the system took to recover: the report then has the line of recovery objectives.
     pub(crate) fn recovered_in(&self, recovery: Duration) {
         self.found.borrow_mut().recovery = Some(recovery);
     }
 
-    /// Waits for the time of the outage, and requires that orders were accepted meanwhile.
-    pub(crate) async fn accepted_meanwhile(&self) {
+    /// Waits for the time of the outage. Returns how many orders were accepted meanwhile.
+    pub(crate) async fn wait_outage(&self) -> u64 {
         let from = SystemTime::now();
         sleep(self.outage).await;
-        let accepted = self.accepted_since(from);
+        self.accepted_since(from)
+    }
+
+    /// Waits for the time of the outage, and requires that orders were accepted meanwhile.
+    pub(crate) async fn accepted_meanwhile(&self) {
+        let accepted = self.wait_outage().await;
         let seconds = self.outage.as_secs();
         self.require(format!("{accepted} orders were accepted in {seconds} s of the outage"), accepted > 0);
     }
 
-    /// Requires that orders are accepted after the repair.
-    pub(crate) async fn accepted_again(&self) {
-        let repaired = SystemTime::now();
-        self.felt("orders are accepted again", async || {
-            let accepted = self.accepted_since(repaired);
-            Ok((accepted > 0).then(|| "orders are accepted again".to_owned()))
-        })
-        .await;
+    /// Requires that orders are accepted after this moment.
+    pub(crate) async fn accepted_again(&self, from: SystemTime) {
+        self.until("orders are accepted again", async || Ok(self.accepted_since(from) > 0)).await;
+    }
+
+    /// Requires that this comes to be.
+    pub(crate) async fn until(&self, sign: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) {
+        self.felt(sign, async || Ok(is_so().await?.then(|| sign.to_owned()))).await;
+    }
+
+    /// Claims that this comes to be.
+    pub(crate) async fn claim_until(&self, sign: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) {
+        let seen = self.look_for(sign, async || Ok(is_so().await?.then(|| sign.to_owned()))).await;
+        self.found.borrow_mut().claims.push(seen);
     }
 
     /// Requires that the fault is felt: see [`look_for`](Self::look_for).
     pub(crate) async fn felt(&self, expected: &str, check: impl AsyncFnMut() -> Result<Option<String>>) {
-        let Fact { what, observed } = self.look_for(expected, check).await;
-        self.require(what, observed);
+        let seen = self.look_for(expected, check).await;
+        self.found.borrow_mut().facts.push(seen);
     }
 
     /// Waits until the fault was felt. `check` returns `None` while it was not, and then says in words what was seen.
-    pub(crate) async fn look_for(
-        &self,
-        expected: &str,
-        mut check: impl AsyncFnMut() -> Result<Option<String>>,
-    ) -> Fact {
+    async fn look_for(&self, expected: &str, mut check: impl AsyncFnMut() -> Result<Option<String>>) -> Fact {
         let end = Instant::now() + FELT_DEADLINE;
         let mut last = String::new();
         while Instant::now() < end {
@@ -293,6 +295,17 @@ impl<'a> DrillRun<'a> {
         let times = if *times == 1 { String::new() } else { format!(" --times {times}") };
         let altered = self.system.alteration().options();
         format!("--rate {rate} --outage {outage}ms --seed {seed}{times}{altered}")
+    }
+
+    /// How many orders of a customer exist, whoever knows of them.
+    pub(crate) async fn orders_of(&self, customer: Uuid) -> Result<usize> {
+        let count = format!("select count(*)::text from orders.orders where customer_id = '{customer}'");
+        self.system.number(&count).await
+    }
+
+    /// How many events the order service has published since it was started.
+    pub(crate) async fn published(&self) -> Result<f64> {
+        self.system.metric("orders", "outbox_published_total").await
     }
 
     /// How many orders were acknowledged since this moment.

@@ -2,19 +2,18 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
+use anyhow::Result;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::at_end::orders_were_refused;
+use super::client::{RETRY_DEADLINE, RetriedOrder};
 use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
 use super::felt::IN_FLIGHT;
 use super::report::Refusals;
 use crate::Verdict;
 use crate::databases::{Databases, Replication};
-use crate::http;
 use crate::own_system::OwnSystem;
 
 pub(super) static DRILLS: [Drill; 6] = [
@@ -123,14 +122,13 @@ async fn fail_over_repeatedly(run: &DrillRun<'_>) -> Result<()> {
         let promoted = SystemTime::now();
         run.phase("promote", "the standby is the primary; it has inherited `synchronous_standby_names`");
         if number == 1 {
-            let hangs = "every commit at the new primary waits for a standby that there is not";
-            run.felt(hangs, async || {
-                Ok((run.system.read(COMMIT_WAITS).await? == "true").then(|| hangs.to_owned()))
+            run.until("every commit at the new primary waits for a standby that there is not", async || {
+                Ok(run.system.read(COMMIT_WAITS).await? == "true")
             })
             .await;
         }
         databases.wait_for_standby(false).await?;
-        accepted_since(run, promoted).await;
+        run.accepted_again(promoted).await;
         slowest = slowest.max(killed.elapsed());
         databases.renew_standby().await?;
         databases.wait_for_standby(true).await?;
@@ -151,7 +149,7 @@ async fn fail_over_too_early(run: &DrillRun<'_>) -> Result<()> {
     let at_risk = run.accepted_since(cut);
     run.require(format!("{at_risk} orders were accepted that the standby does not have"), at_risk > 0);
     let (killed, promoted) = fail_over(run, system.databases).await?;
-    accepted_since(run, promoted).await;
+    run.accepted_again(promoted).await;
     run.recovered_in(killed.elapsed());
     system.processes.resume("inventory")?;
     rejoin(system.databases).await
@@ -170,10 +168,9 @@ async fn lose_the_wait(run: &DrillRun<'_>, end: End) -> Result<()> {
     let databases = &run.system.own()?.databases;
     databases.cut_link()?;
     run.phase("outage", "cut the standby off: every commit waits for it");
-    let order = Retried::new(run);
-    let waits = run.felt("the commit of an order waits for the standby", async || {
-        Ok((run.system.read(COMMIT_WAITS).await? == "true")
-            .then(|| "the commit of an order waits".to_owned()))
+    let order = RetriedOrder::new(run, Uuid::new_v4());
+    let waits = run.until("the commit of an order waits for the standby", async || {
+        Ok(run.system.read(COMMIT_WAITS).await? == "true")
     });
     tokio::select! {
         // Its client waits too, and gives up.
@@ -193,13 +190,15 @@ async fn lose_the_wait(run: &DrillRun<'_>, end: End) -> Result<()> {
             run.phase("restarted", "killed the primary with SIGKILL, and started it again");
         }
     }
-    let visible = "the order is visible, and the standby does not have it";
-    run.felt(visible, async || Ok((order.count().await? == 1).then(|| visible.to_owned()))).await;
-    let published = run.system.metric("orders", "outbox_published_total").await?;
+    run.until("the order is visible, and the standby does not have it", async || {
+        Ok(run.orders_of(order.customer).await? == 1)
+    })
+    .await;
+    let published = run.published().await?;
     // For as long, whatever the answer is: the relay polls, and consumers get what it publishes.
     let (answer, ()) = tokio::join!(order.place_until(run.outage), sleep(run.outage));
     run.claim("a retry with the same key was not answered", answer?.is_none());
-    let published = run.system.metric("orders", "outbox_published_total").await? - published;
+    let published = run.published().await? - published;
     run.claim(format!("{published} events were published meanwhile"), published == 0.0);
     let (killed, _) = fail_over(run, databases).await?;
     let answer = order.place_until(RETRY_DEADLINE).await?;
@@ -210,58 +209,6 @@ async fn lose_the_wait(run: &DrillRun<'_>, end: End) -> Result<()> {
     Ok(())
 }
 
-/// How long a client waits for the answer, and tries again after a fail-over.
-const RETRY_DEADLINE: Duration = Duration::from_secs(30);
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
-
-/// One order that its client places again and again, under one key.
-struct Retried<'a> {
-    run: &'a DrillRun<'a>,
-    key: String,
-    customer: Uuid,
-}
-
-impl<'a> Retried<'a> {
-    fn new(run: &'a DrillRun<'a>) -> Self {
-        Self { run, key: format!("drill-{}", Uuid::new_v4()), customer: Uuid::new_v4() }
-    }
-
-    /// The id of the order, if it was answered with 201.
-    async fn place(&self, deadline: Duration) -> Result<Option<Uuid>> {
-        let order = json!({ "customerId": self.customer, "lines": [{ "sku": "TEA-001", "quantity": 1 }] });
-        let request = http::client()?.post(format!("{}/orders", self.run.system.orders_url())).json(&order);
-        let request = request.header("Idempotency-Key", &self.key).timeout(deadline);
-        match request.send().await {
-            Ok(answer) if answer.status() == 201 => {
-                let order: Value = answer.json().await?;
-                let id = order["id"].as_str().context("201 without an id")?.parse()?;
-                self.run.acknowledge(id);
-                self.run.phase("answered", format!("201 for the order {id}"));
-                Ok(Some(id))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    async fn place_until(&self, deadline: Duration) -> Result<Option<Uuid>> {
-        let end = Instant::now() + deadline;
-        while Instant::now() < end {
-            if let Some(id) = self.place(end - Instant::now()).await? {
-                return Ok(Some(id));
-            }
-            sleep(RETRY_PAUSE).await;
-        }
-        Ok(None)
-    }
-
-    /// How many orders the primary has of it.
-    async fn count(&self) -> Result<u32> {
-        let count =
-            format!("select count(*)::text from orders.orders where customer_id = '{}'", self.customer);
-        self.run.system.number(&count).await
-    }
-}
-
 async fn let_the_old_primary_return(run: &DrillRun<'_>) -> Result<()> {
     let databases = &run.system.own()?.databases;
     let frozen = Instant::now();
@@ -270,21 +217,20 @@ async fn let_the_old_primary_return(run: &DrillRun<'_>) -> Result<()> {
     databases.promote().await?;
     let promoted = SystemTime::now();
     databases.wait_for_standby(false).await?;
-    accepted_since(run, promoted).await;
+    run.accepted_again(promoted).await;
     run.recovered_in(frozen.elapsed());
     let old = databases.standby()?;
     old.resume().await?;
     run.phase("returned", "the old primary goes on, and accepts connections");
     let write = databases.execute_at(old, "select pg_logical_emit_message(true, 'drill', 'late')");
-    let waits = "a commit at the old primary waits, although nothing is broken there";
-    let waiting = run.felt(waits, async || {
-        let waiting = databases.read_at(old, COMMIT_WAITS).await?;
-        Ok((waiting == "true").then(|| waits.to_owned()))
-    });
+    let waiting = run
+        .until("a commit at the old primary waits, although nothing is broken there", async || {
+            Ok(databases.read_at(old, COMMIT_WAITS).await? == "true")
+        });
     tokio::select! {
         written = write => {
             written?;
-            run.refute("the old primary has committed".to_owned());
+            run.claim("the old primary has not committed", false);
         }
         () = waiting => {}
     }
@@ -300,25 +246,14 @@ async fn lose_the_standby(run: &DrillRun<'_>) -> Result<()> {
     let lost = Instant::now();
     databases.standby()?.kill().await?;
     run.phase("outage", "killed the standby with SIGKILL");
-    let ready = format!("{}/readyz", run.system.orders_url());
-    let unavailable = run.look_for("/readyz answers 503", async || {
-        let status = http::client()?.get(&ready).send().await?.status();
-        Ok((status == 503)
-            .then(|| format!("/readyz answers 503 after {:.1} s", lost.elapsed().as_secs_f64())))
-    });
-    let unavailable = unavailable.await;
-    let metric = run.look_for("database_commits_hang is 1", async || {
-        let hangs = run.system.metric("orders", "database_commits_hang").await?;
-        Ok((hangs == 1.0).then(|| "`database_commits_hang` is 1: the alert CommitsHang".to_owned()))
-    });
-    let metric = metric.await;
+    run.claim_until("/readyz answers 503", async || Ok(run.system.health("orders").await?.0 == 503)).await;
+    run.claim_until("`database_commits_hang` is 1: the alert CommitsHang", async || {
+        Ok(run.system.metric("orders", "database_commits_hang").await? == 1.0)
+    })
+    .await;
     sleep(IN_FLIGHT).await;
-    let from = SystemTime::now();
-    sleep(run.outage).await;
-    let acknowledged = run.accepted_since(from);
+    let acknowledged = run.wait_outage().await;
     let waiting: u64 = run.system.number(WAITING).await?;
-    run.claim(unavailable.what, unavailable.observed);
-    run.claim(metric.what, metric.observed);
     run.claim(format!("{acknowledged} orders were acknowledged meanwhile"), acknowledged == 0);
     run.claim(
         format!("{waiting} sessions wait for the standby, of at most {MAX_WAITING}"),
@@ -327,13 +262,13 @@ async fn lose_the_standby(run: &DrillRun<'_>) -> Result<()> {
     let started = SystemTime::now();
     databases.standby()?.start().await?;
     run.phase("recover", "started the standby again");
-    accepted_since(run, started).await;
+    run.accepted_again(started).await;
     run.recovered_in(lost.elapsed());
     Ok(())
 }
 
 /// Kills the primary, and lets the standby take over alone. Returns when that was, and when the new primary began to commit.
-async fn fail_over(run: &DrillRun<'_>, databases: &Databases) -> Result<(Instant, SystemTime)> {
+pub(super) async fn fail_over(run: &DrillRun<'_>, databases: &Databases) -> Result<(Instant, SystemTime)> {
     let killed = Instant::now();
     databases.primary().kill().await?;
     databases.promote().await?;
@@ -347,12 +282,4 @@ async fn fail_over(run: &DrillRun<'_>, databases: &Databases) -> Result<(Instant
 async fn rejoin(databases: &Databases) -> Result<()> {
     databases.restore_link()?;
     databases.renew_standby().await
-}
-
-async fn accepted_since(run: &DrillRun<'_>, from: SystemTime) {
-    run.felt("orders are accepted again", async || {
-        let accepted = run.accepted_since(from);
-        Ok((accepted > 0).then(|| "orders are accepted again".to_owned()))
-    })
-    .await;
 }

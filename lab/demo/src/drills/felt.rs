@@ -1,6 +1,6 @@
 //! The signs that a system feels a fault. A fault that was not felt proves nothing.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Result;
 use tokio::time::sleep;
@@ -66,21 +66,13 @@ impl Felt {
             Self::Accepted => run.accepted_meanwhile().await,
             Self::NoneAccepted => {
                 sleep(IN_FLIGHT).await;
-                let from = SystemTime::now();
-                sleep(run.outage).await;
-                let accepted = run.accepted_since(from);
-                if accepted > 0 {
-                    run.refute(format!("{accepted} orders were accepted without a database"));
-                }
+                let accepted = run.wait_outage().await;
+                run.claim(format!("{accepted} orders were accepted without a database"), accepted == 0);
             }
             Self::Disconnected(service, role) => {
                 let gauge = format!("broker_connected{{role=\"{role}\"}}");
                 let sign = format!("{service} reports its {role} as disconnected");
-                let lost = async || {
-                    let connected = run.system.metric(service, &gauge).await?;
-                    Ok((connected == 0.0).then(|| sign.clone()))
-                };
-                run.felt(&sign, lost).await;
+                run.until(&sign, async || Ok(run.system.metric(service, &gauge).await? == 0.0)).await;
             }
             Self::More(limit, figure, sign) | Self::Grows(limit, figure, sign) => {
                 let limit = limit.of(run);
@@ -92,10 +84,8 @@ impl Felt {
             }
             Self::AtMost(limit, figure, sign) => {
                 let figure = figure.read(run).await?;
-                // An unknown figure proves nothing.
-                if figure.is_nan() || figure > limit.of(run) {
-                    run.refute(say(sign, &format!("{figure:.0}")));
-                }
+                // An unknown figure is NaN, which is not at most anything: it proves nothing.
+                run.claim(say(sign, &format!("{figure:.0}")), figure <= limit.of(run));
             }
         }
         Ok(())

@@ -1,13 +1,13 @@
 //! The order service's relay reads the write-ahead log, and its slot is gone: it halts, and an operator lets it go on.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Result;
 use sqlx::{Connection as _, PgConnection};
-use tokio::time::sleep;
 
 use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
+use super::failover::fail_over;
 use super::report::Refusals;
 use crate::databases::Replication;
 use crate::fault::Fault;
@@ -75,11 +75,7 @@ async fn lose_the_slot(run: &DrillRun<'_>) -> Result<()> {
 
 async fn fail_over_without_slot(run: &DrillRun<'_>) -> Result<()> {
     let databases = &run.system.own()?.databases;
-    databases.primary().kill().await?;
-    run.phase("outage", "killed the primary with SIGKILL");
-    databases.promote().await?;
-    databases.wait_for_standby(false).await?;
-    run.phase("promote", "the standby is the primary, and waits for no other");
+    fail_over(run, databases).await?;
     stay_halted(run).await?;
     drop_the_slot(run).await?;
     databases.renew_standby().await?;
@@ -88,17 +84,13 @@ async fn fail_over_without_slot(run: &DrillRun<'_>) -> Result<()> {
 
 /// Waits until the relay has halted, and observes that it stays so while orders are accepted.
 async fn stay_halted(run: &DrillRun<'_>) -> Result<()> {
-    let halted = "outbox_log_halted is 1";
-    run.felt(halted, async || {
-        Ok((run.system.metric("orders", "outbox_log_halted").await? == 1.0).then(|| halted.to_owned()))
+    run.until("outbox_log_halted is 1", async || {
+        Ok(run.system.metric("orders", "outbox_log_halted").await? == 1.0)
     })
     .await;
-    let published = run.system.metric("orders", "outbox_published_total").await?;
-    let from = SystemTime::now();
-    sleep(run.outage).await;
-    let accepted = run.accepted_since(from);
-    run.require(format!("{accepted} orders were accepted meanwhile"), accepted > 0);
-    let published = run.system.metric("orders", "outbox_published_total").await? - published;
+    let published = run.published().await?;
+    run.accepted_meanwhile().await;
+    let published = run.published().await? - published;
     run.claim(format!("the halted relay has published {published} events"), published == 0.0);
     Ok(())
 }
@@ -109,14 +101,13 @@ async fn drop_the_slot(run: &DrillRun<'_>) -> Result<()> {
     run.claim("the operator could drop the slot, because no relay had begun another", dropped.is_ok());
     operator.close().await?;
     run.phase("repair", "an operator has called outbox_log_drop()");
-    let goes_on = "the relay goes on with a new slot";
-    run.felt(goes_on, async || {
+    run.until("the relay goes on with a new slot", async || {
         let state =
             "select coalesce((select active and halted is null from orders.outbox_log_state()), false)::text";
         let mut operator = PgConnection::connect(&run.system.own()?.databases.admin_url("shop")?).await?;
         let active: String = sqlx::query_scalar(state).fetch_one(&mut operator).await?;
         operator.close().await?;
-        Ok((active == "true").then(|| goes_on.to_owned()))
+        Ok(active == "true")
     })
     .await;
     Ok(())

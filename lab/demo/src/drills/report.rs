@@ -18,8 +18,6 @@ pub(crate) struct Found {
     pub(crate) facts: Vec<Fact>,
     /// Parts of the claim. One that was not observed breaks it.
     pub(crate) claims: Vec<Fact>,
-    /// Observations that break the claim.
-    pub(crate) refuted: Vec<String>,
     /// How long the system took to recover, in a drill that measures it.
     pub(crate) recovery: Option<Duration>,
 }
@@ -55,13 +53,11 @@ impl Report {
         reconciliation: Reconciliation,
         duplicates_dropped: DuplicatesDropped,
     ) -> Self {
-        let Found { mut facts, claims, mut refuted, recovery } = found;
+        let Found { mut facts, claims, recovery } = found;
         let (mut verdict, mut reason) = judge(&facts, &load, refusals, &reconciliation);
-        let not_observed = claims.iter().filter(|claim| !claim.observed);
-        refuted.extend(not_observed.map(|claim| format!("not observed: {}", claim.what)));
-        if !refuted.is_empty() {
-            let refuted = refuted.join("; and ");
-            reason = if verdict == Verdict::Broken { format!("{reason}; and {refuted}") } else { refuted };
+        for claim in claims.iter().filter(|claim| !claim.observed) {
+            let not = format!("not as claimed: {}", claim.what);
+            reason = if verdict == Verdict::Broken { format!("{reason}; and {not}") } else { not };
             verdict = Verdict::Broken;
         }
         facts.extend(claims);
@@ -75,15 +71,17 @@ impl Report {
         terminal.print("");
         terminal.print_all(self.reconciliation.table(self.duplicates_dropped));
         terminal.print("");
-        for fact in &self.facts {
-            let observed = if fact.observed { "observed:    " } else { "NOT observed:" };
-            terminal.print(format!("  {observed} {}", fact.what));
-        }
-        terminal.print(format!("  load:         {}", self.load));
-        if let Some(objectives) = &self.objectives {
-            terminal.print(format!("  {objectives}"));
+        for line in self.observations() {
+            terminal.print(format!("  {line}"));
         }
         terminal.print_verdict(self.verdict, &self.reason);
+    }
+
+    /// What was observed, one line each.
+    pub(super) fn observations(&self) -> impl Iterator<Item = String> {
+        let word = |fact: &Fact| if fact.observed { "observed" } else { "NOT AS EXPECTED" };
+        let facts = self.facts.iter().map(move |fact| format!("{}: {}", word(fact), fact.what));
+        facts.chain([format!("load: {}", self.load)]).chain(self.objectives.clone())
     }
 }
 

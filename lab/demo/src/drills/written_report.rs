@@ -51,12 +51,8 @@ fn markdown(drill: &Drill, run: &DrillRun<'_>, report: &Report, sequence: Option
         humantime::format_rfc3339_millis(run.started_at)
     )?;
     writeln!(text, "## What was observed\n")?;
-    for fact in &report.facts {
-        writeln!(text, "- {}{}", if fact.observed { "" } else { "NOT observed: " }, fact.what)?;
-    }
-    writeln!(text, "- load: {}", report.load)?;
-    if let Some(objectives) = &report.objectives {
-        writeln!(text, "- {objectives}")?;
+    for line in report.observations() {
+        writeln!(text, "- {line}")?;
     }
     writeln!(text)?;
     writeln!(text, "```text\n{}\n```\n", run.lines().join("\n"))?;
