@@ -15,7 +15,7 @@ use crate::alteration::Alteration;
 use crate::databases::Databases;
 use crate::lab::CrashFile;
 use crate::own_system::OwnSystem;
-use crate::part::{Action, DATABASE, NODES};
+use crate::part::{Action, DATABASE, NODES, SERVICES};
 use crate::proxies::Proxies;
 use crate::state::Addresses;
 use crate::terminal::Terminal;
@@ -46,8 +46,10 @@ pub(crate) struct LocalSystem {
     urls: DatabaseUrls,
     /// How it differs from the services as they are.
     pub(crate) alteration: Alteration,
-    proxies: Option<Proxies>,
-    crash: Option<CrashFile>,
+    /// Between the services and their servers: of a separate system.
+    pub(crate) proxies: Option<Proxies>,
+    /// The file of its crash point.
+    pub(crate) crash: Option<CrashFile>,
 }
 
 /// The servers of a system.
@@ -171,7 +173,7 @@ impl LocalSystem {
                 .into(),
             amqp_url,
             rabbitmq_api,
-            admin: ["orders", "inventory", "billing"]
+            admin: SERVICES
                 .into_iter()
                 // A variant serves no admin API.
                 .filter_map(|name| Some((name.to_owned(), self.processes.admin_url(name).ok()?.to_owned())))
@@ -196,15 +198,6 @@ impl LocalSystem {
             Servers::Private { .. } => "shop",
             Servers::Shared { vhost, .. } => vhost.name(),
         }
-    }
-
-    pub(crate) fn proxies(&self) -> Result<&Proxies> {
-        self.proxies.as_ref().context("only a separate system has proxies")
-    }
-
-    /// The file of its crash point.
-    pub(crate) fn crash(&self) -> Result<&CrashFile> {
-        self.crash.as_ref().context("the drill's system has no crash point")
     }
 
     pub(crate) async fn act(&self, action: Action, part: &str) -> Result<()> {

@@ -8,13 +8,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::part::SERVICES;
 use crate::running_system::RunningSystem;
 
 /// Bounds the loops over pages, in case a service never answers with the last one.
 const MAX_PAGES: usize = 1_000;
-
-/// The services that set events and messages aside.
-pub(crate) const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 /// The collections of a service's admin API: events that the relay could not publish, messages that the consumer could not
 /// apply, and events that were published.

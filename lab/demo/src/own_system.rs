@@ -9,11 +9,9 @@ use testbed::{DatabaseUrls, RabbitmqCluster, Setup};
 use crate::alteration::Alteration;
 use crate::databases::Replication;
 use crate::lab::CrashFile;
+use crate::part::SERVICES;
 use crate::paths;
 use crate::proxies::Proxies;
-
-/// The services that reach their servers through proxies.
-const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 /// How such a system is set up.
 #[derive(Debug, Default)]

@@ -8,6 +8,9 @@ use anyhow::{Context as _, Result};
 pub(crate) const BROKER: &str = "broker";
 pub(crate) const DATABASE: &str = "database";
 
+/// The services, which have tables and queues.
+pub(crate) const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+
 /// The nodes of a broker, in the order of their numbers. Without a cluster there is only the first one.
 pub(crate) const NODES: [&str; 3] = [BROKER, "broker-2", "broker-3"];
 

@@ -1,14 +1,11 @@
 //! The fault proxy between the services and their servers: in this process, or in the lab's container network.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use fault_proxy::{Direction, Effect, Fault, Proxy, Stats};
+use fault_proxy::{Fault, Proxy, Stats};
 
 use crate::http;
-
-/// Longer than any drill injects a fault. The proxy needs an end.
-const LONGEST_FAULT: Duration = Duration::from_secs(600);
 
 /// A proxy with a route for each service and server: `orders-database`, `orders-broker`, …
 #[derive(Debug)]
@@ -20,13 +17,8 @@ pub(crate) enum Proxies {
 }
 
 impl Proxies {
-    /// Lets a route have this fault and no other, until it is cleared or the drill has ended.
-    pub(crate) async fn set(&self, route: &str, effect: Effect, direction: Direction) -> Result<()> {
-        self.replace(route, Fault::new(effect, direction, LONGEST_FAULT)).await
-    }
-
     /// Lets a route have this fault and no other.
-    pub(crate) async fn replace(&self, route: &str, fault: Fault) -> Result<()> {
+    pub(crate) async fn set(&self, route: &str, fault: Fault) -> Result<()> {
         match self {
             Self::Here(proxy) => Ok(proxy.set(route, fault)?),
             Self::Remote(url) => {

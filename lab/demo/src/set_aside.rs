@@ -7,7 +7,8 @@ use std::time::SystemTime;
 use anyhow::Result;
 use uuid::Uuid;
 
-use crate::operator_client::{Id, Replay, SERVICES, discard, list, replay, text};
+use crate::operator_client::{Id, Replay, discard, list, replay, text};
+use crate::part::SERVICES;
 use crate::running_system::RunningSystem;
 
 /// How many events one request may name.

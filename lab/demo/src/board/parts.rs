@@ -8,13 +8,13 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::time::timeout;
 
+use crate::part::SERVICES;
 use crate::running_system::RunningSystem;
 
 /// How long a part may take to answer. A frozen one does not.
 const ANSWER_DEADLINE: Duration = Duration::from_millis(900);
 
-/// The services, whose metrics are read, and the other parts.
-pub(crate) const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
+/// The parts that are no services. Of services the metrics are read.
 const OTHERS: [&str; 3] = ["provider", "broker", "database"];
 
 /// The metrics that the page shows. All others stay where they are.

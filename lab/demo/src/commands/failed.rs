@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::Verdict;
 use crate::choice::Choice;
-use crate::operator_client::{self, Id, Replay, SERVICES, explain, text};
+use crate::operator_client::{self, Id, Replay, explain, text};
+use crate::part::SERVICES;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 

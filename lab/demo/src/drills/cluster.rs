@@ -12,7 +12,7 @@ use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
 use crate::fault::Fault;
 use crate::own_system::OwnSystem;
-use crate::part::NODES;
+use crate::part::{NODES, SERVICES};
 
 pub(super) static DRILLS: [Drill; 4] = [
     Drill {
@@ -153,7 +153,7 @@ async fn recover(run: &DrillRun<'_>, from: SystemTime) -> Result<Duration> {
     let pause = Duration::from_secs_f64(run.system.number(&longest_pause(from)).await?);
     run.recovered_in(pause);
     let mut recreated = 0.0;
-    for service in ["orders", "inventory", "billing"] {
+    for service in SERVICES {
         recreated += run.system.metric(service, "broker_queues_recreated_total").await?;
     }
     run.claim(format!("{recreated} queues were found missing and made again"), recreated == 0.0);

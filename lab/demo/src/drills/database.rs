@@ -246,7 +246,7 @@ async fn lose_answers(run: &DrillRun<'_>) -> Result<()> {
         let order = RetriedOrder::new(run, customer);
         let effect = Effect::ResetOnPattern { pattern: order.key.clone().into_bytes(), forward: true };
         let fault = ProxyFault::new(effect, Direction::TowardUpstream, Duration::from_secs(30)).times(1);
-        proxies.replace(route, fault).await?;
+        proxies.set(route, fault).await?;
         errors += usize::from(order.place(RETRY_DEADLINE).await?.is_none());
         let answer = order.place_until(CONDITION_DEADLINE).await?.context("an order was not answered")?;
         replayed += usize::from(answer.is_repeated);

@@ -20,7 +20,7 @@ use crate::fault::{Fault, reach_crash_point};
 use crate::http;
 use crate::lab::{CONDITION_DEADLINE, Setup, copy_order, resume_process};
 use crate::own_system::OwnSystem;
-use crate::part::{BROKER, DATABASE};
+use crate::part::{BROKER, DATABASE, SERVICES};
 use crate::paths;
 
 pub(super) static DRILLS: [Drill; 19] = [
@@ -402,7 +402,7 @@ async fn freeze_relay(run: &DrillRun<'_>) -> Result<()> {
 
 async fn terminate(run: &DrillRun<'_>) -> Result<()> {
     let processes = &run.system.own()?.processes;
-    for service in ["orders", "inventory", "billing"] {
+    for service in SERVICES {
         let code = processes.terminate(service).await?;
         run.phase("stop", format!("{service} was asked to stop, and exited with {code:?}"));
         run.require(format!("{service} exited with code 0"), code == Some(0));
@@ -453,7 +453,6 @@ async fn kill_owners(run: &DrillRun<'_>) -> Result<()> {
 
 /// The steps of `docs/operations.md#partitions`, after an attempt without them.
 async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
-    const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
     let processes = &run.system.own()?.processes;
     let set = |setting: &str, value: &str| {
         for service in SERVICES {

@@ -14,7 +14,7 @@ use super::fact::Fact;
 use super::operations::{FULL, lock_table, pids, process, queue, reach_crash_point, set_provider};
 use super::statements::{APPLICATIONS, TERMINATE_SESSIONS, add_defect, refuse_dead_letter};
 use crate::lab::{BrokerApi, CONDITION_DEADLINE};
-use crate::part::{Action, title};
+use crate::part::{Action, SERVICES, title};
 use crate::running_system::RunningSystem;
 use crate::state::LOGINS;
 
@@ -94,22 +94,17 @@ impl<'a> Fault<'a> {
                 system.processes()?.pause_log_reader(name)?;
                 format!("stopped the reader of {name}'s log with SIGSTOP")
             }
-            Self::Network { what, routes, effect, direction, ends } => {
+            Self::Network { what, routes, effect, direction, lasts } => {
                 for route in *routes {
-                    match ends {
-                        None => system.proxies()?.set(route, effect.clone(), *direction).await?,
-                        Some(lasts) => {
-                            let fault = ProxyFault::new(effect.clone(), *direction, *lasts);
-                            system.proxies()?.replace(route, fault).await?;
-                        }
-                    }
+                    let fault = ProxyFault::new(effect.clone(), *direction, *lasts);
+                    system.proxies()?.set(route, fault).await?;
                 }
                 (*what).to_owned()
             }
             Self::LoseAcks(service, direction, what) => {
                 let effect = Effect::ResetOnPattern { pattern: ACK.to_vec(), forward: false };
                 let fault = ProxyFault::new(effect, *direction, LOST_ACKS_DEADLINE).times(LOST_ACKS);
-                system.proxies()?.replace(&format!("{service}-broker"), fault).await?;
+                system.proxies()?.set(&format!("{service}-broker"), fault).await?;
                 format!("each connection of {service} is reset before a {what} passes, {LOST_ACKS} times")
             }
             Self::Session { what, .. } => (*what).to_owned(),
@@ -185,7 +180,7 @@ impl<'a> Fault<'a> {
             }
             Self::DeleteBindings => {
                 let processes = system.processes()?;
-                ["orders", "inventory", "billing"].iter().try_for_each(|name| processes.pause(name))?;
+                SERVICES.iter().try_for_each(|name| processes.pause(name))?;
                 system.broker_api()?.delete_bindings().await?;
                 processes.resume("orders")?;
                 "deleted all ten bindings while the services were frozen; orders continues".to_owned()

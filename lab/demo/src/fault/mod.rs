@@ -9,7 +9,7 @@ mod statements;
 
 use std::time::Duration;
 
-use fault_proxy::{Direction, Effect};
+use fault_proxy::{Direction, Effect, MAX_FAULT_DURATION};
 
 use statements::{ACCEPT_MARKS, ERASE_UNROUTABLE, REFUSE_MARKS, WRITE_UNROUTABLE};
 
@@ -33,13 +33,13 @@ pub enum Fault<'a> {
     Crash,
     /// The reader of this process's log is stopped with SIGSTOP.
     StallLogReader(&'a str),
-    /// The proxy does this to the connections of these routes, until it is repaired or has lasted for so long.
+    /// The proxy does this to the connections of these routes, until it is repaired or has lasted for this long.
     Network {
         what: &'a str,
         routes: &'a [&'a str],
         effect: Effect,
         direction: Direction,
-        ends: Option<Duration>,
+        lasts: Duration,
     },
     /// The proxy resets connections of a service to the broker, each before a `basic.ack` passes; for example a confirm.
     LoseAcks(&'a str, Direction, &'a str),
@@ -96,7 +96,7 @@ impl<'a> Fault<'a> {
         effect: Effect,
         direction: Direction,
     ) -> Self {
-        Self::Network { what, routes, effect, direction, ends: None }
+        Self::Network { what, routes, effect, direction, lasts: MAX_FAULT_DURATION }
     }
 }
 

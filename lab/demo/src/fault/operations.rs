@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use crate::http;
 use crate::lab::BrokerApi;
+use crate::part::SERVICES;
 use crate::running_system::RunningSystem;
 
 /// The policy that makes a queue full.
@@ -67,7 +68,7 @@ pub(super) async fn set_provider(system: &RunningSystem, faults: Value) -> Resul
 /// The processes of the services.
 pub(super) fn pids(system: &RunningSystem) -> Result<Vec<Option<u32>>> {
     let processes = system.processes()?;
-    Ok(["orders", "inventory", "billing"].map(|service| processes.pid(service)).to_vec())
+    Ok(SERVICES.map(|service| processes.pid(service)).to_vec())
 }
 
 /// A process in words.

@@ -69,11 +69,12 @@ struct Remote {
 impl RunningSystem {
     /// The proxies between the services and their servers.
     pub(crate) fn proxies(&self) -> Result<&Proxies> {
-        match &self.access {
-            Access::Local(system) => system.proxies(),
-            Access::Network(system) => system.proxies.as_ref().context("this network has no fault proxy"),
-            Access::Remote(_) | Access::Containers(_) => bail!("the running system has no fault proxy"),
-        }
+        let proxies = match &self.access {
+            Access::Local(system) => system.proxies.as_ref(),
+            Access::Network(system) => system.proxies.as_ref(),
+            Access::Remote(_) | Access::Containers(_) => None,
+        };
+        proxies.context("the running system has no fault proxy")
     }
 
     /// The processes and servers of a system that this command has started on servers that no other uses.
@@ -88,7 +89,7 @@ impl RunningSystem {
 
     /// The file of its crash point.
     pub(crate) fn crash(&self) -> Result<&CrashFile> {
-        self.local_system()?.crash()
+        self.local_system()?.crash.as_ref().context("the drill's system has no crash point")
     }
 
     fn local_system(&self) -> Result<&LocalSystem> {

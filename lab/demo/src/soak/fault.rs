@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::fault::{Fault, REFUSED_MARKS, ROUTES, UNROUTABLE_EVENTS, publish_copy};
 use crate::lab::{CONDITION_DEADLINE, Tap};
-use crate::part::{BROKER, DATABASE};
+use crate::part::{BROKER, DATABASE, SERVICES};
 use crate::running_system::RunningSystem;
 
 /// A kind of fault. Each is injected once in a round.
@@ -47,7 +47,6 @@ const AT_ONCE: Range<u64> = 0..1;
 const BROKER_PAUSE: Range<u64> = 3_000..3_001;
 const DELAY: Duration = Duration::from_millis(100);
 const NARROW: NonZeroU32 = NonZeroU32::new(4_096).expect("not zero");
-const SERVICES: [&str; 3] = ["orders", "inventory", "billing"];
 
 pub(super) static KINDS: [Kind; 22] = [
     kind("process killed", Draw::Process(|name| Fault::Kill(name), AT_ONCE)),
@@ -110,9 +109,8 @@ impl Injector<'_> {
             Draw::Route(effect, direction) => {
                 let route = ROUTES[self.random.usize(..ROUTES.len())];
                 let effect = effect(&mut self.random);
-                let ends = Some(self.time(&NETWORK_FAULT));
-                let fault =
-                    Fault::Network { what: kind.name, routes: &[route], effect, direction: *direction, ends };
+                let (direction, lasts) = (*direction, self.time(&NETWORK_FAULT));
+                let fault = Fault::Network { what: kind.name, routes: &[route], effect, direction, lasts };
                 fault.inject(self.system).await.map(drop)
             }
             Draw::Poison => {

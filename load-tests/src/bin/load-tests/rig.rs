@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context as _, Result};
 use load_tests::{Answer, Client, Load, Saturation, Summary};
 use sqlx::{Connection as _, PgConnection};
-use testbed::{
-    DatabaseUrls, Home, Postgres, Rabbitmq, System, SystemOptions, processor_time, sql,
-};
+use testbed::{DatabaseUrls, Home, Postgres, Rabbitmq, System, SystemOptions, processor_time, sql};
 use uuid::Uuid;
 
 use crate::{
