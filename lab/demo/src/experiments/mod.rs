@@ -4,11 +4,10 @@
 //! one with a single protection left out, and injects the same fault into both. The complete one must hold; the other
 //! must break the expected invariant. This shows that the checks can fail, which makes their silence worth something.
 
-mod commits;
 mod consumers;
 mod faults;
-mod hang_up;
 mod judge;
+mod order_write;
 mod publisher;
 mod relay;
 
@@ -109,12 +108,12 @@ pub static ALL: [Experiment; 18] = [
     experiment(
         Flaw::CancellableBegin,
         "a client hangs up before the answer to its order's first statement arrives",
-        |setup| Box::pin(hang_up::hang_up_during_first_statement(setup)),
+        |setup| Box::pin(order_write::hang_up_during_first_statement(setup)),
     ),
     experiment(
         Flaw::NotifyInTransaction,
         "two orders are placed at once, on a database whose commits wait for a standby",
-        |setup| Box::pin(commits::two_slow_commits(setup)),
+        |setup| Box::pin(order_write::two_slow_commits(setup)),
     ),
 ];
 
