@@ -157,10 +157,7 @@ async fn service_with_another_number_of_partitions_ends_once_the_broker_it_has_w
     // So that the queues are in use, whoever connects first.
     processes.terminate("billing").await?;
     system.order().await?;
-    eventually("the order to be published", CONDITION_DEADLINE, async || {
-        Ok((system.metric("orders", "outbox_published_total").await? >= 1.0).then_some(()))
-    })
-    .await?;
+    system.until_metric("orders", "outbox_published_total", 1.0).await?;
     tokio::time::sleep(QUEUES_SETTLE).await;
     let broker = Fault::Kill("broker").inject(&system).await?;
     processes.set("INVENTORY_PARTITIONS", "4");

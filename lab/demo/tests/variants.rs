@@ -16,11 +16,7 @@ async fn start(variant: Option<Flaw>) -> Result<RunningSystem> {
 
 /// Places an order and waits until it is confirmed: what was published before has been applied by then.
 async fn confirm_one_more(system: &RunningSystem) -> Result<()> {
-    let id = system.order().await?;
-    eventually("a later order to be confirmed", CONDITION_DEADLINE, async || {
-        Ok((system.read_order(id).await?["status"] == "confirmed").then_some(()))
-    })
-    .await
+    system.until_status(system.order().await?, "confirmed").await
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use super::{
     judge::{Breach, judge},
 };
 use crate::lab::{CONDITION_DEADLINE, CrashFile, Setup};
-use crate::reconciliation::Kind;
+use crate::reconciliation::{Kind, Reconciliation};
 use crate::running_system::RunningSystem;
 
 pub(super) async fn published_again(setup: Setup) -> Result<Option<Breach>> {
@@ -30,10 +30,7 @@ pub(super) async fn published_again(setup: Setup) -> Result<Option<Breach>> {
     .await?;
     let again = "update outbox set published_at = null; select outbox_wake()";
     system.execute_as("orders", again).await?;
-    eventually("all events to be published again", CONDITION_DEADLINE, async || {
-        Ok((system.reconcile_acknowledged().await?.pending == 0).then_some(()))
-    })
-    .await?;
+    system.until_published().await?;
     // The sixth order comes after the copies: when it is applied, so are they.
     system.order().await?;
     applied(&system, 6, CONDITION_DEADLINE).await?;
@@ -80,16 +77,11 @@ pub(super) async fn crash_loop(setup: Setup) -> Result<Option<Breach>> {
     for _ in 0..40 {
         system.order().await?;
     }
-    eventually(
-        "the other services to be done, so that only inventory crashes",
-        CONDITION_DEADLINE,
-        async || {
-            let audit = system.reconcile_acknowledged().await?;
-            let done = audit.pending + audit.payments_pending + audit.count(Kind::Missing, "billing") == 0;
-            Ok((audit.in_billing >= 41 && done).then_some(()))
-        },
-    )
-    .await?;
+    let done = |found: &Reconciliation| {
+        let left = found.pending + found.payments_pending + found.count(Kind::Missing, "billing");
+        found.in_billing >= 41 && left == 0
+    };
+    system.until_records("the other services to be done, so that only inventory crashes", done).await?;
     // Twice in a group, five times alone. The eighth time it is set aside, and the next one crashes.
     for _ in 0..9 {
         once.arm()?;

@@ -98,6 +98,35 @@ impl RunningSystem {
         Ok(reconciliation)
     }
 
+    /// Waits until the records and the acknowledged orders are so.
+    pub async fn until_records(&self, what: &str, are_so: impl Fn(&Reconciliation) -> bool) -> Result<()> {
+        eventually(what, CONDITION_DEADLINE, async || {
+            Ok(are_so(&self.reconcile_acknowledged().await?).then_some(()))
+        })
+        .await
+    }
+
+    /// Waits until every event is published.
+    pub async fn until_published(&self) -> Result<()> {
+        self.until_records("all events to be published", |found| found.pending == 0).await
+    }
+
+    /// Waits until an order has this status.
+    pub async fn until_status(&self, order: Uuid, status: &str) -> Result<()> {
+        eventually(&format!("an order to be {status}"), CONDITION_DEADLINE, async || {
+            Ok((self.read_order(order).await?["status"] == status).then_some(()))
+        })
+        .await
+    }
+
+    /// Waits until a metric of a process is at least this.
+    pub async fn until_metric(&self, process: &str, name: &str, least: f64) -> Result<()> {
+        eventually(&format!("{name} of {process} to be {least}"), CONDITION_DEADLINE, async || {
+            Ok((self.metric(process, name).await? >= least).then_some(()))
+        })
+        .await
+    }
+
     /// Waits until a process has ended. One that kills itself still runs for a moment.
     pub async fn ended(&self, pid: u32) -> Result<()> {
         let processes = self.processes()?;

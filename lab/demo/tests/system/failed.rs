@@ -51,10 +51,7 @@ async fn poison_message_can_be_shown_replayed_and_discarded() -> anyhow::Result<
         let path = "/admin/dead-letters/replay";
         let again = system.admin(service, path, Some(&json!({ "all": true }))).await?;
         assert_eq!(again["items"][0]["outcome"], "still-fails", "{again}");
-        eventually("the dead letter to be counted", CONDITION_DEADLINE, async || {
-            Ok((system.metric(service, "inbox_dead_letters").await? == 1.0).then_some(()))
-        })
-        .await?;
+        system.until_metric(service, "inbox_dead_letters", 1.0).await?;
     }
     let result = system.held().await?;
     assert_eq!((result.waiting_for_operator(), result.discarded()), (2, 0), "{:?}", result.set_aside);

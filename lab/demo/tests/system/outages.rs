@@ -81,19 +81,11 @@ async fn messages_that_come_while_a_group_is_applied_are_counted() -> Result<()>
     sqlx::raw_sql("set idle_in_transaction_session_timeout = 0").execute(&mut blocker).await?;
     sqlx::raw_sql("begin; lock table processed_events in share mode").execute(&mut blocker).await?;
     system.order().await?;
-    eventually("the first message to be held", CONDITION_DEADLINE, async || {
-        Ok((system.metric("inventory", "inbox_applying_seconds").await? > 1.0).then_some(()))
-    })
-    .await?;
+    system.until_metric("inventory", "inbox_applying_seconds", 1.0).await?;
     for _ in 0..9 {
         system.order().await?;
     }
-    eventually("nine messages to be shown", CONDITION_DEADLINE, async || {
-        let waiting = system.metric("inventory", "broker_queue_ready").await?;
-        ensure!(waiting >= 9.0, "{waiting} messages are shown");
-        Ok(Some(()))
-    })
-    .await?;
+    system.until_metric("inventory", "broker_queue_ready", 9.0).await?;
     sqlx::raw_sql("commit").execute(&mut blocker).await?;
     system.held().await?;
     Ok(())

@@ -3,6 +3,7 @@
 use anyhow::Context as _;
 use demo::RunningSystem;
 use demo::lab::{CONDITION_DEADLINE, Setup};
+use demo::reconciliation::Reconciliation;
 use serde_json::{Value, json};
 use testbed::eventually;
 use uuid::Uuid;
@@ -94,11 +95,8 @@ async fn unanswered_order_is_listed_then_cancelled_and_late_answers_are_compensa
     )
     .await?;
     system.execute_as("orders", AN_HOUR_AGO).await?;
-    eventually("the order to be cancelled", CONDITION_DEADLINE, async || {
-        let order = system.read_order(id).await?;
-        Ok((order["status"] == "cancelled" && order["cause"] == "timedOut").then_some(()))
-    })
-    .await?;
+    system.until_status(id, "cancelled").await?;
+    assert_eq!(system.read_order(id).await?["cause"], "timedOut");
     assert_eq!(open().await?, json!([]));
     // Inventory finds the creation and the cancellation in its queue. Billing has refunded the charge before.
     system.processes()?.start_again("inventory").await?;
@@ -125,10 +123,7 @@ async fn order_whose_event_was_never_published_is_not_cancelled() -> anyhow::Res
     sqlx::query("drop trigger back_off on orders.outbox").execute(&mut admin).await?;
     system.processes()?.kill("inventory").await?;
     let unanswered = system.order().await?;
-    eventually("the younger order to be cancelled", CONDITION_DEADLINE, async || {
-        Ok((system.read_order(unanswered).await?["status"] == "cancelled").then_some(()))
-    })
-    .await?;
+    system.until_status(unanswered, "cancelled").await?;
     assert_eq!(system.read_order(unasked).await?["status"], "pending");
     system.processes()?.start_again("inventory").await?;
     sqlx::query("update orders.outbox set available_at = clock_timestamp()").execute(&mut admin).await?;
@@ -153,26 +148,17 @@ async fn unanswered_order_that_is_locked_does_not_keep_younger_ones_open() -> an
     })
     .await?;
     // Both are late only when the time of publishing has changed too.
-    eventually("the events to be marked as published", CONDITION_DEADLINE, async || {
-        Ok((system.reconcile_acknowledged().await?.pending == 0).then_some(()))
-    })
-    .await?;
+    system.until_published().await?;
     sqlx::query("update orders set placed_at = placed_at - interval '1 hour'").execute(&mut admin).await?;
     sqlx::raw_sql("begin").execute(&mut admin).await?;
     sqlx::query("select from orders where id = $1 for update").bind(locked).execute(&mut admin).await?;
     sqlx::query("update outbox set published_at = published_at - interval '1 hour'")
         .execute(&mut system.connect("orders").await?)
         .await?;
-    eventually("the younger order to be cancelled", CONDITION_DEADLINE, async || {
-        Ok((system.read_order(free).await?["status"] == "cancelled").then_some(()))
-    })
-    .await?;
+    system.until_status(free, "cancelled").await?;
     assert_ne!(system.read_order(locked).await?["status"], "cancelled");
     sqlx::raw_sql("commit").execute(&mut admin).await?;
-    eventually("the other order to be cancelled", CONDITION_DEADLINE, async || {
-        Ok((system.read_order(locked).await?["status"] == "cancelled").then_some(()))
-    })
-    .await?;
+    system.until_status(locked, "cancelled").await?;
     system.processes()?.resume("inventory")?;
     assert_eq!(system.held().await?.cancelled, 2);
     Ok(())
@@ -186,18 +172,10 @@ async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> any
     // again.
     system.processes()?.pause("inventory")?;
     system.order().await?;
-    eventually("the order to be published and paid for", CONDITION_DEADLINE, async || {
-        let result = system.reconcile_acknowledged().await?;
-        Ok((result.charges == 1 && result.pending == 0).then_some(()))
-    })
-    .await?;
+    system.until_records("the payment", |found| found.charges == 1 && found.pending == 0).await?;
     system.processes()?.kill("orders").await?;
     system.processes()?.resume("inventory")?;
-    eventually("inventory to answer", CONDITION_DEADLINE, async || {
-        let result = system.reconcile_acknowledged().await?;
-        Ok((result.in_inventory == 1 && result.pending == 0).then_some(()))
-    })
-    .await?;
+    system.until_records("inventory's answer", |found| found.in_inventory == 1 && found.pending == 0).await?;
     system.execute_as("orders", AN_HOUR_AGO).await?;
     system.processes()?.start_again("orders").await?;
     system.processes()?.wait_ready(CONDITION_DEADLINE).await?;
@@ -233,11 +211,8 @@ async fn orders_whose_answers_wait_in_the_queue_are_not_cancelled_however_long_t
     for _ in 0..30 {
         system.order().await?;
     }
-    eventually("inventory and billing to answer", CONDITION_DEADLINE, async || {
-        let result = system.reconcile_acknowledged().await?;
-        Ok((result.in_inventory == 30 && result.charges == 30 && result.pending == 0).then_some(()))
-    })
-    .await?;
+    let answered = |found: &Reconciliation| (found.in_inventory, found.charges, found.pending) == (30, 30, 0);
+    system.until_records("the answers of inventory and billing", answered).await?;
     system.processes()?.kill("orders").await?;
     sqlx::raw_sql(AN_HOUR_AGO).execute(&mut blocker).await?;
     system.processes()?.start_again("orders").await?;
@@ -263,15 +238,9 @@ async fn orders_whose_answers_wait_behind_a_stalled_consumer_are_not_cancelled()
     // An unanswered order is cancelled: the consumer has caught up.
     system.processes()?.pause("inventory")?;
     let unanswered = system.order().await?;
-    eventually("the order to be published", CONDITION_DEADLINE, async || {
-        Ok((system.reconcile_acknowledged().await?.pending == 0).then_some(()))
-    })
-    .await?;
+    system.until_published().await?;
     sqlx::raw_sql(AN_HOUR_AGO).execute(&mut admin).await?;
-    eventually("the order to be cancelled", CONDITION_DEADLINE, async || {
-        Ok((system.read_order(unanswered).await?["status"] == "cancelled").then_some(()))
-    })
-    .await?;
+    system.until_status(unanswered, "cancelled").await?;
     system.processes()?.resume("inventory")?;
     system.held().await?;
     // Nothing is applied while this transaction is open: no other session can write into the table.
@@ -279,22 +248,15 @@ async fn orders_whose_answers_wait_behind_a_stalled_consumer_are_not_cancelled()
     for _ in 0..5 {
         system.order().await?;
     }
-    let applying = async |seconds: f64| {
-        eventually("the consumer to have tried one group for so long", CONDITION_DEADLINE, async || {
-            Ok((system.metric("orders", "inbox_applying_seconds").await? >= seconds).then_some(()))
-        })
-        .await
-    };
-    applying(13.0).await?;
-    eventually("the orders to be answered", CONDITION_DEADLINE, async || {
-        let result = system.reconcile_acknowledged().await?;
-        Ok((result.in_inventory == 6 && result.pending == 0).then_some(()))
-    })
-    .await?;
+    let applying = "inbox_applying_seconds";
+    system.until_metric("orders", applying, 13.0).await?;
+    system
+        .until_records("inventory's answers", |found| found.in_inventory == 6 && found.pending == 0)
+        .await?;
     let mut writer = system.connect("orders").await?;
     sqlx::raw_sql(AN_HOUR_AGO).execute(&mut writer).await?;
     // Five checks of a second each. Before the age of the last look counted, one was enough.
-    applying(system.metric("orders", "inbox_applying_seconds").await? + 5.0).await?;
+    system.until_metric("orders", applying, system.metric("orders", applying).await? + 5.0).await?;
     sqlx::raw_sql("commit").execute(&mut admin).await?;
     let result = system.held().await?;
     assert_eq!((result.confirmed, result.cancelled), (5, 1));
