@@ -11,6 +11,7 @@ use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
 use super::felt::{Felt, Figure::Metric, Limit::Count};
 use crate::fault::{Fault, publish_copy};
+use crate::lab::foreign_event;
 use crate::own_system::OwnSystem;
 use crate::set_aside::{GIVEN_UP, count_reasons, count_waiting, discard_all, publish_again, replay_all};
 
@@ -110,12 +111,12 @@ async fn send_poison(run: &DrillRun<'_>) -> Result<()> {
         let queue = QUEUES[sent % QUEUES.len()];
         let payload = match sent / QUEUES.len() % KINDS {
             0 => "not json".to_owned(),
-            1 => event(&id, &id, "NoSuchType", &json!({})),
+            1 => foreign_event(&id, &id, "NoSuchType", &json!({})),
             _ => {
                 let data = json!({ "reservationId": id, "orderId": Uuid::now_v7() });
                 // Only the order service asks for the order. For the others the event is about two things at once.
                 let subject = if queue == "orders.events" { id.clone() } else { Uuid::now_v7().to_string() };
-                event(&id, &subject, "StockReserved", &data)
+                foreign_event(&id, &subject, "StockReserved", &data)
             }
         };
         api.publish(queue, &payload, &id).await?;
@@ -138,15 +139,6 @@ async fn send_poison(run: &DrillRun<'_>) -> Result<()> {
         given_up == 0,
     );
     Ok(())
-}
-
-fn event(id: &str, subject: &str, event_type: &str, data: &Value) -> String {
-    json!({
-        "specversion": "1.0", "id": id, "source": "/drill", "type": event_type, "subject": subject,
-        "time": "2026-01-01T00:00:00Z", "datacontenttype": "application/json",
-        "dataschema": format!("urn:shop:{event_type}:1"), "sequence": 1, "data": data,
-    })
-    .to_string()
 }
 
 async fn publish_reordered(run: &DrillRun<'_>) -> Result<()> {

@@ -36,9 +36,7 @@ pub(super) static DRILLS: [Drill; 11] = [
         outage: Duration::from_secs(20),
         faults: &[Fault::Kill(DATABASE)],
         felt: &[Felt::NoneAccepted],
-        refusals: Refusals::AreExpected,
-        at_end: &[orders_were_refused],
-        ..ROW
+        ..REFUSED
     },
     Drill {
         name: "database-freeze",
@@ -49,9 +47,7 @@ pub(super) static DRILLS: [Drill; 11] = [
         outage: Duration::from_secs(15),
         faults: &[Fault::Freeze(DATABASE)],
         felt: &[Felt::Lasts],
-        refusals: Refusals::AreExpected,
-        at_end: &[orders_were_refused],
-        ..ROW
+        ..REFUSED
     },
     Drill {
         name: "servers-killed",
@@ -61,9 +57,7 @@ pub(super) static DRILLS: [Drill; 11] = [
                 run again.",
         faults: &[Fault::Kill(BROKER), Fault::Kill(DATABASE)],
         felt: &[Felt::NoneAccepted],
-        refusals: Refusals::AreExpected,
-        at_end: &[orders_were_refused],
-        ..ROW
+        ..REFUSED
     },
     Drill {
         name: "sessions-terminated",
@@ -192,9 +186,7 @@ pub(super) static DRILLS: [Drill; 11] = [
         outage: Duration::from_secs(8),
         system: Subject::Own(OwnSystem::default),
         steps: Some(|run| Box::pin(hang_commits(run))),
-        refusals: Refusals::AreExpected,
-        at_end: &[orders_were_refused],
-        ..ROW
+        ..REFUSED
     },
     Drill {
         name: "commit-contention",
@@ -210,6 +202,9 @@ pub(super) static DRILLS: [Drill; 11] = [
 ];
 
 const ROW: Drill = Drill { group: Group::Database, ..Drill::ROW };
+
+/// Without the database no order is accepted.
+const REFUSED: Drill = Drill { refusals: Refusals::AreExpected, at_end: &[orders_were_refused], ..ROW };
 
 /// How many clients lose the answer to their commit.
 const ORDERS: usize = 20;

@@ -11,7 +11,7 @@ use super::{
     faults::applied,
     judge::{Breach, judge},
 };
-use crate::lab::{CONDITION_DEADLINE, CrashFile, Setup};
+use crate::lab::{CONDITION_DEADLINE, CrashFile, Setup, foreign_event};
 use crate::reconciliation::{Kind, Reconciliation};
 use crate::running_system::RunningSystem;
 
@@ -42,15 +42,10 @@ pub(super) async fn poison(setup: Setup) -> Result<Option<Breach>> {
     let system = RunningSystem::shared(setup).await?;
     system.order().await?;
     system.held().await?;
-    let (id, reservation) = (Uuid::now_v7(), Uuid::now_v7());
-    let event = json!({
-        "specversion": "1.0", "id": id, "source": "/inventory", "type": "StockReserved", "subject": reservation,
-        "time": "2026-01-01T00:00:00Z", "datacontenttype": "application/json",
-        "dataschema": "urn:shop:StockReserved:1", "sequence": 1,
-        "data": { "reservationId": reservation, "orderId": Uuid::now_v7() },
-    });
-    let api = system.broker_api()?;
-    api.publish("orders.events", &event.to_string(), &id.to_string()).await?;
+    let id = Uuid::now_v7().to_string();
+    let data = json!({ "reservationId": id, "orderId": Uuid::now_v7() });
+    let event = foreign_event(&id, &id, "StockReserved", &data);
+    system.broker_api()?.publish("orders.events", &event, &id).await?;
     for _ in 0..5 {
         system.order().await?;
     }

@@ -10,19 +10,17 @@ use super::judge::{Breach, judge};
 use crate::lab::{CONDITION_DEADLINE, CrashFile, Setup, await_stop, resume_process};
 use crate::running_system::RunningSystem;
 
-/// Kills the first process of any service that gets to a crash point while an order is placed, and starts it again.
-pub(super) async fn killed_at(point: &str, setup: Setup) -> Result<Option<Breach>> {
+/// Kills the first process that gets to a crash point while an order is placed, and starts it again. `only`: of this service.
+pub(super) async fn killed_at(
+    point: &str,
+    only: Option<&'static str>,
+    setup: Setup,
+) -> Result<Option<Breach>> {
     let once = CrashFile::new();
-    killed(setup.crashing_at(point, once.path()), once).await
-}
-
-/// The same with a process of this service.
-pub(super) async fn killed_in(service: &'static str, point: &str, setup: Setup) -> Result<Option<Breach>> {
-    let once = CrashFile::new();
-    killed(setup.crashing_in(service, point, once.path()), once).await
-}
-
-async fn killed(setup: Setup, once: CrashFile) -> Result<Option<Breach>> {
+    let setup = match only {
+        Some(service) => setup.crashing_in(service, point, once.path()),
+        None => setup.crashing_at(point, once.path()),
+    };
     let system = RunningSystem::shared(setup).await?;
     // The process may be gone before it has answered: then nothing was acknowledged.
     let _ = system.order().await;
@@ -65,18 +63,11 @@ pub(super) async fn unbind_before_thaw(system: &RunningSystem, frozen: u32) -> R
     Ok(())
 }
 
-/// Locks all lanes, so that no relay publishes until it is dropped.
-pub(super) struct Lanes {
-    _held: PgConnection,
-}
-
-impl Lanes {
-    pub(super) async fn hold(system: &RunningSystem) -> Result<Self> {
-        let mut connection = system.connect("orders").await?;
-        sqlx::query("begin").execute(&mut connection).await?;
-        sqlx::query("select from outbox_lanes for update").execute(&mut connection).await?;
-        Ok(Self { _held: connection })
-    }
+/// Locks all lanes: no relay publishes until the returned session is dropped.
+pub(super) async fn hold_lanes(system: &RunningSystem) -> Result<PgConnection> {
+    let mut session = system.connect("orders").await?;
+    sqlx::raw_sql("begin; select from outbox_lanes for update").execute(&mut session).await?;
+    Ok(session)
 }
 
 /// Waits until both services have applied so many orders.

@@ -24,7 +24,7 @@ pub use judge::Breach;
 
 use crate::alteration::leave_out;
 use crate::lab::Setup;
-use faults::{killed_at, killed_in};
+use faults::killed_at;
 
 /// One protection to leave out, and the fault that shows that it is missing.
 pub struct Experiment {
@@ -45,7 +45,7 @@ const fn experiment(flaw: Flaw, fault: &'static str, run: fn(Setup) -> Running) 
 pub static ALL: [Experiment; 18] = [
     // The relay: claim by state, publish, then mark, and scan even when no wake-up comes.
     experiment(Flaw::MarkBeforeConfirm, "the relay is killed after its commit", |setup| {
-        Box::pin(killed_in("orders", "relay-committed:kill", setup))
+        Box::pin(killed_at("relay-committed:kill", Some("orders"), setup))
     }),
     experiment(Flaw::CursorOverSeq, "a transaction commits later than those that began after it", |setup| {
         Box::pin(relay::late_commit(setup))
@@ -76,16 +76,16 @@ pub static ALL: [Experiment; 18] = [
         |setup| Box::pin(publisher::unbound_with_a_backlog(setup)),
     ),
     experiment(Flaw::NewIdPerAttempt, "the relay is killed between the confirm and the mark", |setup| {
-        Box::pin(killed_in("orders", "relay-confirmed:kill", setup))
+        Box::pin(killed_at("relay-confirmed:kill", Some("orders"), setup))
     }),
     // The consumer: acknowledge after the commit, record with the effect, set aside what can never be applied.
     experiment(Flaw::AckBeforeCommit, "a consumer is killed before its commit", |setup| {
-        Box::pin(killed_at("effect-written:kill", setup))
+        Box::pin(killed_at("effect-written:kill", None, setup))
     }),
     experiment(
         Flaw::DedupeOutsideTransaction,
         "a consumer is killed between \"processed\" and the effect",
-        |setup| Box::pin(killed_at("inbox-recorded:kill", setup)),
+        |setup| Box::pin(killed_at("inbox-recorded:kill", None, setup)),
     ),
     experiment(Flaw::ShortMemory, "all events are published again, a few seconds later", |setup| {
         Box::pin(consumers::published_again(setup))
@@ -99,11 +99,11 @@ pub static ALL: [Experiment; 18] = [
     experiment(
         Flaw::ChargeWithoutKey,
         "billing is killed between the provider's answer and its own commit",
-        |setup| Box::pin(killed_at("payment-answered:kill", setup)),
+        |setup| Box::pin(killed_at("payment-answered:kill", None, setup)),
     ),
     // The order write: one commit for the order and its event, which no client can cancel, side by side with others.
     experiment(Flaw::DualWrite, "the order service is killed after the order's commit", |setup| {
-        Box::pin(killed_at("order-written:kill", setup))
+        Box::pin(killed_at("order-written:kill", None, setup))
     }),
     experiment(
         Flaw::CancellableBegin,

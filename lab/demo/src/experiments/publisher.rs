@@ -8,7 +8,7 @@ use testbed::eventually;
 use uuid::Uuid;
 
 use super::{
-    faults::{Lanes, unbind_before_thaw},
+    faults::{hold_lanes, unbind_before_thaw},
     judge::{Breach, judge},
 };
 use crate::fault::Fault;
@@ -63,7 +63,7 @@ pub(super) async fn unbound_with_a_backlog(setup: Setup) -> Result<Option<Breach
     system.held().await?;
     let first = system.acknowledged();
     let (early, late) = first.split_at(first.len() / 4);
-    let lanes = Lanes::hold(&system).await?;
+    let lanes = hold_lanes(&system).await?;
     cancel(&system, early).await?;
     system.load(60, Duration::from_secs(1)).await?;
     cancel(&system, late).await?;

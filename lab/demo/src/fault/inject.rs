@@ -9,10 +9,9 @@ use sqlx::PgConnection;
 use testbed::{eventually, hang_commits};
 use tokio::time::Instant;
 
-use super::Fault;
-use super::fact::Fact;
 use super::operations::{FULL, lock_table, pids, process, queue, reach_crash_point, set_provider};
 use super::statements::{APPLICATIONS, TERMINATE_SESSIONS, add_defect, refuse_dead_letter};
+use super::{Fact, Fault};
 use crate::lab::{BrokerApi, CONDITION_DEADLINE};
 use crate::part::{Action, SERVICES, title};
 use crate::running_system::RunningSystem;

@@ -1,7 +1,6 @@
 //! The faults that drills, the soak, the watch and the board inject: one list. `inject.rs` says how each is injected,
 //! `repair.rs` how it is repaired, and both what proves that it happened.
 
-mod fact;
 mod inject;
 mod operations;
 mod repair;
@@ -10,15 +9,29 @@ mod statements;
 use std::time::Duration;
 
 use fault_proxy::{Direction, Effect, MAX_FAULT_DURATION};
+use serde::Serialize;
 
 use statements::{ACCEPT_MARKS, ERASE_UNROUTABLE, REFUSE_MARKS, WRITE_UNROUTABLE};
 
-pub use fact::Fact;
 pub use inject::Injected;
 pub(crate) use inject::LOST_ACKS;
 pub(crate) use operations::{publish_copy, reach_crash_point};
 pub use repair::Repaired;
 pub(crate) use repair::repair_all;
+
+/// A condition that must be observed, for a drill to prove anything or for its claim to hold.
+#[derive(Debug, Serialize)]
+pub struct Fact {
+    /// In words, with the figures.
+    pub(crate) what: String,
+    pub(crate) observed: bool,
+}
+
+impl Fact {
+    pub(crate) fn new(what: impl Into<String>, observed: bool) -> Self {
+        Self { what: what.into(), observed }
+    }
+}
 
 /// Something that breaks a part of a system, or gets in its way.
 #[derive(Clone, Debug)]

@@ -7,11 +7,10 @@ use serde_json::json;
 use sqlx::Connection as _;
 use testbed::{Rabbitmq, eventually};
 
-use super::Fault;
-use super::fact::Fact;
 use super::inject::Injected;
 use super::operations::{FULL, pids, process, queue, set_provider};
 use super::statements::{ACCEPT_MARKS, APPLICATIONS, ERASE_UNROUTABLE};
+use super::{Fact, Fault};
 use testbed::release_commits;
 
 use crate::lab::CONDITION_DEADLINE;

@@ -1,8 +1,19 @@
-//! Another program that writes orders.
+//! Another program that writes orders, or sends events.
 
 use anyhow::{Result, ensure};
+use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
+
+/// The body of an event that no service has written.
+pub(crate) fn foreign_event(id: &str, subject: &str, event_type: &str, data: &Value) -> String {
+    json!({
+        "specversion": "1.0", "id": id, "source": "/lab", "type": event_type, "subject": subject,
+        "time": "2026-01-01T00:00:00Z", "datacontenttype": "application/json",
+        "dataschema": format!("urn:shop:{event_type}:1"), "sequence": 1, "data": data,
+    })
+    .to_string()
+}
 
 /// Copies an order with its event, as another writer would, in a transaction that the caller commits. Wakes no relay.
 pub(crate) async fn copy_order(connection: &mut PgConnection, original: Uuid) -> Result<Uuid> {

@@ -8,7 +8,7 @@ mod tap;
 use std::time::Duration;
 
 pub use broker_api::BrokerApi;
-pub(crate) use copy_order::copy_order;
+pub(crate) use copy_order::{copy_order, foreign_event};
 pub(crate) use crash_file::is_stopped;
 pub use crash_file::{CrashFile, await_stop, resume_process};
 pub use tap::{Published, Tap};
