@@ -7,22 +7,13 @@ use messaging::{Applied, Failure};
 use sqlx::PgConnection;
 use tokio::time::timeout;
 
-use crate::support::{BILLING, DEADLINE, TestInbox, event, event_in, waits_for_the_lock};
-
-/// An inbox with a table `effects`, which has one row for each time that an event was applied.
-async fn inbox_with_effects() -> anyhow::Result<TestInbox> {
-    let inbox = TestInbox::new().await?;
-    sqlx::query("create table effects (event_id uuid not null)").execute(&inbox.pool).await?;
-    Ok(inbox)
-}
+use crate::support::{BILLING, DEADLINE, TestInbox, event, event_in, waits_for_the_lock, write_effects};
 
 /// Applies a group as a handler does. Pauses before the commit, so that other transactions overlap with this one.
 async fn handle(pool: &Pool, consumer: &'static str, group: &[Event]) -> anyhow::Result<usize> {
     let inbox = Inbox { consumer, ..BILLING };
     let effect = async |transaction: &mut PgConnection, new: &[&Event]| {
-        for event in new {
-            sqlx::query("insert into effects values ($1)").bind(event.id).execute(&mut *transaction).await?;
-        }
+        write_effects(transaction, new).await?;
         sqlx::query("select pg_sleep(0.05)").execute(transaction).await?;
         Ok(())
     };
@@ -35,18 +26,8 @@ async fn effects(pool: &Pool, event: &Event) -> anyhow::Result<i64> {
 }
 
 #[tokio::test]
-async fn event_delivered_twice_has_one_effect() -> anyhow::Result<()> {
-    let TestInbox { pool, .. } = &inbox_with_effects().await?;
-    let event = event();
-    assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 1);
-    assert_eq!(handle(pool, "billing", std::slice::from_ref(&event)).await?, 0);
-    assert_eq!(effects(pool, &event).await?, 1);
-    Ok(())
-}
-
-#[tokio::test]
 async fn event_delivered_to_ten_connections_at_once_has_one_effect() -> anyhow::Result<()> {
-    let TestInbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &TestInbox::with_effects().await?;
     for _ in 0..5 {
         let event = event();
         let tries = (0..10).map(|_| {
@@ -65,7 +46,7 @@ async fn event_delivered_to_ten_connections_at_once_has_one_effect() -> anyhow::
 
 #[tokio::test]
 async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow::Result<()> {
-    let TestInbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &TestInbox::with_effects().await?;
     let (a, b) = (event(), event());
     let group = [b.clone(), a.clone(), b.clone()];
     let ids = async |_: &mut PgConnection, new: &[&Event]| Ok(new.iter().map(|event| event.id).collect());
@@ -76,11 +57,11 @@ async fn event_that_is_twice_in_a_group_is_applied_once_and_in_order() -> anyhow
 
 #[tokio::test]
 async fn event_whose_effect_was_rolled_back_is_applied_again() -> anyhow::Result<()> {
-    let TestInbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &TestInbox::with_effects().await?;
     let event = event();
     let group = std::slice::from_ref(&event);
     let failing = async |transaction: &mut PgConnection, new: &[&Event]| {
-        sqlx::query("insert into effects values ($1)").bind(new[0].id).execute(&mut *transaction).await?;
+        write_effects(transaction, new).await?;
         sqlx::query("select 1 / 0").execute(transaction).await?;
         Ok(())
     };
@@ -102,18 +83,8 @@ async fn missing_grant_or_table_is_a_temporary_failure() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn two_consumers_each_apply_an_event_once() -> anyhow::Result<()> {
-    let TestInbox { pool, .. } = &inbox_with_effects().await?;
-    let event = event();
-    for consumer in ["billing", "reporting"] {
-        assert_eq!(handle(pool, consumer, std::slice::from_ref(&event)).await?, 1);
-    }
-    Ok(())
-}
-
-#[tokio::test]
 async fn groups_with_the_same_events_in_opposite_orders_do_not_deadlock() -> anyhow::Result<()> {
-    let TestInbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &TestInbox::with_effects().await?;
     let events: Vec<_> = (0..50).map(|_| event()).collect();
     let backwards: Vec<_> = events.iter().rev().cloned().collect();
     let both = async { tokio::join!(handle(pool, "billing", &events), handle(pool, "billing", &backwards)) };
@@ -125,7 +96,7 @@ async fn groups_with_the_same_events_in_opposite_orders_do_not_deadlock() -> any
 /// Whatever queue or operator they come from, and with whatever number of partitions.
 #[tokio::test]
 async fn transactions_of_one_consumer_overlap_only_without_a_common_lane() -> anyhow::Result<()> {
-    let TestInbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &TestInbox::with_effects().await?;
     let (replay, _) = BILLING.first_time(pool, &[event_in(3), event_in(5)]).await?;
     // Neither another lane nor another consumer in the same schema waits.
     assert_eq!(handle(pool, "billing", &[event_in(4)]).await?, 1);
@@ -145,7 +116,7 @@ async fn transactions_of_one_consumer_overlap_only_without_a_common_lane() -> an
 /// The release before this one knows no lanes: a roll-out runs both.
 #[tokio::test]
 async fn transaction_without_lanes_waits_for_all_lanes() -> anyhow::Result<()> {
-    let TestInbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &TestInbox::with_effects().await?;
     let (transaction, _) = BILLING.first_time(pool, &[event()]).await?;
     let old = tokio::spawn({
         let pool = pool.clone();
@@ -164,7 +135,7 @@ async fn transaction_without_lanes_waits_for_all_lanes() -> anyhow::Result<()> {
 /// The id decides: what comes later under the same one is a duplicate, whatever it says.
 #[tokio::test]
 async fn another_body_under_an_id_that_was_applied_has_no_effect() -> anyhow::Result<()> {
-    let TestInbox { pool, .. } = &inbox_with_effects().await?;
+    let TestInbox { pool, .. } = &TestInbox::with_effects().await?;
     let first = event();
     let other = Event { id: first.id, ..event() };
     assert_eq!(handle(pool, "billing", std::slice::from_ref(&first)).await?, 1);

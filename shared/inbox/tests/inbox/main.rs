@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition ends a test")]
 
 mod dead_letter_table;
+mod dead_letters;
 mod deduplication;
 mod order;
 mod retention;

@@ -10,12 +10,11 @@ use inbox::{
     dead_letters::{self, ReplayOutcome, discard},
 };
 use messaging::{
-    Applied, DeadLetter, DeadLetterStore as _, Failure, Handler, SharedHandler,
-    replay::{ReplayPolicy, Selection},
+    Applied, DeadLetter, DeadLetterStore as _, Failure, Handler, SharedHandler, replay::Selection,
 };
 use uuid::Uuid;
 
-use crate::support::{BILLING, TestInbox, event, event_of, letter, record, waits_for_the_lock};
+use crate::support::{BILLING, TWO_WEEKS, TestInbox, event, event_of, letter, record, waits_for_the_lock};
 
 /// Which events of a group would be applied, or which of them must wait. Changes nothing.
 async fn try_group(
@@ -46,9 +45,8 @@ async fn replay(
     dry_run: bool,
 ) -> anyhow::Result<Vec<(i64, ReplayOutcome)>> {
     let selection = Selection { ids: Some(vec![id]), dry_run, ..Selection::default() };
-    let policy = ReplayPolicy { max_age: std::time::Duration::from_secs(3600), force: false };
-    let replayed =
-        dead_letters::replay(table, &SharedHandler::new(NoEffect), &selection, policy).await?.items;
+    let handler = SharedHandler::new(NoEffect);
+    let replayed = dead_letters::replay(table, &handler, &selection, TWO_WEEKS).await?.items;
     Ok(replayed.into_iter().map(|item| (item.id, item.outcome)).collect())
 }
 

@@ -2,9 +2,10 @@ use std::time::Duration;
 
 use database::{Pool, PoolKind};
 use events::{Event, Line, Money, NewEvent, OrderCreated, TraceContext};
-use inbox::{DeadLetterTable, Inbox};
-use messaging::DeadLetter;
+use inbox::{DeadLetterTable, Error, Inbox};
+use messaging::{DeadLetter, replay::ReplayPolicy};
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use testbed::{TestDatabase, eventually};
 use uuid::Uuid;
 
@@ -12,6 +13,10 @@ use uuid::Uuid;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) const BILLING: Inbox = Inbox { consumer: "billing", queue: "billing.events", keeps_order: true };
+
+/// The policy of a service that replays events of the last two weeks.
+pub(crate) const TWO_WEEKS: ReplayPolicy =
+    ReplayPolicy { max_age: Duration::from_secs(14 * 86_400), force: false };
 
 /// The tables of an inbox in their own database.
 pub(crate) struct TestInbox {
@@ -25,12 +30,27 @@ impl TestInbox {
         Self::on(testbed::database().await?).await
     }
 
+    /// With a table `effects`, which has one row for each time that an event was applied.
+    pub(crate) async fn with_effects() -> anyhow::Result<Self> {
+        let inbox = Self::new().await?;
+        sqlx::query("create table effects (event_id uuid not null)").execute(&inbox.pool).await?;
+        Ok(inbox)
+    }
+
     pub(crate) async fn on(database: TestDatabase) -> anyhow::Result<Self> {
         let url = database.url("billing").parse().map_err(anyhow::Error::msg)?;
         let pool = Pool::new(&url, "test", 10, PoolKind::Transactions);
         inbox::MIGRATIONS.run(&mut *pool.acquire().await?).await?;
         Ok(Self { table: DeadLetterTable::new(pool.clone(), BILLING), pool, _database: database })
     }
+}
+
+/// Applies events: writes a row of `effects` for each.
+pub(crate) async fn write_effects(transaction: &mut PgConnection, new: &[&Event]) -> Result<(), Error> {
+    for event in new {
+        sqlx::query("insert into effects values ($1)").bind(event.id).execute(&mut *transaction).await?;
+    }
+    Ok(())
 }
 
 /// Waits until this many transactions wait for the lock of their consumer.
@@ -67,7 +87,8 @@ pub(crate) fn event_in(lane: i16) -> Event {
     event_of(orders.find(|order| events::lane(*order) == lane).unwrap())
 }
 
-fn envelope(order_id: Uuid) -> Value {
+/// The envelope of an event that a handler can apply.
+pub(crate) fn envelope(order_id: Uuid) -> Value {
     let order = OrderCreated {
         order_id,
         customer_id: Uuid::new_v4(),

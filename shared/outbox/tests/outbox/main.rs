@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition ends a test")]
 
 mod log_relay;
+mod parked_events;
 mod relay_steps;
 mod retention;
 mod scans;

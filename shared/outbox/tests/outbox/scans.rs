@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use database::{Pool, PoolKind};
 use events::lane;
-use messaging::{PublishOutcome, Refusal};
-use outbox::{Step, observe_backlog};
+use messaging::{PublishOutcome, Refusal, replay::Selection};
+use outbox::{
+    Step, observe_backlog,
+    parked_events::{ReplayOutcome, Replayed, replay},
+};
 use sqlx::{Connection as _, PgConnection};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::support::{
-    NEVER, Outbox, ScriptedBroker, advance_clock, aggregate_in_lane, event, pool, relay_over,
+    NEVER, Outbox, ScriptedBroker, TWO_WEEKS, advance_clock, aggregate_in_lane, event, pool, relay_over,
 };
 
 impl Outbox {
@@ -313,4 +316,40 @@ async fn pages_to_count_the_backlog(pool: &Pool) -> anyhow::Result<i64> {
     stop.cancel();
     observing.await?;
     Ok(pages)
+}
+
+#[tokio::test]
+async fn replay_of_a_period_reads_few_pages_however_long_the_history_is() -> anyhow::Result<()> {
+    let outbox = outbox_without_autovacuum().await?;
+    let pool = &outbox.one_session().await?;
+    // Two events a second for 42 hours, on each side of the period.
+    let history = "insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                                       payload, lane, created_at, published_at)
+                   select gen_random_uuid(), 'order', gen_random_uuid(), 1, 'OrderCreated', 1, '{}', number % 16, at, at
+                   from generate_series(1, 600000) as number,
+                        lateral (select now() + (number - 600000) * interval '0.5 s' as at) as time";
+    sqlx::query(history).execute(pool).await?;
+    // One of the first events was refused for long, and one waited behind it.
+    let late = "update outbox set published_at = (select created_at from outbox where seq = 300010) where seq in (7, 8)";
+    sqlx::query(late).execute(pool).await?;
+    sqlx::query("vacuum analyze outbox").execute(pool).await?;
+    let time = "select created_at from outbox where seq = $1";
+    let from = sqlx::query_scalar(time).bind(300_001_i64).fetch_one(pool).await?;
+    let to = sqlx::query_scalar(time).bind(302_501_i64).fetch_one(pool).await?;
+
+    let (before, _) = pages_and_table_scans(pool).await?;
+    let mut selection = Selection { from: Some(from), to: Some(to), dry_run: true, ..Selection::default() };
+    let mut sizes = vec![];
+    loop {
+        let page = replay(pool, Replayed::Published, &selection, TWO_WEEKS).await?;
+        assert!(page.items.iter().all(|item| item.outcome == ReplayOutcome::WouldBePending));
+        sizes.push(page.items.len());
+        let Some(next) = page.next else { break };
+        selection.after = next;
+    }
+    assert_eq!(sizes, [1_000, 1_000, 502], "2,500 of the period, and the two that were published late");
+    let read = pages_and_table_scans(pool).await?.0 - before;
+    // 14,000, most of them to lock 2,500 events by their ids. Reading what came before adds 7,000, what came after 13,000.
+    assert!(read < 17_000, "{read} pages were read");
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! What only the primary has is not published: a fail-over would leave an event without its order.
 
 use database::DatabaseHealth;
-use messaging::replay::{ReplayPolicy, Selection};
+use messaging::replay::Selection;
 use outbox::{
     Step,
     parked_events::{Replayed, discard, replay},
@@ -10,7 +10,7 @@ use testbed::{commit_waits, eventually, hang_commits, release_commits, write_wit
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, NEVER, Outbox, ScriptedBroker, relay_over};
+use crate::support::{DEADLINE, NEVER, Outbox, ScriptedBroker, TWO_WEEKS, relay_over};
 
 #[tokio::test]
 async fn event_is_published_only_when_the_synchronous_standby_has_it() -> anyhow::Result<()> {
@@ -63,9 +63,8 @@ async fn relay_and_operator_write_nothing_while_health_says_that_commits_hang() 
     let failed = relay.step().await;
     assert!(failed.is_err(), "{failed:?}");
     assert!(broker.seen().is_empty(), "an event was claimed");
-    let (all, policy) =
-        (Selection { all: true, ..Selection::default() }, ReplayPolicy { max_age: NEVER, force: false });
-    let replayed = replay(&pool, Replayed::Parked, &all, policy).await;
+    let all = Selection { all: true, ..Selection::default() };
+    let replayed = replay(&pool, Replayed::Parked, &all, TWO_WEEKS).await;
     assert!(replayed.is_err(), "{replayed:?}");
     let discarded = discard(&pool, Uuid::nil(), "a note").await;
     assert!(discarded.is_err(), "{discarded:?}");

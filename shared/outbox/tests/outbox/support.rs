@@ -10,7 +10,7 @@ use std::{
 
 use database::{Pool, PoolKind};
 use events::{NewEvent, OrderConfirmed, TraceContext, lane};
-use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal};
+use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal, replay::ReplayPolicy};
 use outbox::{Relay, RelayOptions};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{TestDatabase, eventually};
@@ -22,6 +22,10 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// An interval that does not pass during a test.
 pub(crate) const NEVER: Duration = Duration::from_secs(3600);
+
+/// The policy of a service that replays events of the last two weeks.
+pub(crate) const TWO_WEEKS: ReplayPolicy =
+    ReplayPolicy { max_age: Duration::from_secs(14 * 86_400), force: false };
 
 pub(crate) struct Outbox {
     pub(crate) pool: Pool,

@@ -1,55 +1,34 @@
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+//! What an operator does with dead letters: list, show, replay with the service's handler, discard.
+
+use std::sync::{Arc, Mutex};
 
 use database::Pool;
-use events::{Event, Line, Money, NewEvent, OrderCreated, TraceContext};
-use inbox::{
-    DeadLetterTable,
-    dead_letters::{self, Discard, ReplayOutcome, discard, list, replay, show},
-};
+use events::Event;
+use inbox::dead_letters::{self, Discard, ReplayOutcome, discard, list, replay, show};
 use messaging::{
-    Applied, DeadLetter, DeadLetterStore, Failure, Handler, SharedHandler,
+    Applied, DeadLetter, DeadLetterStore as _, Failure, Handler, SharedHandler,
     replay::{ReplayPolicy, Selection},
 };
 use serde_json::{Value, json};
-use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::support::{Database, TWO_WEEKS, by_id};
+use crate::support::{
+    BILLING, TWO_WEEKS, TestInbox, envelope, event, letter, waits_for_the_lock, write_effects,
+};
 
-const BILLING: inbox::Inbox =
-    inbox::Inbox { consumer: "billing", queue: "billing.events", keeps_order: true };
-
-const DEADLINE: Duration = Duration::from_secs(30);
-
-/// A service's inbox with dead letters, and a table `effects` with one row for each time that an event was applied.
-struct Inbox(Database);
-
-impl Inbox {
-    async fn new() -> anyhow::Result<Self> {
-        let database = Database::new(&inbox::MIGRATIONS).await?;
-        sqlx::query("create table effects (event_id uuid not null)").execute(&database.pool).await?;
-        Ok(Self(database))
-    }
-
+impl TestInbox {
     /// Saves a dead letter. Returns its id.
     async fn save(&self, letter: &DeadLetter) -> anyhow::Result<i64> {
-        self.table().save(letter).await?;
-        Ok(sqlx::query_scalar("select max(id) from dead_letters").fetch_one(&self.0.pool).await?)
-    }
-
-    fn table(&self) -> DeadLetterTable {
-        DeadLetterTable::new(self.0.pool.clone(), BILLING)
+        self.table.save(letter).await?;
+        Ok(sqlx::query_scalar("select max(id) from dead_letters").fetch_one(&self.pool).await?)
     }
 
     async fn effects(&self) -> anyhow::Result<i64> {
-        Ok(sqlx::query_scalar("select count(*) from effects").fetch_one(&self.0.pool).await?)
+        Ok(sqlx::query_scalar("select count(*) from effects").fetch_one(&self.pool).await?)
     }
 
     async fn unresolved(&self) -> anyhow::Result<Vec<dead_letters::DeadLetter>> {
-        Ok(list(&self.0.pool, 0, 10, false).await?.items)
+        Ok(list(&self.pool, 0, 10, false).await?.items)
     }
 
     /// Replays one dead letter.
@@ -60,7 +39,8 @@ impl Inbox {
         policy: ReplayPolicy,
     ) -> anyhow::Result<ReplayOutcome> {
         let handler = SharedHandler::new(handler.clone());
-        let page = replay(&self.table(), &handler, &by_id(&[id]), policy).await?;
+        let selection = Selection { ids: Some(vec![id]), ..Selection::default() };
+        let page = replay(&self.table, &handler, &selection, policy).await?;
         assert_eq!((page.items.len(), page.next), (1, None), "{page:?}");
         Ok(page.items[0].outcome.clone())
     }
@@ -76,8 +56,8 @@ struct OrderHandler {
 }
 
 impl OrderHandler {
-    fn new(inbox: &Inbox) -> Self {
-        Self { pool: inbox.0.pool.clone(), defect: Arc::default() }
+    fn new(inbox: &TestInbox) -> Self {
+        Self { pool: inbox.pool.clone(), defect: Arc::default() }
     }
 
     fn set_defect(&self, defect: Option<Defect>) {
@@ -92,52 +72,31 @@ impl Handler for OrderHandler {
         if let Some(defect) = defect {
             return Err(defect());
         }
-        let effect = async |transaction: &mut PgConnection, new: &[&Event]| {
-            for event in new {
-                let insert = sqlx::query("insert into effects values ($1)").bind(event.id);
-                insert.execute(&mut *transaction).await?;
-            }
-            Ok(())
-        };
-        let (applied, ()) = BILLING.apply_once(&self.pool, group, effect).await?;
+        let (applied, ()) = BILLING.apply_once(&self.pool, group, write_effects).await?;
         Ok(applied)
     }
 }
 
-fn letter(message_id: &str, body: &[u8]) -> DeadLetter {
+/// A dead letter with these bytes, as the broker makes one.
+fn letter_with(message_id: &str, body: &[u8]) -> DeadLetter {
     DeadLetter {
-        queue: "billing.events",
         arrival: Some(Uuid::now_v7().to_string()),
         message_id: Some(message_id.into()),
-        reason: "unknown-schema".into(),
-        detail: "unknown schema".into(),
-        headers: json!({ "reason": "unknown-schema", "odd": "a\u{0}b" }),
-        routing_key: "order.created".into(),
         body: body.to_vec(),
+        headers: json!({ "odd": "a\u{0}b" }),
+        ..letter(&event(), "unknown-schema")
     }
 }
 
-/// The envelope of an event that the handler can apply.
-fn envelope() -> Value {
-    let order = OrderCreated {
-        order_id: Uuid::now_v7(),
-        customer_id: Uuid::new_v4(),
-        lines: vec![Line { sku: "TEA-001".into(), quantity: 1, unit_price: 625 }],
-        total: Money { amount: 625, currency: "EUR".into() },
-    };
-    let event = NewEvent::of(order.order_id, 1, &TraceContext::root(), &order).unwrap();
-    serde_json::from_str(&event.payload).unwrap()
-}
-
-fn letter_with(envelope: &Value) -> DeadLetter {
-    letter(envelope["id"].as_str().unwrap(), envelope.to_string().as_bytes())
+fn letter_of(envelope: &Value) -> DeadLetter {
+    letter_with(envelope["id"].as_str().unwrap(), envelope.to_string().as_bytes())
 }
 
 #[tokio::test]
 async fn undecodable_dead_letter_is_shown_with_its_bytes_and_can_only_be_discarded() -> anyhow::Result<()> {
-    let inbox = Inbox::new().await?;
-    let pool = &inbox.0.pool;
-    let mut poison = letter("odd\u{0}id", b"\xff\x00 not json");
+    let inbox = TestInbox::with_effects().await?;
+    let pool = &inbox.pool;
+    let mut poison = letter_with("odd\u{0}id", b"\xff\x00 not json");
     poison.reason = "malformed".into();
     let id = inbox.save(&poison).await?;
     let page = list(pool, 0, 10, false).await?;
@@ -158,22 +117,22 @@ async fn undecodable_dead_letter_is_shown_with_its_bytes_and_can_only_be_discard
     assert_eq!(reason, "malformed");
     assert_eq!(inbox.unresolved().await?.len(), 1, "it still waits");
 
-    let done = discard(&inbox.table(), &[id, 999], "sent by a test of another team").await?;
+    let done = discard(&inbox.table, &[id, 999], "sent by a test of another team").await?;
     assert_eq!(done, Discard { discarded: vec![id], untouched: vec![999] });
     assert!(inbox.unresolved().await?.is_empty());
     let all = list(pool, 0, 10, true).await?.items;
     assert_eq!(all[0].note.as_deref(), Some("sent by a test of another team"));
     assert_eq!(inbox.replay(&handler, id, TWO_WEEKS).await?, ReplayOutcome::Discarded);
     assert_eq!(inbox.replay(&handler, 999, TWO_WEEKS).await?, ReplayOutcome::NotFound);
-    assert_eq!(discard(&inbox.table(), &[id], "again").await?.discarded, Vec::<i64>::new());
+    assert_eq!(discard(&inbox.table, &[id], "again").await?.discarded, Vec::<i64>::new());
     Ok(())
 }
 
 #[tokio::test]
 async fn replay_applies_the_event_once_after_the_defect_is_fixed() -> anyhow::Result<()> {
-    let inbox = Inbox::new().await?;
-    let envelope = envelope();
-    let id = inbox.save(&letter_with(&envelope)).await?;
+    let inbox = TestInbox::with_effects().await?;
+    let envelope = envelope(Uuid::now_v7());
+    let id = inbox.save(&letter_of(&envelope)).await?;
     let event_id: Uuid = envelope["id"].as_str().unwrap().parse()?;
     assert_eq!(inbox.unresolved().await?[0].event_id, Some(event_id));
 
@@ -199,23 +158,11 @@ async fn replay_applies_the_event_once_after_the_defect_is_fixed() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn replay_of_a_second_copy_of_an_applied_event_changes_nothing() -> anyhow::Result<()> {
-    let inbox = Inbox::new().await?;
-    let (first, handler) = (letter_with(&envelope()), OrderHandler::new(&inbox));
-    let id = inbox.save(&first).await?;
-    assert_eq!(inbox.replay(&handler, id, TWO_WEEKS).await?, ReplayOutcome::Applied);
-    let id = inbox.save(&DeadLetter { arrival: None, ..first }).await?;
-    assert_eq!(inbox.replay(&handler, id, TWO_WEEKS).await?, ReplayOutcome::Unchanged);
-    assert_eq!(inbox.effects().await?, 1);
-    Ok(())
-}
-
-#[tokio::test]
 async fn replay_refuses_old_dead_letters_unless_it_is_forced() -> anyhow::Result<()> {
-    let inbox = Inbox::new().await?;
-    let mut envelope = envelope();
+    let inbox = TestInbox::with_effects().await?;
+    let mut envelope = envelope(Uuid::now_v7());
     envelope["time"] = json!("2020-01-01T00:00:00Z");
-    let (id, handler) = (inbox.save(&letter_with(&envelope)).await?, OrderHandler::new(&inbox));
+    let (id, handler) = (inbox.save(&letter_of(&envelope)).await?, OrderHandler::new(&inbox));
     let outcome = inbox.replay(&handler, id, TWO_WEEKS).await?;
     let ReplayOutcome::TooOld { detail } = outcome else { panic!("{outcome:?}") };
     assert!(detail.contains("14 days") && detail.contains("force"), "{detail}");
@@ -227,17 +174,17 @@ async fn replay_refuses_old_dead_letters_unless_it_is_forced() -> anyhow::Result
 
 #[tokio::test]
 async fn replay_of_all_goes_page_by_page_and_skips_resolved_dead_letters() -> anyhow::Result<()> {
-    let inbox = Inbox::new().await?;
+    let inbox = TestInbox::with_effects().await?;
     let handler = SharedHandler::new(OrderHandler::new(&inbox));
     let mut last = 0;
     for _ in 0..70 {
-        last = inbox.save(&letter_with(&envelope())).await?;
+        last = inbox.save(&letter_of(&envelope(Uuid::now_v7()))).await?;
     }
-    discard(&inbox.table(), &[last], "discarded by the test").await?;
+    discard(&inbox.table, &[last], "discarded by the test").await?;
     let (mut next, mut applied) = (Some(0), 0);
     while let Some(after) = next {
         let selection = Selection { all: true, after, ..Selection::default() };
-        let page = replay(&inbox.table(), &handler, &selection, TWO_WEEKS).await?;
+        let page = replay(&inbox.table, &handler, &selection, TWO_WEEKS).await?;
         applied += page.items.iter().filter(|item| item.outcome == ReplayOutcome::Applied).count();
         next = page.next;
     }
@@ -247,33 +194,21 @@ async fn replay_of_all_goes_page_by_page_and_skips_resolved_dead_letters() -> an
 
 #[tokio::test]
 async fn letter_that_is_discarded_during_a_replay_is_not_applied() -> anyhow::Result<()> {
-    let inbox = Inbox::new().await?;
-    let first = inbox.save(&letter_with(&envelope())).await?;
-    let second = inbox.save(&letter_with(&envelope())).await?;
-    let (pool, table) = (inbox.0.pool.clone(), inbox.table());
+    let inbox = TestInbox::with_effects().await?;
+    let first = inbox.save(&letter_of(&envelope(Uuid::now_v7()))).await?;
+    let second = inbox.save(&letter_of(&envelope(Uuid::now_v7()))).await?;
+    let (pool, table) = (inbox.pool.clone(), inbox.table.clone());
     let handler = SharedHandler::new(OrderHandler::new(&inbox));
     // The replay of the first one waits for this transaction, then the discarding of the second one does.
     let turn = BILLING.begin(&pool).await?;
-    let waiting = async |expected: i64| {
-        testbed::eventually("a transaction to wait for its turn", DEADLINE, async || {
-            let waiting: i64 = sqlx::query_scalar(
-                "select count(*) from pg_locks join pg_database on pg_database.oid = pg_locks.database
-                 where locktype = 'advisory' and not granted and datname = current_database()",
-            )
-            .fetch_one(&pool)
-            .await?;
-            Ok((waiting == expected).then_some(()))
-        })
-        .await
-    };
     let replaying = tokio::spawn({
         let table = table.clone();
         let selection = Selection { all: true, ..Selection::default() };
         async move { replay(&table, &handler, &selection, TWO_WEEKS).await }
     });
-    waiting(1).await?;
+    waits_for_the_lock(&pool, 1).await?;
     let discarding = tokio::spawn(async move { discard(&table, &[second], "discarded by the test").await });
-    waiting(2).await?;
+    waits_for_the_lock(&pool, 2).await?;
     turn.rollback().await?;
     assert_eq!(discarding.await??.discarded, [second]);
     let items = replaying.await??.items;
