@@ -16,8 +16,6 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::ProviderResponse;
-
 /// How long one statement may take, seen from here: longer than the server's own limit.
 pub(crate) const STATEMENT_DEADLINE: Duration = Duration::from_secs(12);
 
@@ -36,12 +34,6 @@ pub(crate) struct DuePayment {
     pub(crate) refund: Option<(Uuid, Uuid)>,
     /// Its place among the calls, until the answer is written.
     pub(crate) _place: OwnedSemaphorePermit,
-}
-
-/// A payment for which the provider was called.
-pub(crate) struct CalledPayment {
-    pub(crate) payment: DuePayment,
-    pub(crate) response: ProviderResponse,
 }
 
 /// The calls to the payment provider that one instance may make at the same time. The worker makes them for payments

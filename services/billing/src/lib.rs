@@ -1,12 +1,10 @@
 //! The billing service. `payment_handler` is where events become pending payments, once; `payment_worker` calls the payment
-//! provider for them, with a limit (`due_payments`), and writes its answers (`provider_answers`); `payment_provider` is the
-//! provider's HTTP API.
+//! provider for them, with a limit (`due_payments`), and writes its answers; `payment_provider` is the provider's HTTP API.
 
 mod due_payments;
 mod payment_handler;
 mod payment_provider;
 mod payment_worker;
-mod provider_answers;
 
 use std::{process::ExitCode, time::Duration};
 

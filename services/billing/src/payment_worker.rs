@@ -6,23 +6,28 @@
 //! of the event that caused the payment, the same at every call.
 
 use std::{
+    error::Error,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use database::{Pool, observe};
-use events::spans::{Kind, Span};
+use database::{Pool, is_locked, is_unavailable, observe};
+use events::{
+    Data, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded,
+    spans::{Kind, Span},
+};
 use messaging::{RoundLimiter, crash_points::crash_point};
 use outbox::Wake;
 use tokio::{
     task::{JoinError, JoinSet},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::{
     PaymentProvider, ProviderCalls, ProviderResponse,
-    due_payments::{self, CalledPayment, DuePayment},
+    due_payments::{self, DuePayment, STATEMENT_DEADLINE},
 };
 
 /// The longest sleep when nothing wakes the worker: for payments that another instance has left behind.
@@ -31,11 +36,11 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Calls the provider for pending payments. Cheap to clone.
 #[derive(Clone)]
 pub struct PaymentWorker<P> {
-    pub(crate) pool: Pool,
+    pool: Pool,
     provider: P,
     /// Wakes the relays after a commit.
-    pub(crate) wake: Wake,
-    pub(crate) calls: Arc<ProviderCalls>,
+    wake: Wake,
+    calls: Arc<ProviderCalls>,
 }
 
 impl<P: PaymentProvider> PaymentWorker<P> {
@@ -47,7 +52,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     /// finished then; a payment without an answer is due again when its lease ends.
     pub async fn run(self, stop: CancellationToken) {
         let (mut calls, mut answered) = (JoinSet::new(), vec![]);
-        let mut limiter = RoundLimiter::new();
+        let mut limiter = RoundLimiter::default();
         while !stop.is_cancelled() {
             let began = Instant::now();
             while let Some(ended) = calls.try_join_next() {
@@ -107,6 +112,12 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     }
 }
 
+/// A payment for which the provider was called.
+struct CalledPayment {
+    payment: DuePayment,
+    response: ProviderResponse,
+}
+
 /// Calls the provider for one payment.
 async fn call(provider: impl PaymentProvider, payment: DuePayment) -> CalledPayment {
     crash_point("payment-unasked");
@@ -134,4 +145,197 @@ fn called(ended: Result<CalledPayment, JoinError>) -> Option<CalledPayment> {
             |error| tracing::error!(%error, "a call to the payment provider panicked; it will be repeated"),
         )
         .ok()
+}
+
+/// A final answer of the provider.
+struct Answer {
+    called: CalledPayment,
+    /// The id of the charge or the refund; `None` means declined.
+    provider_id: Option<Uuid>,
+    event: NewEvent,
+}
+
+impl<P> PaymentWorker<P> {
+    /// Writes the final answers, and schedules another call where there is none.
+    ///
+    /// Failures are logged here. Nothing is lost by one: the payment is due again when its lease ends, under the same key.
+    async fn write_answers(&self, called: Vec<CalledPayment>) {
+        let (mut answers, mut unanswered) = (vec![], vec![]);
+        for called in called {
+            match final_answer(&called) {
+                Ok(Some((provider_id, event))) => answers.push(Answer { called, provider_id, event }),
+                Ok(None) => unanswered.push(called),
+                Err(error) => log(&called, Some(&error)),
+            }
+        }
+        let scheduled = retry_later(&self.pool, &unanswered).await;
+        unanswered.iter().for_each(|called| log(called, scheduled.as_ref().err()));
+        // A payment whose lease ended during its call is here twice, with the same answer.
+        answers.sort_by_key(|answer| answer.called.payment.id);
+        answers.dedup_by_key(|answer| answer.called.payment.id);
+        let may_pass = |error: &sqlx::Error| is_unavailable(error) || is_locked(error);
+        match self.write_final(&answers).await {
+            // One bad answer must not keep the others from being written.
+            Err(error) if answers.len() > 1 && !may_pass(&error) => {
+                let mut rest = answers.as_slice();
+                while let [_, ..] = rest {
+                    let alone = self.write_final(&rest[..1]).await;
+                    // The others would wait for as long, one after the other, and the worker would take nothing in the
+                    // meantime.
+                    let ended = if alone.as_ref().is_err_and(may_pass) { rest.len() } else { 1 };
+                    log_all(&rest[..ended], alone.err().as_ref());
+                    rest = &rest[ended..];
+                }
+            }
+            together => log_all(&answers, together.err().as_ref()),
+        }
+    }
+
+    /// Writes final answers and their events in one statement. If the order was cancelled in the meantime, a captured
+    /// payment is due for a refund at once. An answer that another instance has written already has the same key and
+    /// content, and changes nothing.
+    ///
+    /// The payments are locked in the order of their ids, as everywhere: otherwise two transactions could deadlock.
+    async fn write_final(&self, answers: &[Answer]) -> Result<(), sqlx::Error> {
+        if answers.is_empty() {
+            return Ok(());
+        }
+        let events = || answers.iter().map(|answer| &answer.event);
+        let column =
+            |text: fn(&NewEvent) -> &str| events().map(|event| text(event).to_owned()).collect::<Vec<_>>();
+        let from =
+            |answer: &Answer| if answer.called.payment.refund.is_none() { "asked" } else { "refunding" };
+        let query = sqlx::query!(
+            r#"with answer as materialized (
+               select answer.* from unnest($1::uuid[], $2::uuid[], $3::text[]) as answer (payment_id, provider_id, from_state)
+               join payments on payments.id = answer.payment_id
+               order by payments.id for update of payments
+           ), settled as (
+               update payments
+               set charge_id = case when state = 'asked' then answer.provider_id else charge_id end,
+                   answered_at = case when state = 'asked' then clock_timestamp() else answered_at end,
+                   refund_id = case when state = 'refunding' then answer.provider_id end,
+                   refunded_at = case when state = 'refunding' then clock_timestamp() end,
+                   last_error = null, attempts = 0, due_at = clock_timestamp(),
+                   state = case when state = 'refunding' then 'refunded'
+                                when answer.provider_id is null then 'declined'
+                                when cancelled_by is null then 'captured' else 'refunding' end
+               from answer
+               where payments.id = answer.payment_id and payments.state = answer.from_state
+               returning payments.id, payments.state
+           ), event as (
+               insert into outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
+                                   schema_version, payload, headers, lane)
+               select event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                      payload::json, headers, lane
+               from settled
+               join unnest($4::uuid[], $5::text[], $1::uuid[], $6::int[], $7::text[], $8::smallint[], $9::text[],
+                           $10::jsonb[], $11::smallint[])
+                        as event (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version,
+                                  payload, headers, lane)
+                   on event.aggregate_id = settled.id
+           )
+           select count(*) > 0 as "events!", coalesce(bool_or(state = 'refunding'), false) as "refunds_due!" from settled"#,
+            &answers.iter().map(|answer| answer.called.payment.id).collect::<Vec<_>>(),
+            &answers.iter().map(|answer| answer.provider_id).collect::<Vec<_>>() as &[Option<Uuid>],
+            &answers.iter().map(|answer| from(answer).to_owned()).collect::<Vec<_>>(),
+            &events().map(|event| event.event_id).collect::<Vec<_>>(),
+            &column(|event| event.aggregate_type),
+            &events().map(|event| event.aggregate_version).collect::<Vec<_>>(),
+            &column(|event| event.event_type),
+            &events().map(|event| event.schema_version).collect::<Vec<_>>(),
+            &column(|event| &event.payload),
+            &events().map(|event| event.headers.clone()).collect::<Vec<_>>(),
+            &events().map(|event| event.lane).collect::<Vec<_>>(),
+        );
+        let written = timeout(STATEMENT_DEADLINE, query.fetch_one(self.pool.for_writing()?)).await;
+        let written = written.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        if written.events {
+            self.wake.after_commit();
+        }
+        if written.refunds_due {
+            self.calls.look();
+        }
+        Ok(())
+    }
+}
+
+/// The provider's id, and the event that reports the answer. `None` where the answer is not final. A refund cannot be
+/// declined: it is repeated too.
+fn final_answer(called: &CalledPayment) -> Result<Option<(Option<Uuid>, NewEvent)>, serde_json::Error> {
+    let payment = &called.payment;
+    let (payment_id, order_id, amount) = (payment.id, payment.order_id, payment.amount.clone());
+    Ok(Some(match (payment.refund, &called.response) {
+        (None, ProviderResponse::Done(charge_id)) => {
+            let body = PaymentCaptured { payment_id, order_id, amount, charge_id: *charge_id };
+            (Some(*charge_id), new_event(payment, 1, &body)?)
+        }
+        (None, ProviderResponse::Declined(reason)) => {
+            let body = PaymentDeclined { payment_id, order_id, reason: reason.clone() };
+            (None, new_event(payment, 1, &body)?)
+        }
+        (Some(_), ProviderResponse::Done(refund_id)) => {
+            let body = PaymentRefunded { payment_id, order_id, amount, refund_id: *refund_id };
+            (Some(*refund_id), new_event(payment, 2, &body)?)
+        }
+        (Some(_), ProviderResponse::Declined(_)) | (_, ProviderResponse::Unknown(_)) => return Ok(None),
+    }))
+}
+
+fn new_event<D: Data>(payment: &DuePayment, version: i32, body: &D) -> Result<NewEvent, serde_json::Error> {
+    NewEvent::of(payment.id, version, &payment.trace, body)
+}
+
+/// Schedules another call for each: after a wait drawn from a range that doubles up to half a minute.
+async fn retry_later(pool: &Pool, unanswered: &[CalledPayment]) -> Result<(), sqlx::Error> {
+    if unanswered.is_empty() {
+        return Ok(());
+    }
+    let mut reasons = vec![];
+    for CalledPayment { payment, response } in unanswered {
+        let reason = match response {
+            ProviderResponse::Declined(reason) | ProviderResponse::Unknown(reason) => reason.as_str(),
+            ProviderResponse::Done(_) => "",
+        };
+        tracing::warn!(
+            payment_id = %payment.id, order_id = %payment.order_id, attempts = payment.attempts, reason,
+            "payment provider gave no final answer; the worker will retry"
+        );
+        reasons.push(reason.to_owned());
+    }
+    let query = sqlx::query!(
+        "update payments
+         set last_error = again.reason,
+             due_at = clock_timestamp() + random() * least(30, 0.1 * power(2, least(attempts, 9))) * interval '1 s'
+         from (
+             select payments.id, unanswered.reason
+             from payments join unnest($1::uuid[], $2::text[]) as unanswered (id, reason) using (id)
+             order by payments.id for update of payments
+         ) again
+         where payments.id = again.id and state in ('asked', 'refunding')",
+        &unanswered.iter().map(|called| called.payment.id).collect::<Vec<_>>(),
+        &reasons,
+    );
+    let scheduled = timeout(STATEMENT_DEADLINE, query.execute(pool.for_writing()?)).await;
+    scheduled.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(drop)
+}
+
+fn log_all(answers: &[Answer], error: Option<&sqlx::Error>) {
+    for answer in answers {
+        log(&answer.called, error);
+    }
+}
+
+/// Logs one call, and whether its answer was written.
+fn log<E: Error + 'static>(called: &CalledPayment, error: Option<&E>) {
+    let CalledPayment { payment, response } = called;
+    let call = if payment.refund.is_some() { "refund" } else { "charge" };
+    let (payment_id, order_id, attempts) = (payment.id, payment.order_id, payment.attempts);
+    let (trace_id, outcome) = (payment.trace.trace_id(), response.name());
+    if let Some(error) = error {
+        let error = error as &dyn Error;
+        tracing::warn!(error, %payment_id, %order_id, trace_id, call, outcome, "failed to write an answer");
+    } else {
+        tracing::info!(%payment_id, %order_id, trace_id, call, outcome, attempts, "payment provider called");
+    }
 }
