@@ -7,17 +7,15 @@
 //! - [`RoundLimiter`]: fewer and larger rounds of work under load. Optional.
 //! - [`replay`]: what an operator selects. [`crash_points`]: named places where a crash is interesting.
 
-mod backoff;
 pub mod confirms;
 pub mod crash_points;
+mod pauses;
 mod ports;
 pub mod replay;
-mod round_limiter;
 pub mod settle;
 
-pub use backoff::Backoff;
+pub use pauses::{Backoff, RoundLimiter};
 pub use ports::{
     Applied, BrokerUnavailable, DeadLetter, DeadLetterStore, Failure, Handler, Incoming, Outgoing,
     PublishOutcome, Publisher, Refusal, SharedHandler,
 };
-pub use round_limiter::RoundLimiter;

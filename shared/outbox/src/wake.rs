@@ -76,7 +76,7 @@ pub async fn listen(pool: Pool, wake: Wake, stop: CancellationToken) {
 /// Sends `NOTIFY` after the commits of a process without relays, one for all of a round, until `stop`.
 pub async fn announce(pool: Pool, wake: Wake, stop: CancellationToken) {
     let announcing = async {
-        let mut limiter = RoundLimiter::new();
+        let mut limiter = RoundLimiter::default();
         loop {
             wake.0.committed.notified().await;
             let began = Instant::now();

@@ -196,7 +196,7 @@ impl Session<'_> {
     ) -> Result<(), Error> {
         let Consumer { partition: queue, status, available, .. } = self.consumer;
         let mut limit = LARGEST_GROUP;
-        let mut limiter = RoundLimiter::new();
+        let mut limiter = RoundLimiter::default();
         while let Some(group) = self.receive(limit, stop).await? {
             let began = Instant::now();
             status.set_working(true);

@@ -61,7 +61,7 @@ impl LogStore {
             table: PostgresStore::new(pool.clone(), table_interval),
             pool,
             stream: None,
-            limiter: RoundLimiter::new(),
+            limiter: RoundLimiter::default(),
             table_interval,
             next_table_claim: Instant::now(),
         }
