@@ -44,18 +44,20 @@ enum State {
 }
 
 impl ConnectionStatus {
-    /// The status of the first user of a role, not connected yet.
+    /// The status of the only user of a role, not connected yet.
     pub fn new(role: &'static str) -> Self {
-        Self { role, users: Arc::default(), user: 0 }.register_user()
+        Self::of_users(role, 1).remove(0)
     }
 
-    /// The status of one more user of the same role, not connected yet.
-    #[must_use]
-    pub fn register_user(&self) -> Self {
-        let mut users = self.users();
-        users.push(State::Disconnected("not connected yet".into()));
-        metrics::gauge!("broker_connected", "role" => self.role).set(0.0);
-        Self { user: users.len() - 1, ..self.clone() }
+    /// The statuses of so many users of a role, none of them connected yet.
+    pub fn of_users(role: &'static str, users: usize) -> Vec<Self> {
+        let states = (0..users).map(|_| State::Disconnected("not connected yet".into())).collect();
+        let states = Arc::new(Mutex::new(states));
+        let status = |user| {
+            metrics::gauge!("broker_connected", "role" => role).set(0.0);
+            Self { role, users: states.clone(), user }
+        };
+        (0..users).map(status).collect()
     }
 
     /// `Err` says why the broker cannot be used, or why nothing moves although it can.

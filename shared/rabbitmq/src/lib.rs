@@ -19,7 +19,6 @@ mod connection_status;
 mod consumer;
 mod dead_letters;
 mod error;
-mod nodes;
 mod number;
 mod publisher;
 pub mod topology;

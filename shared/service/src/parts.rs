@@ -139,17 +139,6 @@ impl<P: Parts> Assembly<P> {
     }
 }
 
-/// The statuses of so many users of a role.
-fn statuses(role: &'static str, users: usize) -> Vec<ConnectionStatus> {
-    let mut statuses: Vec<ConnectionStatus> = vec![];
-    for _ in 0..users {
-        let next =
-            statuses.first().map_or_else(|| ConnectionStatus::new(role), ConnectionStatus::register_user);
-        statuses.push(next);
-    }
-    statuses
-}
-
 /// A relay uses one connection, and another while it waits for a standby, or after a step that was given up.
 const CONNECTIONS_OF_A_RELAY: u32 = 2;
 
@@ -174,7 +163,7 @@ impl RelayTasks {
         let connections = u32::from(settings.relay_workers) * CONNECTIONS_OF_A_RELAY;
         Self {
             endpoint: process.endpoint(),
-            statuses: statuses("publisher", settings.relay_workers.into()),
+            statuses: ConnectionStatus::of_users("publisher", settings.relay_workers.into()),
             pool: process.pool("relay", connections, PoolKind::AsyncCommit),
             operations: process.operations(),
             wake: Wake::new(),
@@ -244,7 +233,7 @@ impl ConsumerTasks {
     pub fn new(process: &Process, inbox: Inbox, settings: ConsumerSettings) -> Self {
         let CommonSettings { replay_within, .. } = process.settings();
         let partitions = process.partitions(inbox.queue);
-        let statuses = statuses("consumer", partitions.len());
+        let statuses = ConnectionStatus::of_users("consumer", partitions.len());
         let connections = settings.consumer_connections - 1 + u32::try_from(partitions.len()).unwrap_or(1);
         Self {
             inbox,

@@ -31,8 +31,7 @@ async fn main() -> Result<()> {
     let endpoint = Endpoint::new(&variable("AMQP_URL")?, "outbox-relay")?;
     let (wake, stop) = (Wake::new(), CancellationToken::new());
     let mut tasks = JoinSet::new();
-    let first = ConnectionStatus::new("publisher");
-    for status in std::iter::successors(Some(first), |status| Some(status.register_user())).take(RELAYS) {
+    for status in ConnectionStatus::of_users("publisher", RELAYS) {
         let publisher = ConfirmingPublisher::new(endpoint.clone(), status, CONFIRM_DEADLINE);
         let relay = Relay::new(pool.clone(), publisher, RelayOptions::default());
         tasks.spawn(relay.run(wake.clone(), stop.clone()));
