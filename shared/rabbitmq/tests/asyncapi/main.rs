@@ -117,13 +117,3 @@ fn each_event_has_one_sender_and_each_queue_one_receiver() {
     // Each sender has a queue too.
     assert!(services_that(&document, "send").is_subset(&services), "{:?}", services_that(&document, "send"));
 }
-
-#[test]
-fn old_version_of_a_cancellation_is_still_received_and_deprecated() {
-    let document = document::generate();
-    let [old, new] = ["OrderCancelled.1", "OrderCancelled.2"];
-    assert_eq!(keys(&document["channels"]["order.cancelled"]["messages"]), [old, new].into());
-    assert_eq!(document["components"]["schemas"][old]["deprecated"], true);
-    assert_eq!(document["components"]["messages"][old]["x-deprecated"], true);
-    assert!(document["components"]["schemas"][new].get("deprecated").is_none());
-}

@@ -28,6 +28,7 @@ async fn waiting_messages_are_applied_in_order_and_in_groups() -> anyhow::Result
     vhost.until_delivered().await?;
     release.set(true);
     handler.has_applied_exactly(&ids).await?;
+    assert_eq!(handler.letters.letters(), [], "a temporary failure sets nothing aside");
     let largest = handler.record.lock().unwrap().largest_group;
     assert!(largest > 1, "each of 200 waiting messages had its own transaction");
     Ok(())
@@ -46,23 +47,6 @@ async fn event_that_fails_for_good_is_set_aside_and_its_group_is_applied() -> an
     let dead = &handler.letters.saved(1).await?[0];
     assert_eq!((&dead.message_id, dead.reason.as_str()), (&Some(bad.to_string()), "permanent"));
     assert!(dead.detail.contains("there is no such product"));
-    Ok(())
-}
-
-#[tokio::test]
-async fn temporary_failures_set_nothing_aside_and_keep_the_order() -> anyhow::Result<()> {
-    let vhost = Vhost::new().await?;
-    let ids = vhost.put_events(5).await?;
-    let first = ids[0];
-    let handler =
-        ScriptedHandler::new(
-            move |event, tries| {
-                if event.id == first && tries <= 5 { Err(unavailable()) } else { Ok(()) }
-            },
-        );
-    let _consumer = consume(&vhost, &handler);
-    handler.has_applied_exactly(&ids).await?;
-    assert_eq!(handler.letters.letters(), []);
     Ok(())
 }
 
@@ -95,19 +79,6 @@ async fn event_that_succeeds_after_a_few_tries_is_not_set_aside() -> anyhow::Res
     // 100, 200 and 400 ms.
     assert!(began.elapsed() >= Duration::from_millis(700), "tried again after {:?}", began.elapsed());
     Ok(())
-}
-
-#[tokio::test]
-async fn message_not_applied_at_the_stop_is_delivered_to_the_next_consumer() -> anyhow::Result<()> {
-    let vhost = Vhost::new().await?;
-    let event = vhost.put_event().await?;
-    let failing = ScriptedHandler::that_waits();
-    let consumer = consume(&vhost, &failing);
-    failing.has_tried(event, 0).await?;
-    consumer.stop().await?;
-    let next = ScriptedHandler::that_applies();
-    let _consumer = consume(&vhost, &next);
-    next.has_applied(&[event]).await
 }
 
 #[tokio::test]

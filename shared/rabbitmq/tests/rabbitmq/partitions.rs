@@ -11,15 +11,15 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
-use rabbitmq::{Consumer, Endpoint, Error, topology};
+use rabbitmq::{Endpoint, Error, topology};
 use serde_json::Value;
 use testbed::{Rabbitmq, eventually};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
-    proxy::Hold,
-    scripted::ScriptedHandler,
+    proxy::{BASIC_CANCEL, BASIC_CONSUME, CHANNEL_CLOSE, Hold},
+    scripted::{ScriptedHandler, consume_with},
     support::{DEADLINE, QUEUE, Running, TestPublisher, Vhost, order_created, outgoing},
 };
 
@@ -121,11 +121,7 @@ fn all_events_of_an_aggregate_have_its_lane_whatever_they_are() {
 }
 
 fn consume(vhost: &Vhost, handler: &ScriptedHandler) -> Running {
-    let (endpoint, handler) = (vhost.with_partitions(NUMBER), handler.clone());
-    let letters = handler.letters.clone();
-    Running::start(|status, stop| {
-        Consumer::new(endpoint, QUEUE, status).partition(partition(0)).run(handler, letters, stop)
-    })
+    consume_with(vhost.with_partitions(NUMBER), handler, |consumer| consumer.partition(partition(0)))
 }
 
 #[tokio::test]
@@ -220,9 +216,7 @@ async fn interrupted_change_of_the_number_is_finished_or_undone_at_the_next_star
 async fn late_declaration_with_the_old_number_leaves_no_binding() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let (late, hold) = Hold::request(&vhost, &[b"orders.events.dead"]).await?;
-    let handler = ScriptedHandler::that_applies();
-    let letters = handler.letters.clone();
-    let late = Running::start(|status, stop| Consumer::new(late, QUEUE, status).run(handler, letters, stop));
+    let late = consume_with(late, &ScriptedHandler::that_applies(), |consumer| consumer);
     hold.sent().await?;
     let channel = vhost.record("4").await?;
     for queue in topology::SHOP_QUEUES {
@@ -238,9 +232,6 @@ async fn late_declaration_with_the_old_number_leaves_no_binding() -> anyhow::Res
     Ok(())
 }
 
-/// `basic.cancel` and `channel.close`.
-const ENDS: &[&[u8]] = &[&[0, 60, 0, 30], &[0, 20, 0, 40]];
-
 #[tokio::test]
 async fn message_that_a_check_of_the_queues_has_received_stays_the_first() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
@@ -251,7 +242,7 @@ async fn message_that_a_check_of_the_queues_has_received_stays_the_first() -> an
     for id in ids {
         vhost.put(queue, id, b"").await?;
     }
-    let (endpoint, hold) = Hold::request(&vhost, ENDS).await?;
+    let (endpoint, hold) = Hold::request(&vhost, &[&BASIC_CANCEL, &CHANNEL_CLOSE]).await?;
     let checking = tokio::spawn(async move { endpoint.with_partitions(NUMBER).check().await });
     hold.sent().await?;
     let (_channel, mut deliveries) = vhost.consume(queue, 2).await?;
@@ -264,25 +255,18 @@ async fn message_that_a_check_of_the_queues_has_received_stays_the_first() -> an
     Ok(())
 }
 
-/// `basic.consume`.
-const CONSUME: &[&[u8]] = &[&[0, 60, 0, 20]];
-
 /// RabbitMQ reports no consumer of a queue whose leader does not answer.
 #[tokio::test]
 async fn consumer_does_not_take_a_queue_for_its_own_because_the_leader_was_silent() -> anyhow::Result<()> {
     let rabbitmq = Rabbitmq::private().await?;
     let vhost = Vhost::at(rabbitmq.url()).await?;
-    let consume = |endpoint, handler: &ScriptedHandler| {
-        let (handler, letters) = (handler.clone(), handler.letters.clone());
-        Running::start(|status, stop| Consumer::new(endpoint, QUEUE, status).run(handler, letters, stop))
-    };
-    let owner = consume(vhost.endpoint(), &ScriptedHandler::that_hangs());
+    let owner = consume_with(vhost.endpoint(), &ScriptedHandler::that_hangs(), |consumer| consumer);
     owner.until_working().await?;
     vhost.put_event().await?;
     vhost.until_delivered().await?;
     rabbitmq.suspend_queue(QUEUE, true).await?;
-    let (endpoint, hold) = Hold::request(&vhost, CONSUME).await?;
-    let standby = consume(endpoint, &ScriptedHandler::that_applies());
+    let (endpoint, hold) = Hold::request(&vhost, &[&BASIC_CONSUME]).await?;
+    let standby = consume_with(endpoint, &ScriptedHandler::that_applies(), |consumer| consumer);
     hold.sent().await?;
     hold.release();
     rabbitmq.suspend_queue(QUEUE, false).await?;

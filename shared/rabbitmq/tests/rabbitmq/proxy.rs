@@ -11,6 +11,11 @@ use tokio::{
 
 use crate::support::{Switch, Vhost, until};
 
+/// The class and the number of a method of AMQP, as a client sends them.
+pub(crate) const BASIC_CONSUME: [u8; 4] = [0, 60, 0, 20];
+pub(crate) const BASIC_CANCEL: [u8; 4] = [0, 60, 0, 30];
+pub(crate) const CHANNEL_CLOSE: [u8; 4] = [0, 20, 0, 40];
+
 /// What a client sends: the number of its connection, how many bytes came before, and these bytes.
 pub(crate) type Sent<'a> = (usize, usize, &'a [u8]);
 

@@ -67,14 +67,23 @@ pub(crate) struct Vhost {
 impl Vhost {
     /// Creates a virtual host and declares the topology in it.
     pub(crate) async fn new() -> anyhow::Result<Self> {
+        Self::partitioned(1).await
+    }
+
+    /// The same, with partitions.
+    pub(crate) async fn partitioned(partitions: u8) -> anyhow::Result<Self> {
         let vhost = testbed::vhost().await?;
-        let declared = Self::at(vhost.url()).await?;
+        let declared = Self::declare(vhost.url(), partitions).await?;
         Ok(Self { vhost: Some(vhost), ..declared })
     }
 
     /// Declares the topology in a virtual host that exists.
     pub(crate) async fn at(url: String) -> anyhow::Result<Self> {
-        Endpoint::new(&url, "test")?.check().await?;
+        Self::declare(url, 1).await
+    }
+
+    async fn declare(url: String, partitions: u8) -> anyhow::Result<Self> {
+        Endpoint::new(&url, "test")?.with_partitions(partitions).check().await?;
         let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -84,15 +93,6 @@ impl Vhost {
     /// What an operator can set. Not on a private server.
     pub(crate) fn operator(&self) -> &TestVhost {
         self.vhost.as_ref().unwrap()
-    }
-
-    /// Creates a virtual host with partitions.
-    pub(crate) async fn partitioned(partitions: u8) -> anyhow::Result<Self> {
-        let vhost = testbed::vhost().await?;
-        Endpoint::new(&vhost.url(), "test")?.with_partitions(partitions).check().await?;
-        let connection = Connection::connect(&vhost.url(), ConnectionProperties::default()).await?;
-        let channel = connection.create_channel().await?;
-        Ok(Self { channel, url: vhost.url(), connection, vhost: Some(vhost) })
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
