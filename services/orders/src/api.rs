@@ -41,7 +41,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::{
-    OrderSettings, Settings, cancel_order, order_request::Prices, place_order, problems, read_orders,
+    OrderSettings, Settings, cancel_order,
+    place_order::{self, Prices},
+    problems, read_orders,
 };
 
 /// What the handlers share. Cheap to clone.

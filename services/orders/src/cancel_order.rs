@@ -15,7 +15,7 @@ use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
     AppState,
-    order_state::{self, Trigger},
+    order_state::{OrderState, Trigger},
     problems,
 };
 
@@ -59,12 +59,10 @@ pub(crate) async fn cancel_order(
             state.pool.await_replication().await?;
             return Ok(Json(Cancelled { id, status: "cancelled", cancelled_at }));
         }
-        let cancellation = Cancellation {
-            from: order_state::OrderState::before(Trigger::CustomerCancels),
-            cause: Cause::Customer,
-            detail: "cancelled by the customer".into(),
-        };
-        if let Some(cancelled_at) = write(&state.pool, id, order.version, &trace, cancellation).await? {
+        let (cause, detail) = (Cause::Customer, "cancelled by the customer".into());
+        let body = OrderCancelled { order_id: id, cause, detail };
+        let from = OrderState::before(Trigger::CustomerCancels);
+        if let Some(cancelled_at) = write(&state.pool, order.version, &trace, &from, &body).await? {
             crash_point("order-written");
             state.wake.after_commit();
             tracing::info!(order_id = %id, "order cancelled");
@@ -74,32 +72,21 @@ pub(crate) async fn cancel_order(
     Err(Problem::contended())
 }
 
-/// A cancellation that is about to be written.
-pub(crate) struct Cancellation {
-    /// The states from which the order may be cancelled.
-    pub(crate) from: Vec<String>,
-    /// Why, for programs.
-    pub(crate) cause: Cause,
-    /// Why, for people.
-    pub(crate) detail: String,
-}
-
 /// Updates the order and inserts the event in one statement, like [`place_order`](crate::place_order). `None` when another
-/// event of the order was written since `version` was read, or when the order cannot be cancelled any more.
+/// event of the order was written since `version` was read, or when the order is in none of the states `from`.
 ///
 /// The update comes first, and the event is inserted from its result: the transaction that holds the order's row lock
 /// draws the next `seq`. That is why `seq` follows the order of commits within an order.
 pub(crate) async fn write(
     pool: &Pool,
-    id: Uuid,
     version: i32,
     trace: &TraceContext,
-    cancellation: Cancellation,
+    from: &[String],
+    body: &OrderCancelled,
 ) -> Result<Option<OffsetDateTime>, sqlx::Error> {
-    let Cancellation { from, cause, detail } = cancellation;
-    let body = OrderCancelled { order_id: id, cause, detail };
-    let event =
-        NewEvent::of(id, version + 1, trace, &body).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let OrderCancelled { order_id, cause, .. } = *body;
+    let event = NewEvent::of(order_id, version + 1, trace, body)
+        .map_err(|error| sqlx::Error::Encode(error.into()))?;
     sqlx::query_scalar!(
         r#"with moved as (
              update orders set status = 'cancelled', version = version + 1, cancelled_at = clock_timestamp(),
@@ -113,7 +100,7 @@ pub(crate) async fn write(
              from moved
          )
          select cancelled_at as "cancelled_at!" from moved"#,
-        id,
+        order_id,
         version,
         event.event_id,
         event.aggregate_type,
@@ -123,7 +110,7 @@ pub(crate) async fn write(
         event.headers,
         event.lane,
         cause.name(),
-        &from,
+        from,
     )
     .fetch_optional(pool.for_writing()?)
     .await

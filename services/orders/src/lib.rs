@@ -7,7 +7,6 @@ mod cancel_order;
 pub mod idempotency_key;
 pub mod open_orders;
 mod order_handler;
-mod order_request;
 pub mod order_state;
 mod place_order;
 mod problems;

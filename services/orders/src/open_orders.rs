@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use axum::{Json, Router, extract::State, routing::get};
 use database::{ClockWatch, Pool, is_locked};
 use events::{
-    Cause, TraceContext,
+    Cause, OrderCancelled, TraceContext,
     spans::{Kind, Span},
 };
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    AppState,
-    cancel_order::{self, Cancellation},
+    AppState, cancel_order,
     order_state::{OrderState, Trigger},
 };
 
@@ -163,14 +162,12 @@ async fn cancel_late(state: &AppState, operations: &Pool, answer_within: Duratio
             continue;
         }
         let silent = status.waiting_for().join(" and ");
-        let cancellation = Cancellation {
-            // Only from this state: the detail would be wrong if an answer came at this moment.
-            from: vec![order.status],
-            cause: Cause::TimedOut,
-            detail: format!("no answer from {silent} within {}", humantime::format_duration(answer_within)),
-        };
+        let detail = format!("no answer from {silent} within {}", humantime::format_duration(answer_within));
+        let body = OrderCancelled { order_id: order.id, cause: Cause::TimedOut, detail };
         let (trace, began) = (TraceContext::root(), SystemTime::now());
-        let written = cancel_order::write(&state.pool, order.id, order.version, &trace, cancellation);
+        // Only from this state: the detail would be wrong if an answer came at this moment.
+        let from = [order.status];
+        let written = cancel_order::write(&state.pool, order.version, &trace, &from, &body);
         let written = match timeout(STATEMENT_DEADLINE, written).await.map_err(|late| late.to_string())? {
             Err(error) if is_locked(&error) => {
                 first_locked.get_or_insert(format!("order {}: {error}", order.id));

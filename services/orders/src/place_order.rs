@@ -1,5 +1,7 @@
 //! `POST /orders`: inserts the order and its `OrderCreated` event in one statement.
 
+use std::collections::{HashMap, HashSet};
+
 use axum::{
     Json,
     extract::{Extension, Request, State},
@@ -7,15 +9,16 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use database::is_locked;
-use events::{NewEvent, OrderCreated, TraceContext};
+use events::{Line, Money, NewEvent, OrderCreated, TraceContext};
 use messaging::crash_points::crash_point;
+use serde::Deserialize;
 use service::problem::{Problem, read_json};
 use sqlx::PgExecutor;
 use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
 
-use crate::{
-    AppState, idempotency_key::IdempotencyKey, order_request::OrderRequest, problems, read_orders::OrderView,
-};
+use crate::{AppState, idempotency_key::IdempotencyKey, problems, read_orders::OrderView};
 
 /// Accepts an order. After a 201 the order is on disk, and so is the event that will carry it to the other services,
 /// whatever happens to this process, the broker, or them. A client that gets no answer retries with the same
@@ -163,4 +166,84 @@ async fn first_answer(
 fn created(view: OrderView) -> Response {
     let location: [(HeaderName, String); 1] = [(LOCATION, format!("/orders/{}", view.id))];
     (StatusCode::CREATED, location, Json(view)).into_response()
+}
+
+/// The price of one piece of each product, by its SKU, in cents.
+pub(crate) type Prices = HashMap<String, i64>;
+
+/// The only currency; the tables check it too.
+const CURRENCY: &str = "EUR";
+
+/// The body of `POST /orders`. Unknown fields are refused: a client that sends `total` or `status` believes that it
+/// decides them.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OrderRequest {
+    /// The customer. Not the nil UUID.
+    #[serde(deserialize_with = "uuid::serde::hyphenated::deserialize")]
+    customer_id: Uuid,
+    /// The lines: each SKU once.
+    #[schema(min_items = 1, max_items = 100)]
+    lines: Vec<RequestedLine>,
+}
+
+/// A quantity of one product.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct RequestedLine {
+    /// Stock keeping unit: a product of the catalogue.
+    sku: String,
+    /// How many pieces.
+    #[schema(minimum = 1, maximum = 1000)]
+    quantity: i64,
+}
+
+/// The limits of an order. The numbers above are for the OpenAPI document; `documented_limits_are_those_that_are_checked` compares them.
+const MAX_LINES: usize = 100;
+const MAX_QUANTITY: i64 = 1000;
+
+impl OrderRequest {
+    /// Checks what the types cannot express, and adds the prices: the order that can be accepted, under a new id.
+    fn price(self, prices: &Prices) -> Result<OrderCreated, Problem> {
+        if self.customer_id.is_nil() {
+            return Err(problems::invalid_order("customerId is the nil UUID"));
+        }
+        if self.lines.is_empty() || self.lines.len() > MAX_LINES {
+            return Err(problems::invalid_order(format!("an order has 1 to {MAX_LINES} lines")));
+        }
+        let mut seen = HashSet::new();
+        let mut lines = Vec::with_capacity(self.lines.len());
+        for (index, requested) in self.lines.into_iter().enumerate() {
+            let quantity = i32::try_from(requested.quantity).unwrap_or(0);
+            if !(1..=MAX_QUANTITY).contains(&i64::from(quantity)) {
+                return Err(problems::invalid_order(format!(
+                    "lines[{index}].quantity is 1 to {MAX_QUANTITY}"
+                )));
+            }
+            let unit_price = *prices.get(&requested.sku).ok_or_else(|| problems::unknown_sku(index))?;
+            if !seen.insert(requested.sku.clone()) {
+                return Err(problems::invalid_order(format!(
+                    "lines[{index}].sku is in an earlier line already; add up the quantities"
+                )));
+            }
+            lines.push(Line { sku: requested.sku, quantity, unit_price });
+        }
+        // Cannot overflow within these limits. Checked all the same, because prices are data and may grow.
+        let amount =
+            OrderCreated::sum(&lines).ok_or_else(|| problems::invalid_order("the total is too large"))?;
+        let total = Money { amount, currency: CURRENCY.into() };
+        Ok(OrderCreated { order_id: Uuid::now_v7(), customer_id: self.customer_id, lines, total })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_that_does_not_fit_is_refused_instead_of_wrapped() {
+        let prices = Prices::from([("GOLD".to_owned(), i64::MAX / 10)]);
+        let lines = vec![RequestedLine { sku: "GOLD".into(), quantity: 1000 }];
+        assert!(OrderRequest { customer_id: Uuid::new_v4(), lines }.price(&prices).is_err());
+    }
 }

@@ -99,18 +99,22 @@ fn event(aggregate: Uuid, data: &impl Data) -> Event {
     events::decode(event.payload.as_bytes(), Some(&event.event_id.to_string()), None).unwrap()
 }
 
-/// The six answers of other services.
-fn answers() -> impl Iterator<Item = Trigger> {
-    let own = [Trigger::CustomerCancels, Trigger::WaitedTooLong];
-    Trigger::ALL.into_iter().filter(move |trigger| !own.contains(trigger))
-}
+/// The answers of other services.
+const ANSWERS: [Trigger; 6] = [
+    Trigger::StockReserved,
+    Trigger::StockRejected,
+    Trigger::StockReleased,
+    Trigger::PaymentCaptured,
+    Trigger::PaymentDeclined,
+    Trigger::PaymentRefunded,
+];
 
 #[tokio::test]
 async fn every_transition_is_made_and_every_other_answer_is_refused_and_changes_nothing() -> anyhow::Result<()>
 {
     let orders = Orders::start().await?;
     for state in OrderState::ALL {
-        for trigger in answers() {
+        for trigger in ANSWERS {
             let order = orders.insert(state).await?;
             let before = orders.read(order).await?;
             let applied = orders.handler.apply(&[answer(order, trigger)]).await;
