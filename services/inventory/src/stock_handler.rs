@@ -188,15 +188,8 @@ async fn release(
     )
     .execute(&mut *transaction)
     .await?;
-    let back = sqlx::query!(
-        r#"select sku, sum(quantity)::bigint as "quantity!" from reservation_lines
-           where reservation_id = any($1) group by sku"#,
-        &released.iter().map(|reservation| reservation.id).collect::<Vec<_>>(),
-    )
-    .fetch_all(&mut *transaction)
-    .await?;
-    let back = back.into_iter().map(|line| (line.sku, line.quantity)).collect();
-    give_back(transaction, back).await?;
+    let reservations: Vec<_> = released.iter().map(|reservation| reservation.id).collect();
+    give_back(transaction, &reservations).await?;
 
     let mut answers = vec![];
     for row in released {
@@ -259,21 +252,20 @@ async fn write(
     Ok(())
 }
 
-/// Gives reserved quantities back. Rows are locked in the order of their SKUs, as in [`cancelled_and_free`].
-async fn give_back(
-    transaction: &mut PgConnection,
-    released: BTreeMap<String, i64>,
-) -> Result<(), sqlx::Error> {
-    let (skus, amounts): (Vec<_>, Vec<_>) = released.into_iter().unzip();
+/// Gives the quantities of reservations back. Rows are locked in the order of their SKUs, as in [`cancelled_and_free`].
+async fn give_back(transaction: &mut PgConnection, reservations: &[Uuid]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "update stock set reserved = stock.reserved - back.amount
          from (
-             select sku, amount from stock join unnest($1::text[], $2::bigint[]) as back (sku, amount) using (sku)
+             select sku, amount
+             from stock join (
+                 select sku, sum(quantity)::bigint as amount from reservation_lines
+                 where reservation_id = any($1) group by sku
+             ) line using (sku)
              order by sku for update of stock
          ) back
          where stock.sku = back.sku",
-        &skus,
-        &amounts,
+        reservations,
     )
     .execute(transaction)
     .await?;

@@ -140,24 +140,17 @@ async fn lines_of_one_product_are_added_up_and_an_unknown_product_is_rejected() 
     Ok(())
 }
 
+/// A product that is unknown has no row in which a statement could bring the cancellation along.
 #[tokio::test]
 async fn order_that_arrives_after_its_cancellation_reserves_nothing() -> anyhow::Result<()> {
     let inventory = Inventory::start(10).await?;
-    let order = Uuid::now_v7();
-    inventory.handler.apply(&[cancelled(order)]).await?;
-    inventory.handler.apply(&[created(order, &[("POT-003", 1)])]).await?;
-    assert_eq!((inventory.answers(order).await?.len(), inventory.reserved("POT-003").await?), (0, 0));
-    Ok(())
-}
-
-/// Its product has no row in which a statement could bring the cancellation along.
-#[tokio::test]
-async fn cancelled_order_for_an_unknown_product_gets_no_answer() -> anyhow::Result<()> {
-    let inventory = Inventory::start(10).await?;
-    let order = Uuid::now_v7();
-    inventory.handler.apply(&[cancelled(order)]).await?;
-    inventory.handler.apply(&[created(order, &[("UNICORN", 1)])]).await?;
-    assert_eq!(inventory.answers(order).await?.len(), 0);
+    for sku in ["POT-003", "UNICORN"] {
+        let order = Uuid::now_v7();
+        inventory.handler.apply(&[cancelled(order)]).await?;
+        inventory.handler.apply(&[created(order, &[(sku, 1)])]).await?;
+        assert_eq!(inventory.answers(order).await?.len(), 0, "{sku}");
+    }
+    assert_eq!(inventory.reserved("POT-003").await?, 0);
     Ok(())
 }
 
