@@ -136,14 +136,11 @@ impl IntoParams for IdempotencyKey {
 
 /// Erases keys that are older than `keep`. A request with an erased key is a new one.
 pub fn retention(pool: Pool, keep: Duration) -> Retention<EraseKeys> {
-    Retention::new("idempotency_keys", pool.clone(), EraseKeys { pool, keep })
+    Retention::new("idempotency_keys", pool, EraseKeys(keep))
 }
 
 #[derive(Debug)]
-pub struct EraseKeys {
-    pool: Pool,
-    keep: Duration,
-}
+pub struct EraseKeys(Duration);
 
 /// Follows no key: each window erases the oldest thousand by an index on their time.
 impl Erase for EraseKeys {
@@ -151,15 +148,15 @@ impl Erase for EraseKeys {
     const FIRST_KEY: () = ();
 
     /// Several instances may erase at once: each skips the rows that another has locked.
-    async fn erase_window(&self, (): ()) -> Result<Option<Window<()>>, sqlx::Error> {
+    async fn erase_window(&self, pool: &Pool, (): ()) -> Result<Option<Window<()>>, sqlx::Error> {
         let done = sqlx::query!(
             "delete from idempotency_keys where key in (
                  select key from idempotency_keys
                  where created_at < clock_timestamp() - $1::float8 * interval '1 second'
                  order by created_at limit 1000 for update skip locked)",
-            self.keep.as_secs_f64(),
+            self.0.as_secs_f64(),
         )
-        .execute(&self.pool)
+        .execute(pool)
         .await?;
         let erased = i64::try_from(done.rows_affected()).unwrap_or(0);
         Ok(Some(Window { last: Some(()), erased, some_are_young: false, more: erased == 1000 }))

@@ -44,19 +44,21 @@ pub trait Erase: Send + Sync {
     /// Erases what is old among the thousand rows after a key. `None`: another instance is erasing at this moment.
     fn erase_window(
         &self,
+        pool: &Pool,
         after: Self::Key,
     ) -> impl Future<Output = Result<Option<Window<Self::Key>>, sqlx::Error>> + Send;
 
     /// Where to continue the walk over the whole table; `None` if the last one was completed less than a day ago. The other
     /// rounds read from the first young row to where all are too young. This one finds what has become old elsewhere: keys
     /// need not have the order of age, as ids from another source. A table has its progress, for services that restart daily.
-    fn full_walk(&self) -> impl Future<Output = Result<Option<Self::Key>, sqlx::Error>> + Send {
+    fn full_walk(&self, _pool: &Pool) -> impl Future<Output = Result<Option<Self::Key>, sqlx::Error>> + Send {
         std::future::ready(Ok(None))
     }
 
     /// Saves where the next round continues the full walk; `None` means that it is complete.
     fn save_full_walk(
         &self,
+        _pool: &Pool,
         _after: Option<Self::Key>,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
@@ -92,7 +94,7 @@ impl<E: Erase> Retention<E> {
     /// It erases nothing while the database's clock is suspect: a clock that is a month ahead for a minute would make
     /// everything old. When the database fails, rows that were erased by then stay erased.
     pub async fn round(&mut self) -> Result<Round, sqlx::Error> {
-        let full_walk = within_deadline(self.erase.full_walk()).await?;
+        let full_walk = within_deadline(self.erase.full_walk(&self.pool)).await?;
         let mut round = Round::default();
         let (mut after, mut young_since) = (full_walk.unwrap_or(self.next), None);
         let mut is_complete = false;
@@ -106,7 +108,7 @@ impl<E: Erase> Retention<E> {
                 );
                 return Ok(round);
             }
-            let window = within_deadline(self.erase.erase_window(after)).await?;
+            let window = within_deadline(self.erase.erase_window(&self.pool, after)).await?;
             let Some(window) = window else { return Ok(round) };
             let erased = u64::try_from(window.erased).unwrap_or(0);
             round.windows += 1;
@@ -126,7 +128,8 @@ impl<E: Erase> Retention<E> {
             sleep(WINDOW_PAUSE).await;
         }
         if full_walk.is_some() {
-            within_deadline(self.erase.save_full_walk((!is_complete).then_some(after))).await?;
+            let next = (!is_complete).then_some(after);
+            within_deadline(self.erase.save_full_walk(&self.pool, next)).await?;
         } else {
             self.next = young_since.unwrap_or(after);
         }

@@ -13,12 +13,11 @@ use uuid::Uuid;
 /// order of processing, and no further index must be maintained for each event. Ids only decide where the walk ends; whether
 /// a record is erased is decided by `processed_at`.
 pub fn retention(pool: Pool, consumer: &'static str, keep: Duration) -> Retention<EraseProcessed> {
-    Retention::new("processed_events", pool.clone(), EraseProcessed { pool, consumer, keep })
+    Retention::new("processed_events", pool, EraseProcessed { consumer, keep })
 }
 
 #[derive(Debug)]
 pub struct EraseProcessed {
-    pool: Pool,
     consumer: &'static str,
     keep: Duration,
 }
@@ -29,13 +28,13 @@ impl Erase for EraseProcessed {
 
     /// The limit is a literal, because the plan depends on it. What was erased is recorded in the same statement:
     /// `demo verify` reads it.
-    async fn erase_window(&self, after: Uuid) -> Result<Option<Window<Uuid>>, sqlx::Error> {
+    async fn erase_window(&self, pool: &Pool, after: Uuid) -> Result<Option<Window<Uuid>>, sqlx::Error> {
         if after.is_nil() {
             sqlx::query!(
                 "insert into inbox_retention (consumer) values ($1) on conflict do nothing",
                 self.consumer
             )
-            .execute(&self.pool)
+            .execute(pool)
             .await?;
         }
         sqlx::query_as!(
@@ -68,21 +67,21 @@ impl Erase for EraseProcessed {
             after,
             self.keep.as_secs_f64(),
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(pool)
         .await
     }
 
-    async fn full_walk(&self) -> Result<Option<Uuid>, sqlx::Error> {
+    async fn full_walk(&self, pool: &Pool) -> Result<Option<Uuid>, sqlx::Error> {
         sqlx::query_scalar!(
             "select full_walk_after from inbox_retention
              where consumer = $1 and not full_walk_at between clock_timestamp() - interval '1 day' and clock_timestamp()",
             self.consumer,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(pool)
         .await
     }
 
-    async fn save_full_walk(&self, after: Option<Uuid>) -> Result<(), sqlx::Error> {
+    async fn save_full_walk(&self, pool: &Pool, after: Option<Uuid>) -> Result<(), sqlx::Error> {
         sqlx::query!(
             "update inbox_retention
              set full_walk_after = coalesce($1::uuid, '00000000-0000-0000-0000-000000000000'),
@@ -91,7 +90,7 @@ impl Erase for EraseProcessed {
             after,
             self.consumer,
         )
-        .execute(&self.pool)
+        .execute(pool)
         .await?;
         Ok(())
     }

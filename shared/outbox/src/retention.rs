@@ -9,14 +9,11 @@ use database::{Erase, Pool, Retention, Window};
 /// The walk follows the primary key. An index on `published_at` would find the rows too, and every mark would have to
 /// maintain it; `seq` is almost the order of publishing, and its index exists. `docs/retention.md` has the measurements.
 pub fn retention(pool: Pool, keep: Duration) -> Retention<ErasePublished> {
-    Retention::new("outbox", pool.clone(), ErasePublished { pool, keep })
+    Retention::new("outbox", pool, ErasePublished(keep))
 }
 
 #[derive(Debug)]
-pub struct ErasePublished {
-    pool: Pool,
-    keep: Duration,
-}
+pub struct ErasePublished(Duration);
 
 impl Erase for ErasePublished {
     type Key = i64;
@@ -25,7 +22,7 @@ impl Erase for ErasePublished {
     /// `published_at < cutoff` is never true for an event that is pending, backing off or parked, however old it is. The
     /// condition stands in the `delete` itself: if an operator takes a mark back at this moment, PostgreSQL checks it again
     /// after waiting for them. The limit is a literal, because the plan depends on it.
-    async fn erase_window(&self, after: i64) -> Result<Option<Window<i64>>, sqlx::Error> {
+    async fn erase_window(&self, pool: &Pool, after: i64) -> Result<Option<Window<i64>>, sqlx::Error> {
         sqlx::query_as!(
             Window,
             r#"with locked as (
@@ -54,29 +51,29 @@ impl Erase for ErasePublished {
                           and (select created_at from candidates order by seq desc limit 1) < locked.cutoff as "more!"
                from locked, total"#,
             after,
-            self.keep.as_secs_f64(),
+            self.0.as_secs_f64(),
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(pool)
         .await
     }
 
-    async fn full_walk(&self) -> Result<Option<i64>, sqlx::Error> {
+    async fn full_walk(&self, pool: &Pool) -> Result<Option<i64>, sqlx::Error> {
         sqlx::query_scalar!(
             "select full_walk_after from outbox_retention
              where not full_walk_at between clock_timestamp() - interval '1 day' and clock_timestamp()"
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(pool)
         .await
     }
 
-    async fn save_full_walk(&self, after: Option<i64>) -> Result<(), sqlx::Error> {
+    async fn save_full_walk(&self, pool: &Pool, after: Option<i64>) -> Result<(), sqlx::Error> {
         sqlx::query!(
             "update outbox_retention
              set full_walk_after = coalesce($1::bigint, 0),
                  full_walk_at = case when $1 is null then clock_timestamp() else full_walk_at end",
             after,
         )
-        .execute(&self.pool)
+        .execute(pool)
         .await?;
         Ok(())
     }

@@ -169,14 +169,14 @@ async fn nothing_is_erased_while_the_clock_is_wrong() -> anyhow::Result<()> {
 }
 
 /// Sets the clock with its first window, and always has another window.
-struct SetsTheClock(Pool);
+struct SetsTheClock;
 
 impl Erase for SetsTheClock {
     type Key = i64;
     const FIRST_KEY: i64 = 0;
 
-    async fn erase_window(&self, after: i64) -> Result<Option<Window<i64>>, sqlx::Error> {
-        sqlx::query("update clock set ahead = '31 days'").execute(&self.0).await?;
+    async fn erase_window(&self, pool: &Pool, after: i64) -> Result<Option<Window<i64>>, sqlx::Error> {
+        sqlx::query("update clock set ahead = '31 days'").execute(pool).await?;
         Ok(Some(Window { last: Some(after + 1), erased: 1, some_are_young: false, more: true }))
     }
 }
@@ -184,8 +184,7 @@ impl Erase for SetsTheClock {
 #[tokio::test]
 async fn round_ends_when_the_clock_is_set_between_two_windows() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
-    let pool = settable_clock(&outbox).await?;
-    let mut retention = Retention::new("test", pool.clone(), SetsTheClock(pool));
+    let mut retention = Retention::new("test", settable_clock(&outbox).await?, SetsTheClock);
     assert_eq!(retention.round().await?, Round { erased: 1, windows: 1 });
     Ok(())
 }
