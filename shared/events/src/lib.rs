@@ -10,16 +10,16 @@
 //! - [`TraceContext`]: ties the HTTP request, the outbox row, the message and the effects together. [`spans`]: when each of
 //!   them was, for distributed tracing.
 
+mod answers;
 mod decode;
 mod envelope;
 mod order;
-mod payment;
 pub mod spans;
-mod stock;
 
+pub use answers::{
+    PaymentCaptured, PaymentDeclined, PaymentRefunded, StockRejected, StockReleased, StockReserved,
+};
 pub use decode::{Body, Event, Rejection, decode};
 pub use envelope::{Data, Envelope, LANES, NewEvent, derived_id, lane, routing_key};
 pub use order::{Cause, Line, Money, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated};
-pub use payment::{PaymentCaptured, PaymentDeclined, PaymentRefunded};
 pub use spans::TraceContext;
-pub use stock::{StockRejected, StockReleased, StockReserved};
