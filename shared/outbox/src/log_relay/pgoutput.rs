@@ -1,18 +1,11 @@
 //! The two messages of PostgreSQL's `pgoutput` protocol that carry events: the columns of the table, and an inserted row.
 //! (<https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>)
 
-use std::str;
+use std::{str, time::SystemTime};
 
 use messaging::Outgoing;
-use uuid::Uuid;
 
-/// An inserted row of the outbox.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) seq: i64,
-    pub(super) aggregate_id: Uuid,
-    pub(super) message: Outgoing,
-}
+use crate::ClaimedEvent;
 
 /// What could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +18,12 @@ pub(super) struct Unreadable(&'static str);
 pub(super) struct Columns(Vec<String>);
 
 impl Columns {
-    /// Reads a message. `None`: it holds no row.
-    pub(super) fn read(&mut self, message: &[u8]) -> Result<Option<Row>, Unreadable> {
+    /// Reads a message of a transaction that was committed at this time. `None`: it holds no row.
+    pub(super) fn read(
+        &mut self,
+        message: &[u8],
+        committed_at: SystemTime,
+    ) -> Result<Option<ClaimedEvent>, Unreadable> {
         let mut rest = Reader(message);
         match rest.byte()? {
             b'R' => {
@@ -35,7 +32,7 @@ impl Columns {
                 *self = Self::from_relation(&mut rest)?;
                 Ok(None)
             }
-            b'I' => self.row(&mut rest).map(Some),
+            b'I' => self.row(&mut rest, committed_at).map(Some),
             // Origins and types. The publication has inserts only.
             _ => Ok(None),
         }
@@ -54,7 +51,7 @@ impl Columns {
         (0..count).map(column).collect::<Result<_, _>>().map(Self)
     }
 
-    fn row(&self, rest: &mut Reader<'_>) -> Result<Row, Unreadable> {
+    fn row(&self, rest: &mut Reader<'_>, created_at: SystemTime) -> Result<ClaimedEvent, Unreadable> {
         let (_relation, _new, count) = (rest.take(4)?, rest.byte()?, rest.u16()?);
         let mut values = Vec::with_capacity(count.into());
         for _ in 0..count {
@@ -73,9 +70,11 @@ impl Columns {
         };
         // Any JSON is allowed in it, also what this reader does not take, and only the trace depends on it.
         let headers: serde_json::Value = serde_json::from_str(value("headers")?).unwrap_or_default();
-        Ok(Row {
+        Ok(ClaimedEvent {
             seq: value("seq")?.parse().map_err(|_| Unreadable("seq"))?,
             aggregate_id: value("aggregate_id")?.parse().map_err(|_| Unreadable("aggregate_id"))?,
+            created_at,
+            refused_before: false,
             message: Outgoing {
                 id: value("event_id")?.parse().map_err(|_| Unreadable("event_id"))?,
                 event_type: value("event_type")?.to_owned(),

@@ -188,26 +188,22 @@ impl LogStream {
                 let committed_at = SystemTime::UNIX_EPOCH + POSTGRES_EPOCH + since;
                 self.transaction = Some(Transaction { id: xid, committed_at });
             }
-            Ok(Some(ReplicationEvent::XLogData { data, .. })) => match self.columns.read(&data) {
-                Ok(Some(row)) => {
-                    let Some(transaction) = self.transaction else {
+            Ok(Some(ReplicationEvent::XLogData { data, .. })) => {
+                let committed_at =
+                    self.transaction.map_or(SystemTime::UNIX_EPOCH, |begun| begun.committed_at);
+                match (self.columns.read(&data, committed_at), self.transaction) {
+                    (Ok(Some(event)), Some(transaction)) => {
+                        self.events += 1;
+                        self.entries.push_back(Entry::Event(event, transaction.id));
+                    }
+                    (Ok(Some(_)), None) => {
                         self.failure = Some(failed("a row is outside of a transaction".into()));
-                        return;
-                    };
-                    self.events += 1;
-                    let event = ClaimedEvent {
-                        seq: row.seq,
-                        aggregate_id: row.aggregate_id,
-                        created_at: transaction.committed_at,
-                        refused_before: false,
-                        message: row.message,
-                    };
-                    self.entries.push_back(Entry::Event(event, transaction.id));
+                    }
+                    (Ok(None), _) => {}
+                    // It would be sent again forever. The claim from the table publishes the event.
+                    (Err(unreadable), _) => tracing::error!(%unreadable, "passed a message of the log"),
                 }
-                Ok(None) => {}
-                // It would be sent again forever. The claim from the table publishes the event.
-                Err(unreadable) => tracing::error!(%unreadable, "passed a message of the log"),
-            },
+            }
             Ok(Some(ReplicationEvent::Commit { end_lsn, .. })) => {
                 self.transaction = None;
                 self.position(end_lsn);
