@@ -58,7 +58,8 @@ pub use restartable_process::RestartableProcess;
 pub use schema::migrate;
 pub use server::Server;
 pub use standby_waits::{
-    commit_waits, hang_commits, release_commits, set_standby, terminate_waiting, write_without_standby,
+    commit_waits, hang_commits, release_commits, set_standby, terminate_waiting, waits_for_standby,
+    write_without_standby,
 };
 pub use system::System;
 pub use system_options::{Instances, Setup, SystemOptions};

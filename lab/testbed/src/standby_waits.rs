@@ -1,8 +1,12 @@
 //! Commits that wait for a synchronous standby.
 
-use std::{pin::pin, time::Duration};
+use std::{
+    fmt::Debug,
+    pin::{Pin, pin},
+    time::Duration,
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use sqlx::{Connection as _, PgConnection};
 
 use crate::eventually::eventually;
@@ -39,6 +43,17 @@ pub async fn commit_waits(admin_url: &str) -> Result<()> {
         Ok(waits.then_some(()))
     })
     .await
+}
+
+/// Checks that an operation does not end before its commit waits. It can end after [`release_commits`].
+pub async fn waits_for_standby<T: Debug>(
+    admin_url: &str,
+    operation: Pin<&mut impl Future<Output = T>>,
+) -> Result<()> {
+    tokio::select! {
+        ended = operation => bail!("it did not wait for the standby: {ended:?}"),
+        waits = commit_waits(admin_url) => waits,
+    }
 }
 
 /// Ends the sessions whose commits wait. What they have written is visible then, and no standby has it.

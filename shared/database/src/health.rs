@@ -154,7 +154,7 @@ pub async fn observe<const FIGURES: usize, Count: Future<Output = Result<[f64; F
 #[cfg(test)]
 mod tests {
     use sqlx::{Connection as _, PgConnection};
-    use testbed::{Postgres, commit_waits, hang_commits, release_commits, terminate_waiting};
+    use testbed::{Postgres, hang_commits, release_commits, terminate_waiting, waits_for_standby};
 
     use super::*;
 
@@ -171,10 +171,7 @@ mod tests {
             let write = sqlx::query("select pg_logical_emit_message(true, 'test', ''), pg_sleep(2.5)")
                 .execute(&mut writer);
             let mut write = std::pin::pin!(write);
-            tokio::select! {
-                written = &mut write => anyhow::bail!("the commit did not wait: {written:?}"),
-                waits = commit_waits(&admin) => waits?,
-            }
+            waits_for_standby(&admin, write.as_mut()).await?;
             assert_eq!(obstacle(&mut connection, &mut waiting).await?, None, "another commit than before");
             terminate_waiting(&admin).await?;
             assert!(write.await.is_err(), "the session was terminated");
@@ -183,10 +180,7 @@ mod tests {
         let mut write = std::pin::pin!(
             sqlx::query("select pg_logical_emit_message(true, 'test', '')").execute(&mut writer)
         );
-        tokio::select! {
-            written = &mut write => anyhow::bail!("the commit did not wait: {written:?}"),
-            waits = commit_waits(&admin) => waits?,
-        }
+        waits_for_standby(&admin, write.as_mut()).await?;
         assert_eq!(obstacle(&mut connection, &mut waiting).await?, None);
         assert_eq!(obstacle(&mut connection, &mut waiting).await?, Some((COMMITS_HANG, false)));
         release_commits(&admin).await?;

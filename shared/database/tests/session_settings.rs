@@ -136,38 +136,3 @@ async fn statements_are_prepared_again_after_a_column_has_changed() -> anyhow::R
     }
     Ok(())
 }
-
-#[tokio::test]
-async fn health_reports_commits_that_wait_for_an_absent_standby_and_writes_fail_meanwhile()
--> anyhow::Result<()> {
-    let server = testbed::Postgres::private().await?;
-    let admin = PgPool::connect(&server.admin_url("postgres")).await?;
-    sqlx::raw_sql("create table things (name text)").execute(&admin).await?;
-    let url: DatabaseUrl = server.admin_url("postgres").parse().map_err(anyhow::Error::msg)?;
-    let pool = Pool::new(&url, "test", 3, PoolKind::Statements);
-    let (health, _stop) = watched(url);
-    let (probe, watched) = (health.probe(), pool.clone().with_health(health));
-    for sql in ["alter system set synchronous_standby_names = 'absent'", "select pg_reload_conf()"] {
-        sqlx::query(sql).execute(&admin).await?;
-    }
-    // More than one: the server obeys the setting some moment after it was changed.
-    let writing = tokio::spawn(async move {
-        while sqlx::query("insert into things values ('one')").execute(&pool).await.is_ok() {}
-    });
-    testbed::eventually("health to name the standby", DEADLINE, async || {
-        Ok(probe().is_err_and(|reason| reason.contains("standby")).then_some(()))
-    })
-    .await?;
-    let refused = watched.for_writing().err().context("a write may begin")?;
-    assert!(database::is_unavailable(&refused), "{refused}");
-    sqlx::query("select from things").fetch_all(&watched).await?;
-    for sql in ["alter system reset synchronous_standby_names", "select pg_reload_conf()"] {
-        sqlx::query(sql).execute(&admin).await?;
-    }
-    testbed::eventually("health to be well again", DEADLINE, async || Ok(probe().is_ok().then_some(())))
-        .await?;
-    watched.for_writing()?;
-    assert!(!writing.is_finished(), "a write failed");
-    writing.abort();
-    Ok(())
-}

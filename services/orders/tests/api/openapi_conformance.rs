@@ -34,6 +34,7 @@ fn validator(schema: &Value) -> Validator {
 }
 
 /// The answer to a request. A text body is a JSON string here.
+#[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,

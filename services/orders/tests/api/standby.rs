@@ -2,7 +2,9 @@
 
 use reqwest::RequestBuilder;
 use sqlx::{Connection as _, PgConnection};
-use testbed::{commit_waits, eventually, hang_commits, release_commits, write_without_standby};
+use testbed::{
+    commit_waits, eventually, hang_commits, release_commits, waits_for_standby, write_without_standby,
+};
 
 use crate::support::{DEADLINE, Orders, order};
 
@@ -26,10 +28,7 @@ async fn answer_is_repeated_only_when_the_synchronous_standby_has_the_order() ->
     assert_eq!(orders.rows().await?, (1, 1, 1), "the order must be visible");
     {
         let mut again = std::pin::pin!(answer(place()));
-        tokio::select! {
-            _ = &mut again => anyhow::bail!("the answer did not wait for the standby"),
-            waits = commit_waits(&admin) => waits?,
-        }
+        waits_for_standby(&admin, again.as_mut()).await?;
         release_commits(&admin).await?;
         assert_eq!(again.await?.status, 201);
     }
@@ -38,10 +37,7 @@ async fn answer_is_repeated_only_when_the_synchronous_standby_has_the_order() ->
     let cancel = || orders.client.post(format!("{}/orders/{id}/cancellation", orders.url));
     write_without_standby(&admin, answer(cancel())).await?;
     let mut again = std::pin::pin!(answer(cancel()));
-    tokio::select! {
-        _ = &mut again => anyhow::bail!("the answer did not wait for the standby"),
-        waits = commit_waits(&admin) => waits?,
-    }
+    waits_for_standby(&admin, again.as_mut()).await?;
     release_commits(&admin).await?;
     assert_eq!(again.await?.status, 200);
     Ok(())

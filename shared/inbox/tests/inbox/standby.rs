@@ -4,7 +4,7 @@ use std::slice;
 
 use inbox::Error;
 use messaging::{Applied, DeadLetterStore as _};
-use testbed::{commit_waits, release_commits, write_without_standby};
+use testbed::{release_commits, waits_for_standby, write_without_standby};
 
 use crate::support::{BILLING, TestInbox, event, letter, record};
 
@@ -16,10 +16,7 @@ async fn duplicate_is_acknowledged_only_when_the_synchronous_standby_has_its_rec
     let event = event();
     write_without_standby(&admin, record(pool, &event)).await?;
     let mut applied = std::pin::pin!(BILLING.apply_once(pool, slice::from_ref(&event), async |_, _| Ok(())));
-    tokio::select! {
-        applied = &mut applied => anyhow::bail!("did not wait for the standby: {applied:?}"),
-        waits = commit_waits(&admin) => waits?,
-    }
+    waits_for_standby(&admin, applied.as_mut()).await?;
     release_commits(&admin).await?;
     let (applied, ()) = applied.await.map_err(|Error(failure)| failure)?;
     assert_eq!(applied, Applied { first: 0, duplicates: 1 });
@@ -27,10 +24,7 @@ async fn duplicate_is_acknowledged_only_when_the_synchronous_standby_has_its_rec
     let letter = letter(&event, "unexpected");
     write_without_standby(&admin, table.save(&letter)).await?;
     let mut saved = std::pin::pin!(table.save(&letter));
-    tokio::select! {
-        saved = &mut saved => anyhow::bail!("did not wait for the standby: {saved:?}"),
-        waits = commit_waits(&admin) => waits?,
-    }
+    waits_for_standby(&admin, saved.as_mut()).await?;
     release_commits(&admin).await?;
     Ok(saved.await?)
 }

@@ -6,7 +6,7 @@ use outbox::{
     Step,
     parked_events::{Replayed, discard, replay},
 };
-use testbed::{commit_waits, eventually, hang_commits, release_commits, write_without_standby};
+use testbed::{eventually, hang_commits, release_commits, waits_for_standby, write_without_standby};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -24,10 +24,7 @@ async fn event_is_published_only_when_the_synchronous_standby_has_it() -> anyhow
     let mut relay = outbox.relay(&broker);
     {
         let mut step = std::pin::pin!(relay.step());
-        tokio::select! {
-            step = &mut step => anyhow::bail!("the relay did not wait for the standby: {step:?}"),
-            waits = commit_waits(&admin) => waits?,
-        }
+        waits_for_standby(&admin, step.as_mut()).await?;
         assert!(broker.seen().is_empty(), "published before the standby had it");
         release_commits(&admin).await?;
         assert_eq!(step.await?, Step::PublishedAll(1));
