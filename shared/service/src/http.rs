@@ -248,28 +248,3 @@ fn is_local(authority: &str) -> bool {
         host == "localhost" || host.parse::<IpAddr>().is_ok()
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn only_needed_parts_decide_readiness_and_all_parts_are_shown() {
-        let health = |database: bool, broker: bool| {
-            let state = |up: bool| move || if up { Ok(()) } else { Err("unavailable".to_owned()) };
-            let health = Health::new().with("database", Needed::Yes, state(database)).with(
-                "broker",
-                Needed::No,
-                state(broker),
-            );
-            let (status, Json(body)) = health.ready();
-            (status.as_u16(), serde_json::to_value(body).unwrap())
-        };
-        assert_eq!(health(true, true).0, 200);
-        let (status, body) = health(true, false);
-        assert_eq!((status, &body["parts"]["broker"]["reason"]), (200, &json!("unavailable")));
-        assert_eq!(health(false, true).0, 503);
-    }
-}

@@ -244,18 +244,3 @@ impl ConsumerSettings {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_is_long_enough() {
-        for short in
-            ["", "hunter2", "fifteen-letters", "a token with blanks in it", "tab\tis-no-letter-at-all"]
-        {
-            assert!(token(short).is_err(), "{short:?}");
-        }
-        assert!(token("sixteen-letters!").is_ok());
-    }
-}

@@ -1,10 +1,25 @@
-//! The API documents and the page that shows them, as the service serves them.
+//! The API documents and the page that shows them, as the service serves them. `docs/openapi.json` is generated from the
+//! code. After a change, `UPDATE_CONTRACTS=1 cargo test -p orders --test api openapi_document` writes it again.
 
 use std::{fs, path::Path};
 
 use serde_json::Value;
 
 use crate::support::Orders;
+
+#[test]
+fn committed_openapi_document_matches_the_code() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
+    let generated = orders::pretty(&orders::api::openapi()).unwrap();
+    if std::env::var_os("UPDATE_CONTRACTS").is_some() {
+        fs::write(&path, &generated).unwrap();
+    }
+    let is_equal = fs::read_to_string(&path).is_ok_and(|committed| committed == generated);
+    assert!(
+        is_equal,
+        "docs/openapi.json does not match the code: the head of this file says how to write it"
+    );
+}
 
 #[tokio::test]
 async fn served_documents_are_the_committed_ones() -> anyhow::Result<()> {

@@ -94,6 +94,7 @@ async fn health_and_metrics_show_the_unavailable_broker_and_orders_are_accepted(
     assert_eq!(status, 200);
     assert_eq!(health["parts"]["database"]["up"], true);
     assert_eq!(health["parts"]["broker"]["up"], false);
+    assert!(health["parts"]["broker"]["reason"].is_string(), "{health}");
     testbed::eventually("the backlog to be counted", DEADLINE, async || {
         let metrics = orders.client.get(format!("{}/metrics", orders.url)).send().await?.text().await?;
         let shown = metrics.lines().any(|line| line == "outbox_pending 1");

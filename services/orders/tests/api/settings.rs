@@ -6,7 +6,10 @@ use crate::support::{NO_BROKER, command};
 
 /// Runs the service with these settings until it ends, and returns its exit code and its standard error.
 fn run(settings: &[(&str, &str)]) -> (Option<i32>, String) {
-    let output = command().envs(settings.iter().copied()).stderr(Stdio::piped()).output().unwrap();
+    // The default port may be in use.
+    let mut service = command();
+    service.env("ORDERS_HTTP_ADDRESS", "127.0.0.1:0").envs(settings.iter().copied());
+    let output = service.stderr(Stdio::piped()).output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
@@ -38,6 +41,7 @@ fn invalid_settings_end_the_start_with_one_line() {
         ("ORDERS_RELAY_POLL", vec![database, broker, ("ORDERS_RELAY_POLL", "5")]),
         ("ORDERS_CONFIRM_DEADLINE", vec![database, broker, ("ORDERS_CONFIRM_DEADLINE", "18s")]),
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "0days")]),
+        ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "59s")]),
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "forever")]),
         // The inequalities of docs/retention.md, over the defaults: 7 days, 14 and 30.
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "15days")]),
@@ -50,7 +54,8 @@ fn invalid_settings_end_the_start_with_one_line() {
         ("ORDERS_LOG", vec![database, broker, ("ORDERS_LOG", "loud=very")]),
         ("ORDERS_LOG_FORMAT", vec![database, broker, ("ORDERS_LOG_FORMAT", "xml")]),
         ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_ADDRESS", "127.0.0.1:0")]),
-        ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_TOKEN", "s3cret")]),
+        ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_TOKEN", "fifteen-s3crets")]),
+        ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_TOKEN", "a s3cret with blanks")]),
         ("ORDERS_ADMIN_ADDRESS", vec![database, broker, ("ORDERS_ADMIN_ADDRESS", "localhost")]),
         ("ORDERS_REPLAY_WITHIN", vec![database, broker, ("ORDERS_REPLAY_WITHIN", "14")]),
         (
@@ -74,9 +79,7 @@ async fn database_that_refuses_the_login_is_an_invalid_setting() -> anyhow::Resu
     let (head, tail) = good.split_once('@').unwrap();
     let other_database = format!("{head}@{}/no_such_database", tail.split_once('/').unwrap().0);
     for url in [other_database, good.replacen("orders", "no_such_login", 1)] {
-        let settings = [("ORDERS_DATABASE_URL", url.as_str()), ("ORDERS_AMQP_URL", NO_BROKER)];
-        let settings = [settings.as_slice(), &[("ORDERS_HTTP_ADDRESS", "127.0.0.1:0")]].concat();
-        let (code, stderr) = run(&settings);
+        let (code, stderr) = run(&[("ORDERS_DATABASE_URL", &url), ("ORDERS_AMQP_URL", NO_BROKER)]);
         assert_eq!(code, Some(78), "{stderr}");
         assert!(stderr.contains("ORDERS_DATABASE_URL") && stderr.lines().count() == 1, "{stderr}");
     }
