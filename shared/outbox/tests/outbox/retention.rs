@@ -167,5 +167,6 @@ async fn round_ends_when_the_clock_is_set_between_two_windows() -> anyhow::Resul
     let outbox = Outbox::new().await?;
     let mut retention = Retention::new("test", settable_clock(&outbox).await?, SetsTheClock);
     assert_eq!(retention.round().await?, Round { erased: 1, windows: 1 });
+    assert_eq!(retention.round().await?, Round::default(), "the next round erases by a clock that was set");
     Ok(())
 }

@@ -26,6 +26,7 @@ async fn waiting_messages_are_applied_in_order_and_in_groups() -> anyhow::Result
         );
     let _consumer = consume(&vhost, &handler);
     vhost.until_delivered().await?;
+    handler.has_tried(ids[1], 5).await?;
     release.set(true);
     handler.has_applied_exactly(&ids).await?;
     assert_eq!(handler.letters.letters(), [], "a temporary failure sets nothing aside");
