@@ -85,7 +85,7 @@ impl Databases {
         self.execute_at(standby, "select pg_promote(true, 60)").await?;
         self.primary.fetch_xor(1, Ordering::Relaxed);
         for route in [LINK, ENTRANCE] {
-            self.pair()?.redirect(route, address(self.primary()))?;
+            self.pair()?.redirect(route, address(self.primary())).await?;
         }
         Ok(())
     }

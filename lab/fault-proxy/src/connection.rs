@@ -46,8 +46,13 @@ pub(crate) async fn carry(mut client: TcpStream, mut silenced: watch::Receiver<(
     let ended = tokio::select! {
         biased;
         _ = until(&route, |effect| effect == Some(&Effect::Cut), Direction::Both) => Err(Reset::Cut),
-        _ = silenced.changed() => pending().await,
-        ended = forward(&mut client, &mut upstream, &route) => ended,
+        ended = async {
+            tokio::select! {
+                biased;
+                _ = silenced.changed() => pending().await,
+                ended = forward(&mut client, &mut upstream, &route) => ended,
+            }
+        } => ended,
     };
     let Err(why) = ended else { return };
     if !matches!(why, Reset::Peer) {

@@ -198,7 +198,11 @@ impl Proxy {
     }
 
     /// Lets new connections of a route go to this host and port. Those that are open stay where they are.
-    pub fn redirect(&self, name: &str, upstream: String) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// When the upstream is not found, or is public.
+    pub async fn redirect(&self, name: &str, upstream: String) -> Result<(), Error> {
+        resolve(&upstream).await?;
         self.route(name)?.upstream.send_replace(upstream);
         Ok(())
     }

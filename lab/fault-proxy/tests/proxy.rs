@@ -266,7 +266,7 @@ async fn a_black_hole_of_one_direction_holds_answers_back_and_loses_none() {
 async fn open_connections_stay_where_they_are_and_new_ones_work() {
     let (rig, other) = (Rig::start().await, Rig::start().await);
     let mut client = rig.used().await;
-    rig.proxy.redirect("echo", other.proxy.address("echo").unwrap().to_string()).unwrap();
+    rig.proxy.redirect("echo", other.proxy.address("echo").unwrap().to_string()).await.unwrap();
     exchange(&mut client, b" again").await;
     exchange(&mut rig.connect().await, b"new").await;
     other.until_received(b"new").await;
@@ -275,6 +275,9 @@ async fn open_connections_stay_where_they_are_and_new_ones_work() {
     assert!(timeout(SILENCE, client.read_u8()).await.is_err());
     exchange(&mut rig.connect().await, b"newer").await;
     rig.until_received(b"hello again").await;
+    rig.set(Effect::Cut, Direction::Both);
+    let ended = timeout(DEADLINE, client.read_u8()).await.expect("a cut does not reset a silent connection");
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]
