@@ -79,6 +79,11 @@ impl Parts for FlawedParts {
         match self.0 {
             Some(Flaw::CancelIgnored) => ignore_cancels(&mut common.amqp_url).await,
             Some(Flaw::StandbyNotAwaited) => write_no_barrier(&mut common.database_url).await,
+            Some(Flaw::AttemptsNotCounted) => {
+                let counted = [("lab.attempts_not_counted", "on")];
+                common.database_url = common.database_url.with(|options| options.options(counted));
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -161,7 +166,7 @@ impl Parts for FlawedParts {
     }
 }
 
-/// Each attempt at an event is the first.
+/// Each attempt at an event is the first, for the connections of a process with this flaw.
 const COUNT_NO_ATTEMPT: &str = "
     create or replace function count_no_attempt() returns trigger language plpgsql as $$
     begin
@@ -169,7 +174,8 @@ const COUNT_NO_ATTEMPT: &str = "
         return new;
     end $$;
     create or replace trigger count_no_attempt before update on delivery_attempts
-    for each row execute function count_no_attempt()";
+    for each row when (current_setting('lab.attempts_not_counted', true) = 'on')
+    execute function count_no_attempt()";
 
 /// Keeps the ids of the processed events that are erased.
 const KEEP_FORGOTTEN: &str = "

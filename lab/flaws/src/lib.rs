@@ -2,6 +2,7 @@
 //!
 //! A check that cannot fail proves nothing by passing. So the programs of `lab/flawed-services`, the experiments and drills of
 //! `lab/demo`, the simulation and the model all draw from this table, and tests hold the documentation to it.
+//! [`confirms`] has what a publisher with a flaw concludes from a broker's answers, for simulation and model.
 
 pub mod confirms;
 
