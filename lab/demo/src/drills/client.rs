@@ -189,12 +189,17 @@ impl<'a> RetriedOrder<'a> {
         }
     }
 
-    /// Places it again and again.
-    pub(super) async fn place_until(&self, deadline: Duration) -> Result<Option<Accepted>> {
+    /// Places it again and again. Each attempt is given up after `attempt`.
+    pub(super) async fn place_until(
+        &self,
+        deadline: Duration,
+        attempt: Duration,
+    ) -> Result<Option<Accepted>> {
         let end = Instant::now() + deadline;
         while Instant::now() < end {
             sleep(RETRY_PAUSE).await;
-            if let Some(accepted) = self.place(end - Instant::now()).await? {
+            let left = end.saturating_duration_since(Instant::now());
+            if let Some(accepted) = self.place(left.min(attempt)).await? {
                 return Ok(Some(accepted));
             }
         }

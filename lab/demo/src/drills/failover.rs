@@ -196,12 +196,12 @@ async fn lose_the_wait(run: &DrillRun<'_>, end: End) -> Result<()> {
     .await;
     let published = run.published().await?;
     // For as long, whatever the answer is: the relay polls, and consumers get what it publishes.
-    let (answer, ()) = tokio::join!(order.place_until(run.outage), sleep(run.outage));
+    let (answer, ()) = tokio::join!(order.place_until(run.outage, run.outage), sleep(run.outage));
     run.claim("a retry with the same key was not answered", answer?.is_none());
     let published = run.published().await? - published;
     run.claim(format!("{published} events were published meanwhile"), published == 0.0);
     let (killed, _) = fail_over(run, databases).await?;
-    let answer = order.place_until(RETRY_DEADLINE).await?;
+    let answer = order.place_until(RETRY_DEADLINE, RETRY_DEADLINE).await?;
     run.recovered_in(killed.elapsed());
     run.require("a retry after the fail-over was answered", answer.is_some());
     rejoin(databases).await?;
