@@ -84,7 +84,7 @@ pub(crate) struct Replay {
     #[arg(long, conflicts_with = "ids")]
     pub(crate) to: Option<String>,
     /// At this service only.
-    #[arg(long, value_parser = SERVICES)]
+    #[arg(long, value_parser = SERVICES, conflicts_with = "ids")]
     pub(crate) at: Option<String>,
     /// Publish events again that were published already, selected by their ids or by the time of publishing.
     #[arg(long, conflicts_with = "all")]

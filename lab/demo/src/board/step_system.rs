@@ -68,9 +68,17 @@ pub(crate) struct Stopped {
     pub(crate) point: String,
     /// When it is continued at the latest, in milliseconds since 1970.
     pub(crate) ends: u64,
+    /// The same by a clock that nothing sets.
+    #[serde(skip)]
+    until: Instant,
     /// It was frozen by a person: nothing else can be done until it ends.
     pub(crate) frozen: bool,
     pub(crate) source: Option<SourceLine>,
+}
+
+/// The end of a stop, for the page and for this process.
+fn end_after(time: Duration) -> (u64, Instant) {
+    (now() + time.as_secs() * 1000, Instant::now() + time)
 }
 
 /// What became of the order.
@@ -166,7 +174,8 @@ impl StepSystem {
             StepAction::Continue => self.go_on(index)?,
             StepAction::Freeze => {
                 let stopped = &mut self.stopped[index];
-                (stopped.frozen, stopped.ends) = (true, now() + FREEZE.as_secs() * 1000);
+                stopped.frozen = true;
+                (stopped.ends, stopped.until) = end_after(FREEZE);
                 self.say(format!("{service} stays frozen at {point} for {} s", FREEZE.as_secs()));
             }
             StepAction::Kill => {
@@ -182,7 +191,7 @@ impl StepSystem {
     /// Looks at what has changed. The order's verdict, or why there is none, once everything is at rest.
     pub(crate) async fn tick(&mut self) -> Result<Option<Result<StepVerdict>>> {
         self.find_stopped()?;
-        while let Some(index) = self.stopped.iter().position(|stopped| stopped.ends <= now()) {
+        while let Some(index) = self.stopped.iter().position(|stopped| stopped.until <= Instant::now()) {
             self.go_on(index)?;
         }
         if let Some(index) = self.down.iter().position(|(_, until)| *until <= Instant::now()) {
@@ -209,8 +218,8 @@ impl StepSystem {
             let service = service.context("an unknown process has stopped")?.to_owned();
             let source = source_lines::find(&service, &point);
             self.say(format!("{service} stops at {point}"));
-            let ends = now() + LONGEST_STOP.as_secs() * 1000;
-            self.stopped.push(Stopped { pid, service, point, ends, frozen: false, source });
+            let (ends, until) = end_after(LONGEST_STOP);
+            self.stopped.push(Stopped { pid, service, point, ends, until, frozen: false, source });
         }
         Ok(())
     }
