@@ -11,7 +11,7 @@ use super::{
     judge::{Breach, judge},
 };
 use crate::http;
-use crate::lab::{CrashFile, Setup, copy_order, resume_process};
+use crate::lab::{CONDITION_DEADLINE, CrashFile, Setup, copy_order, resume_process};
 use crate::running_system::RunningSystem;
 
 /// Two instances: the relay that has claimed the first event freezes, and the other one finds the second.
@@ -53,10 +53,24 @@ pub(super) async fn late_commit(setup: Setup) -> Result<Option<Breach>> {
 pub(super) async fn no_wake_up(setup: Setup) -> Result<Option<Breach>> {
     let system = RunningSystem::shared(setup).await?;
     let original = system.order().await?;
-    // To its end: its confirmation is a wake-up too. After that the relay's subscription stays silent for 30 s, longer than
-    // the judge waits.
+    // To its end: its confirmation is a wake-up too.
     system.held().await?;
     let mut writer = system.connect("orders").await?;
+    // A subscription that was silent for 30 s is renewed, and that wakes the relay. These begin with a notification, and are
+    // longer than the judge waits.
+    let notified: String =
+        sqlx::query_scalar("select clock_timestamp()::text").fetch_one(&mut writer).await?;
+    sqlx::query("select outbox_wake()").execute(&mut writer).await?;
+    let has_scanned = "select exists (
+        select from pg_stat_activity
+        where application_name = 'relay' and datname = current_database() and usename = current_user
+            and state = 'idle' and query_start > $1::timestamptz
+    )";
+    eventually("the relay to scan", CONDITION_DEADLINE, async || {
+        let scanned: bool = sqlx::query_scalar(has_scanned).bind(&notified).fetch_one(&mut writer).await?;
+        Ok(scanned.then_some(()))
+    })
+    .await?;
     let mut transaction = writer.begin().await?;
     let copy = copy_order(&mut transaction, original).await?;
     transaction.commit().await?;
