@@ -173,8 +173,9 @@ impl<F: Fn(Outcome)> Recorder<F> {
 
     /// Records the answer to request `number`, so long after it was due. A request that was shed has no latency.
     pub(crate) fn record(&self, number: u64, due: SystemTime, latency: Duration, answer: Answer) {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner).add(&answer, latency);
+        let counted = answer.clone();
         (self.on_outcome)(Outcome { number, due, finished: due + latency, answer });
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).add(&counted, latency);
     }
 
     /// The sum of what was recorded so far.

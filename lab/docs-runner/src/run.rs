@@ -82,7 +82,9 @@ pub(crate) fn run_page(page: &Page, checkout: &Path, limit: Duration) -> Result<
         } else {
             let printed = fs::read(outputs.join(format!("{index}.out"))).ok();
             output = printed.map(|text| clean(&String::from_utf8_lossy(&text), &clone));
+            // Bash may have been ended before it has written the line.
             let end = fs::read_to_string(outputs.join(format!("{index}.end"))).ok();
+            let end = end.filter(|end| end.ends_with('\n'));
             match (&output, end) {
                 _ if !block.is_run() => Outcome::NotRunHere,
                 (None, _) => Outcome::Failed("a block before it failed".to_owned()),

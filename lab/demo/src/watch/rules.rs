@@ -11,6 +11,9 @@ const RULES: &str = include_str!("../../../observe/alerts.yaml");
 /// A shorter window would hold one scrape only, and no rate.
 const SHORTEST_WINDOW: u64 = 10;
 
+/// The step of all subqueries.
+const STEP: &str = ":10s]";
+
 /// Thresholds below this are not times or counts that grow, and stay as they are.
 const SMALLEST_SCALED: u64 = 10;
 
@@ -23,7 +26,9 @@ pub(crate) fn rules(scale: u64) -> Result<String> {
     let windows = replace_after(&delays, "[", |window| {
         Ok(format!("{}s", (seconds(window)? / scale).max(SHORTEST_WINDOW)))
     })?;
-    replace_after(&windows, " > ", |threshold| match threshold.parse::<u64>() {
+    // With one point in a window nothing grows.
+    let steps = windows.replace(STEP, ":1s]");
+    replace_after(&steps, " > ", |threshold| match threshold.parse::<u64>() {
         Ok(number) if number >= SMALLEST_SCALED => Ok(format!("{}", number as f64 / scale as f64)),
         _ => Ok(threshold.to_owned()),
     })
@@ -79,6 +84,7 @@ mod tests {
         let (long, short) = (delays(RULES)?, delays(&rules(20)?)?);
         assert!(long.len() > 15 && long.keys().eq(short.keys()), "{long:?} {short:?}");
         assert_eq!((long["QueueGrows"].as_secs(), short["QueueGrows"].as_secs()), (300, 15));
+        assert!(rules(20)?.contains("[15s:1s]") && !rules(20)?.contains(":10s]"), "{}", rules(20)?);
         assert!(rules(20)?.contains("[15s]") && !rules(20)?.contains("1000"), "{}", rules(20)?);
         Ok(())
     }

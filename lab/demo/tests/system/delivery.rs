@@ -60,6 +60,7 @@ async fn message_with_deeply_nested_headers_ends_no_process() -> anyhow::Result<
     assert_eq!(system.held().await?.confirmed, 1);
     for service in ["inventory", "billing"] {
         system.until_metric(service, "inbox_dead_lettered_total", 1.0).await?;
+        assert_eq!(system.metric(service, "inbox_dead_lettered_total").await?, 1.0, "{service}");
     }
     let letter = system.admin("inventory", "/admin/dead-letters/1", None).await?;
     assert!(letter["headers"].to_string().contains("nested too deeply"), "{letter}");

@@ -33,7 +33,14 @@ async fn poison_message_can_be_shown_replayed_and_discarded() -> anyhow::Result<
     let system = RunningSystem::shared(Setup::default()).await?;
     publish(&system, "{\"this is\": not json", "poison").await?;
     system.order().await?;
+    let client = reqwest::Client::new();
     for service in ["inventory", "billing"] {
+        let without_token = format!("{}/admin/dead-letters", system.processes()?.admin_url(service)?);
+        assert_eq!(client.get(without_token).send().await?.status(), 401);
+        let public = format!("{}/admin/dead-letters", system.url(service)?);
+        let public = client.get(public).bearer_auth(system.processes()?.admin_token());
+        assert_eq!(public.send().await?.status(), 404);
+
         let letter = &dead_letters(&system, service, 1).await?[0];
         assert_eq!((&letter["reason"], &letter["messageId"]), (&json!("malformed"), &json!("poison")));
         let shown = system.admin(service, "/admin/dead-letters/1", None).await?;
@@ -43,6 +50,7 @@ async fn poison_message_can_be_shown_replayed_and_discarded() -> anyhow::Result<
         let again = system.admin(service, path, Some(&json!({ "all": true }))).await?;
         assert_eq!(again["items"][0]["outcome"], "still-fails", "{again}");
         system.until_metric(service, "inbox_dead_letters", 1.0).await?;
+        assert_eq!(system.metric(service, "inbox_dead_letters").await?, 1.0, "{service}");
     }
     let result = system.held().await?;
     assert_eq!((result.waiting_for_operator(), result.discarded()), (2, 0), "{:?}", result.set_aside);
