@@ -29,7 +29,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Something else has to end first: a fault, a comparison or an order.
+/// A request that is refused while a fault, a comparison or an order is in progress.
 #[derive(Debug, thiserror::Error)]
 #[error("one at a time: {0}")]
 pub(crate) struct Busy(pub(crate) String);

@@ -24,8 +24,8 @@ impl<State: Clone, Begun: Send + Sync + 'static> Work<State, Begun> {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Hands to the task what `begin` returns. The state changes with it, so that of two requests at the same moment one is
-    /// refused.
+    /// Sends to the task what `begin` returns. `begin` changes the state under the same lock, so that the second of two
+    /// simultaneous requests is refused.
     pub(crate) fn begin(&self, begin: impl FnOnce(&mut State) -> Result<Begun>) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(self.begun.send(begin(&mut state)?)?)
