@@ -297,7 +297,7 @@ impl<'a> DrillRun<'a> {
         format!("--rate {rate} --outage {outage}ms --seed {seed}{times}{altered}")
     }
 
-    /// How many orders of a customer exist, whoever knows of them.
+    /// The number of orders that a customer has in the database, acknowledged or not.
     pub(crate) async fn orders_of(&self, customer: Uuid) -> Result<usize> {
         let count = format!("select count(*)::text from orders.orders where customer_id = '{customer}'");
         self.system.number(&count).await
