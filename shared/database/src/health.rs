@@ -158,7 +158,8 @@ mod tests {
 
     use super::*;
 
-    /// A busy primary has commits that wait, at every probe, for a moment each; also those of statements that took long.
+    /// On a busy primary each probe finds commits that wait for milliseconds, and the statement of some began seconds before:
+    /// neither means that commits hang.
     #[tokio::test]
     async fn commits_hang_only_when_the_same_one_waits_at_two_probes() -> anyhow::Result<()> {
         let server = Postgres::private().await?;
