@@ -86,7 +86,10 @@ async fn consumer_ends_its_connection_without_cancelling_its_subscription() -> a
     assert!(has_sent(BASIC_CONSUME), "the proxy has seen no subscription");
     assert!(!has_sent(BASIC_CANCEL), "the subscription was cancelled");
     let has_priority = sent.lock().unwrap().windows(10).any(|bytes| bytes == b"x-priority");
-    assert!(!has_priority, "without partitions a priority moves the queue to whoever comes last");
+    assert!(
+        !has_priority,
+        "the subscription has a priority: with one, a new instance would become the active consumer"
+    );
     Ok(())
 }
 
