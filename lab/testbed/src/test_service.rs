@@ -41,6 +41,11 @@ impl TestService {
         &self.url
     }
 
+    /// Its process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+
     /// Waits until `/readyz` answers 200.
     pub async fn ready(&self) -> Result<()> {
         self.process.wait_ready(&self.url, READY_DEADLINE).await

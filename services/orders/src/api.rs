@@ -24,6 +24,7 @@ use outbox::Wake;
 use serde::Serialize;
 use service::{
     Process,
+    admission::Admission,
     http::limited,
     problem::{Problem, complete},
 };
@@ -53,14 +54,16 @@ pub struct AppState {
     /// Wakes the relays after each commit that wrote an event.
     pub wake: Wake,
     prices: Arc<OnceLock<Prices>>,
+    database_connections: u32,
     max_requests: u16,
+    max_wait: Duration,
 }
 
 impl AppState {
     pub fn new(process: &Process, settings: &Settings, wake: Wake) -> Self {
-        let OrderSettings { database_connections, max_requests, .. } = settings.own;
+        let OrderSettings { database_connections, max_requests, max_wait, .. } = settings.own;
         let pool = process.pool("orders", database_connections, PoolKind::Statements);
-        Self { pool, wake, prices: Arc::default(), max_requests }
+        Self { pool, wake, prices: Arc::default(), database_connections, max_requests, max_wait }
     }
 
     /// Reads the prices before the first order, and never again: placing an order needs no look-up. A price changes by a
@@ -150,7 +153,11 @@ pub fn router(state: AppState) -> serde_json::Result<Router> {
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(middleware::from_fn(trace))
         .layer(middleware::map_response(|response| async move { complete(response, problems::from_status) }));
-    let router = limited(routes().into(), state.max_requests.into(), REQUEST_DEADLINE)
+    let at_work = usize::try_from(state.database_connections).unwrap_or(1);
+    let admission = Admission::new(at_work, state.max_requests.into()).waiting_for(state.max_wait);
+    let wake = state.wake.clone();
+    let admission = admission.giving_way(move || wake.is_behind());
+    let router = limited(routes().into(), admission, REQUEST_DEADLINE)
         // Outside the limits: they use nothing that could run out.
         .merge(document_routes(&openapi())?)
         .layer(observed)

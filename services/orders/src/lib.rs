@@ -99,10 +99,15 @@ pub struct OrderSettings {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=200))]
     pub database_connections: u32,
 
-    /// Requests at the same time; further ones are answered with 503 at once. They wait in memory for a connection, so this
-    /// bounds the memory. Fewer than the 1024 connections of the listener.
+    /// Requests at the same time; further ones are answered with 503 at once. As many as connections are worked on, the others
+    /// wait in memory, so this bounds the memory. Fewer than the 1024 connections of the listener.
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_requests: u16,
+
+    /// How long a request may wait for its turn, for example 500ms; then it is answered with 503. A fifth of it while the queue
+    /// never empties. Choose less than clients wait, or the service works for those that have given up.
+    #[arg(long, default_value = "500ms", value_parser = duration)]
+    pub max_wait: Duration,
 
     /// How long inventory and billing may take to answer, for example 15min or 2days: at least 1s. An order that has waited
     /// longer is cancelled, so choose more than outages usually last.

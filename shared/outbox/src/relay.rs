@@ -167,6 +167,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
             let step = self.step().await;
             let took = began.elapsed();
             log_change(&mut database_answers, &step);
+            wake.set_behind(matches!(step, Ok(Step::Published(_))));
             let step = match step {
                 Ok(Step::BrokerUnavailable | Step::NoneConfirmed) | Err(_) => {
                     // Wake-ups do not end this wait: each new order would otherwise be one more attempt to connect.

@@ -31,6 +31,7 @@ use tracing::{Instrument, info_span};
 use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
+    admission::Admission,
     environment, http,
     problem::{Problem, complete, read_json},
     settings::Token,
@@ -65,7 +66,7 @@ impl AdminServer {
     /// Serves `routes` to clients with the token, until `stop`.
     pub(crate) async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
         // The token is checked before anything else, whatever the path.
-        let app = http::limited(routes, MAX_REQUESTS, REQUEST_DEADLINE)
+        let app = http::limited(routes, Admission::new(MAX_REQUESTS, MAX_REQUESTS), REQUEST_DEADLINE)
             .layer(middleware::from_fn_with_state(self.token, authorize))
             .layer(middleware::map_response(
                 |response| async move { complete(response, Problem::from_status) },

@@ -5,6 +5,7 @@
 use std::{
     future::{Ready, ready},
     io,
+    net::SocketAddr,
     pin::Pin,
     sync::{
         Arc,
@@ -17,19 +18,22 @@ use std::{
 use axum::{
     Extension,
     body::Body,
-    extract::Request,
+    extract::{Request, connect_info::Connected},
     http::{StatusCode, header::CONTENT_LENGTH},
     middleware::{AddExtension, Next},
     response::{IntoResponse, Response},
 };
-use axum_server::accept::Accept;
+use axum_server::{AddrListener, Address, accept::Accept};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::{
+    net::{RecvFlags, listen, recv},
+    process::{Resource, getrlimit, setrlimit},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     sync::{Notify, OwnedSemaphorePermit, Semaphore, futures::OwnedNotified},
-    time::{Sleep, sleep, timeout},
+    time::{Instant, Sleep, sleep, timeout},
 };
 use tower::Layer as _;
 
@@ -41,6 +45,10 @@ pub(crate) const CLIENT_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Connections of one listener at the same time, if the process may open enough files.
 const MAX_CONNECTIONS: usize = 1024;
+
+/// Connections that wait in the kernel's queue for a place. Beyond that their clients send again after a second, later after
+/// three and seven.
+const MAX_QUEUED: i32 = 4096;
 
 /// A quarter of the file descriptors for each of the two listeners. The rest is for the database and the broker: without a
 /// descriptor the relay could not connect again.
@@ -67,54 +75,109 @@ fn count_closed(reason: &'static str) {
 /// one.
 pub(crate) type InProgress = Arc<AtomicBool>;
 
-/// Accepts connections up to a limit. When three quarters of the places are taken, each new connection closes the one whose
-/// client has been silent the longest, so that clients that only hold connections do not keep a health check out.
-#[derive(Clone)]
-pub(crate) struct BoundedAcceptor {
-    max: usize,
+/// How long a client has been silent at least when its connection is closed for another one. A client that has just
+/// connected is about to send its request, on a busy machine after some tenths of a second.
+const MIN_SILENCE: Duration = Duration::from_secs(1);
+
+/// The time between two attempts to close a silent connection for one that waits.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Accepts connections up to a limit. At the limit, further ones wait in the kernel's queue; each closes the one whose client
+/// has been silent the longest, so that clients that only hold connections do not keep a health check out. A connection whose
+/// request has arrived is never closed for another one: its client would see a reset, connect again, and under overload the
+/// machine would be busy with connections alone.
+pub(crate) struct BoundedListener {
+    listener: TcpListener,
     places: Arc<Semaphore>,
     /// Wakes its waiters in the order in which they began to wait.
     silent: Arc<Notify>,
 }
 
-impl BoundedAcceptor {
-    pub(crate) fn new() -> Self {
-        let max = max_connections();
-        Self { max, places: Arc::new(Semaphore::new(max)), silent: Arc::default() }
-    }
+/// The address of a client.
+#[derive(Clone)]
+pub(crate) struct Peer(SocketAddr);
 
-    fn admit(&self, stream: TcpStream) -> io::Result<Connection> {
-        let place = self.places.clone().try_acquire_owned().map_err(|error| {
-            count_closed("full");
-            io::Error::other(error)
-        })?;
-        if self.places.available_permits() < self.max / 4 {
-            self.silent.notify_one();
-        }
-        stream.set_nodelay(true)?;
-        let silent = self.silent.clone();
-        Ok(Connection {
-            stream,
-            in_progress: Arc::default(),
-            silent,
-            turn: None,
-            unread: None,
-            _place: place,
-        })
+impl Address for Peer {
+    type Stream = Connection;
+    type Listener = BoundedListener;
+}
+
+impl Connected<Peer> for SocketAddr {
+    fn connect_info(peer: Peer) -> Self {
+        peer.0
     }
 }
 
-impl<S> Accept<TcpStream, S> for BoundedAcceptor {
+impl BoundedListener {
+    pub(crate) fn new(listener: std::net::TcpListener) -> io::Result<Self> {
+        Ok(Self::over(TcpListener::from_std(listener)?))
+    }
+
+    fn over(listener: TcpListener) -> Self {
+        // Again, for a longer queue than Rust asks for. Where the kernel refuses, the shorter one stays.
+        let _ = listen(&listener, MAX_QUEUED);
+        Self { listener, places: Arc::new(Semaphore::new(max_connections())), silent: Arc::default() }
+    }
+
+    /// Waits for a place. While there is none, asks silent connections for theirs, one at a time.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(place) = self.places.clone().try_acquire_owned() {
+            return Some(place);
+        }
+        loop {
+            self.silent.notify_one();
+            if let Ok(place) = timeout(RETRY_INTERVAL, self.places.clone().acquire_owned()).await {
+                // If no connection was silent, the request is still there: it would close the next one that falls silent.
+                tokio::select! {
+                    biased;
+                    () = self.silent.notified() => {}
+                    () = ready(()) => {}
+                }
+                return place.ok();
+            }
+        }
+    }
+}
+
+impl AddrListener<Connection, Peer> for BoundedListener {
+    async fn bind_to(address: Peer) -> io::Result<Self> {
+        Ok(Self::over(TcpListener::bind(address.0).await?))
+    }
+
+    async fn accept_stream(&self) -> io::Result<(Connection, Peer)> {
+        let (stream, peer) = self.listener.accept().await?;
+        let place = self.place().await.ok_or(io::ErrorKind::NotConnected)?;
+        // Fails only if the client is gone, which the first read tells.
+        let _ = stream.set_nodelay(true);
+        let connection = Connection {
+            stream,
+            in_progress: Arc::default(),
+            silent: self.silent.clone(),
+            silent_since: None,
+            turn: None,
+            unread: None,
+            _place: place,
+        };
+        Ok((connection, Peer(peer)))
+    }
+
+    fn get_local_addr(&self) -> io::Result<Peer> {
+        self.listener.local_addr().map(Peer)
+    }
+}
+
+/// Gives the handlers of a connection its [`InProgress`].
+#[derive(Clone)]
+pub(crate) struct Acceptor;
+
+impl<S> Accept<Connection, S> for Acceptor {
     type Stream = Connection;
     type Service = AddExtension<S, InProgress>;
     type Future = Ready<io::Result<(Self::Stream, Self::Service)>>;
 
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let admitted = self.admit(stream);
-        ready(admitted.map(|connection| {
-            let service = Extension(connection.in_progress.clone()).layer(service);
-            (connection, service)
-        }))
+    fn accept(&self, connection: Connection, service: S) -> Self::Future {
+        let service = Extension(connection.in_progress.clone()).layer(service);
+        ready(Ok((connection, service)))
     }
 }
 
@@ -123,6 +186,8 @@ pub(crate) struct Connection {
     stream: TcpStream,
     in_progress: InProgress,
     silent: Arc<Notify>,
+    /// Since when nothing has arrived.
+    silent_since: Option<Instant>,
     /// While the client is silent: ready when this connection is the one to close.
     turn: Option<Pin<Box<OwnedNotified>>>,
     /// While an answer waits for the client to read: the deadline.
@@ -133,16 +198,22 @@ pub(crate) struct Connection {
 impl Connection {
     /// Called while the client neither sends nor reads: an error when the connection must end.
     fn poll_end<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let since = *self.silent_since.get_or_insert_with(Instant::now);
         let reason = if self.unread.as_mut().is_some_and(|unread| unread.as_mut().poll(cx).is_ready()) {
             "unread"
         } else if self.in_progress.load(Relaxed) {
             self.turn = None;
             return Poll::Pending;
         } else {
-            let turn = self.turn.get_or_insert_with(|| Box::pin(self.silent.clone().notified_owned()));
-            match turn.as_mut().poll(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(()) => "silent",
+            loop {
+                let turn = self.turn.get_or_insert_with(|| Box::pin(self.silent.clone().notified_owned()));
+                if turn.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                if since.elapsed() >= MIN_SILENCE && !self.has_arrived() {
+                    break "silent";
+                }
+                self.turn = None;
             }
         };
         count_closed(reason);
@@ -151,6 +222,22 @@ impl Connection {
             let _ = self.stream.set_zero_linger();
         }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Whether bytes have arrived that nobody has read. Asks the kernel: under load tokio learns of them later.
+    fn has_arrived(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        recv(&self.stream, &mut [0_u8; 1], flags).is_ok_and(|(read, _)| read > 0)
+    }
+
+    /// After an attempt to write.
+    fn written(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if written.is_pending() {
+            self.unread.get_or_insert_with(|| Box::pin(sleep(CLIENT_DEADLINE)));
+            return self.poll_end(cx);
+        }
+        (self.silent_since, self.turn, self.unread) = (None, None, None);
+        written
     }
 }
 
@@ -164,7 +251,7 @@ impl AsyncRead for Connection {
         if read.is_pending() {
             return self.poll_end(cx);
         }
-        self.turn = None;
+        (self.silent_since, self.turn) = (None, None);
         read
     }
 }
@@ -172,12 +259,21 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        if written.is_pending() {
-            self.unread.get_or_insert_with(|| Box::pin(sleep(CLIENT_DEADLINE)));
-            return self.poll_end(cx);
-        }
-        (self.turn, self.unread) = (None, None);
-        written
+        self.written(written, cx)
+    }
+
+    /// Without it hyper copies each body into a buffer of the connection and keeps that: 1.5 MB for each reader of `/docs`.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.written(written, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -2,11 +2,13 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::{IpAddr, SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
 };
 
+use anyhow::Context as _;
 use axum::{
     Json, Router,
     error_handling::HandleErrorLayer,
@@ -18,18 +20,18 @@ use axum::{
 use hyper_util::rt::TokioTimer;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
-use tower::{
-    ServiceBuilder, limit::GlobalConcurrencyLimitLayer, load_shed::LoadShedLayer, timeout::TimeoutLayer,
-};
+use tokio::runtime::{Builder, Runtime};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tower::{ServiceBuilder, timeout::TimeoutLayer};
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::{ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    connection::{BoundedAcceptor, CLIENT_DEADLINE, read_body},
+    admission::{Admission, admit},
+    connection::{Acceptor, BoundedListener, CLIENT_DEADLINE, Peer, read_body},
     environment,
-    problem::{Problem, limit_error},
+    problem::Problem,
 };
 
 /// How long requests in progress may take to finish after the stop.
@@ -171,28 +173,54 @@ async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, EXPOSITION)], observed.metrics.render())
 }
 
-/// Bounds what the requests to `routes` use: each has its body before it counts, at most `max` are in progress, each for
-/// `deadline`. A panic is an answer.
+/// Bounds what the requests to `routes` use: each has its body before it counts, `admission` says which are worked on, each
+/// for `deadline`. A panic is an answer.
 pub fn limited<S: Clone + Send + Sync + 'static>(
     routes: Router<S>,
-    max: usize,
+    admission: Admission,
     deadline: Duration,
 ) -> Router<S> {
     let limits = ServiceBuilder::new()
         .layer(CatchPanicLayer::new())
         .layer(middleware::from_fn(read_body))
-        .layer(HandleErrorLayer::new(limit_error))
-        .layer(LoadShedLayer::new())
-        .layer(GlobalConcurrencyLimitLayer::new(max))
+        .layer(middleware::from_fn_with_state(Arc::new(admission), admit))
+        .layer(HandleErrorLayer::new(async |_| StatusCode::GATEWAY_TIMEOUT))
         .layer(TimeoutLayer::new(deadline));
     routes.fallback(|| async { StatusCode::NOT_FOUND }).layer(limits)
 }
 
+/// The threads that read requests and refuse them. What is admitted runs on the process's other threads, beside the relay and
+/// the consumer: however many clients connect, these only share the cores with this one, and no queue of tasks.
+struct HttpThread(Option<Runtime>);
+
+impl HttpThread {
+    fn start() -> io::Result<Self> {
+        let mut runtime = Builder::new_multi_thread();
+        Ok(Self(Some(runtime.worker_threads(1).thread_name("http").enable_all().build()?)))
+    }
+}
+
+impl Drop for HttpThread {
+    fn drop(&mut self) {
+        // Without waiting, which is not allowed in a task.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// Serves `app` to all but pages of other sites, until `stop`. Then lets requests in progress finish, up to a deadline.
 pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) -> anyhow::Result<()> {
-    let handle = axum_server::Handle::new();
-    let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).acceptor(BoundedAcceptor::new());
-    server = server.http1_only();
+    let thread = HttpThread::start().context("failed to start the HTTP thread")?;
+    let serving = serve_here(listener, app, stop);
+    let runtime = thread.0.as_ref().context("the HTTP thread has stopped")?;
+    AbortOnDropHandle::new(runtime.spawn(serving)).await.context("the HTTP server failed")?
+}
+
+async fn serve_here(listener: TcpListener, app: Router, stop: CancellationToken) -> anyhow::Result<()> {
+    let handle = axum_server::Handle::<Peer>::new();
+    let server = axum_server::Server::from_listener(BoundedListener::new(listener)?).handle(handle.clone());
+    let mut server = server.acceptor(Acceptor).http1_only();
     server
         .http_builder()
         .http1()

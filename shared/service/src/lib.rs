@@ -5,7 +5,7 @@
 //! - [`ConsumerTasks`]: apply what other services have published, once.
 //! - [`settings`]: their settings, the same for each service under its own prefix. [`environment`]: reads them.
 //! - [`Supervisor`]: runs the tasks of the process; if one ends early, the process ends.
-//! - [`http`]: a server with bounded waits and an orderly stop. [`problem`]: errors.
+//! - [`http`]: a server with bounded waits and an orderly stop. [`admission`]: which requests it works on. [`problem`]: errors.
 //! - [`Health`]: what `/livez` and `/readyz` answer. The routes under `/admin` are behind a token.
 //! - [`telemetry`]: structured logs and Prometheus metrics. [`otlp`]: spans.
 //!
@@ -13,6 +13,7 @@
 //! `rabbitmq` does not know the database; they meet here.
 
 mod admin;
+pub mod admission;
 mod connection;
 pub mod environment;
 pub mod http;

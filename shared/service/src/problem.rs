@@ -7,14 +7,13 @@ use std::{
 };
 
 use axum::{
-    BoxError, Json,
+    Json,
     extract::{FromRequest, Request, rejection::JsonRejection},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use database::{is_locked, is_unavailable};
 use serde::{Serialize, de::DeserializeOwned};
-use tower::load_shed;
 use utoipa::ToSchema;
 
 /// What went wrong: problem details (RFC 9457).
@@ -195,15 +194,6 @@ pub async fn read_json<T: DeserializeOwned>(
         }
         Err(other) if other.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(Problem::too_large()),
         Err(other) => Err(Problem::unreadable_body(other.body_text())),
-    }
-}
-
-/// Maps the errors of the limiting layers to a status: 503 for too many requests, 504 for one that took too long.
-pub async fn limit_error(error: BoxError) -> StatusCode {
-    if error.is::<load_shed::error::Overloaded>() {
-        StatusCode::SERVICE_UNAVAILABLE
-    } else {
-        StatusCode::GATEWAY_TIMEOUT
     }
 }
 

@@ -1,12 +1,14 @@
 //! Clients that hold connections: without a request, and without reading the answers.
 
-use std::io::ErrorKind;
+use std::{collections::BTreeMap, io::ErrorKind};
 
+use anyhow::Context as _;
 use reqwest::Client;
 use sqlx::{Connection as _, PgConnection};
 use tokio::{
-    io::AsyncWriteExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
+    task::JoinSet,
 };
 
 use crate::support::{DEADLINE, Orders, order};
@@ -76,4 +78,71 @@ async fn connection_whose_client_reads_nothing_is_closed() -> anyhow::Result<()>
         Ok(stream.try_write(b"G").is_err_and(|error| error.kind() != ErrorKind::WouldBlock).then_some(()))
     })
     .await
+}
+
+/// The 200 files leave 50 connections, and each of these clients has sent its request before it waits.
+#[tokio::test]
+async fn request_that_has_arrived_is_answered_however_many_clients_connect() -> anyhow::Result<()> {
+    let orders = Orders::start_with(&[("OPEN_FILES", "200")]).await?;
+    let address = orders.url.trim_start_matches("http://");
+    let order = order().to_string();
+    let length = order.len();
+    let request = format!(
+        "POST /orders HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{order}"
+    );
+    let mut clients = JoinSet::new();
+    for _ in 0..500 {
+        let (address, request) = (address.to_owned(), request.clone());
+        clients.spawn(async move {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            anyhow::Ok(answer.split(' ').nth(1).context("no answer")?.to_owned())
+        });
+    }
+    let mut answers = BTreeMap::<_, u32>::new();
+    while let Some(answer) = clients.join_next().await {
+        let answer = answer?.unwrap_or_else(|error| format!("{error:#}"));
+        *answers.entry(answer).or_default() += 1;
+    }
+    assert!(answers.keys().all(|answer| answer == "201" || answer == "503"), "{answers:?}");
+    assert!(answers["201"] > 0, "{answers:?}");
+    Ok(())
+}
+
+/// Each has the API's largest page, and its connection stays open.
+#[tokio::test]
+async fn readers_of_a_large_page_cost_little_memory() -> anyhow::Result<()> {
+    const READERS: u64 = 300;
+    let orders = Orders::start().await?;
+    let page = format!("{}/docs/swagger-ui-bundle.js", orders.url);
+    let size = orders.client.get(&page).send().await?.bytes().await?.len() as u64 / 1024;
+    let before = resident_kib(&orders)?;
+    let mut readers = JoinSet::new();
+    for _ in 0..READERS {
+        let page = page.clone();
+        readers.spawn(async move {
+            let client = Client::new();
+            let read = client.get(page).send().await?.bytes().await?.len();
+            anyhow::Ok((client, read))
+        });
+    }
+    let mut open = vec![];
+    while let Some(reader) = readers.join_next().await {
+        open.push(reader??);
+    }
+    let grown = resident_kib(&orders)?.saturating_sub(before);
+    // A copy for each reader is the product of both.
+    assert!(grown < READERS * size / 4, "{READERS} readers of {size} KiB took {grown} KiB");
+    Ok(())
+}
+
+/// The memory of the service's process.
+fn resident_kib(orders: &Orders) -> anyhow::Result<u64> {
+    let pid = orders.service.pid().context("the service has ended")?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
