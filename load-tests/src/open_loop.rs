@@ -31,6 +31,8 @@ pub struct Load {
     /// How many requests may wait for their answers at once; each has a socket. A request that becomes due beyond that
     /// is not sent, and is counted as shed.
     pub max_in_flight: usize,
+    /// Whether each request has a connection of its own. Otherwise a request uses one that is open and free.
+    pub connects_each_time: bool,
     /// Selects the orders: see `OrderBodies`.
     pub seed: u64,
     /// The kind of orders.
@@ -50,6 +52,7 @@ impl Load {
             rate,
             for_,
             max_in_flight: 512,
+            connects_each_time: false,
             seed: fastrand::u64(..),
             mix: Mix::Good,
             enough: Arc::default(),
@@ -73,10 +76,16 @@ pub async fn run(
     load: Load,
     on_outcome: impl Fn(Outcome) + Send + Sync + 'static,
 ) -> anyhow::Result<Summary> {
+    send(load, Box::new(on_outcome)).await
+}
+
+/// Compiled in this crate, which is optimized also where its user is not: the load shares the cores with the service.
+async fn send(load: Load, on_outcome: Box<dyn Fn(Outcome) + Send + Sync>) -> anyhow::Result<Summary> {
     anyhow::ensure!(load.rate > 0, "failed to send a load of 0 requests per second");
     let urls = std::iter::once(&load.url).chain(&load.others);
     let clients = urls.map(|url| Client::new(url)).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut clients = clients.iter().cycle().cloned();
+    let clients = clients.into_iter().map(|client| client.connecting_each_time(load.connects_each_time));
+    let mut clients = clients.collect::<Vec<_>>().into_iter().cycle();
     let mut bodies = OrderBodies::seeded(load.seed).mixed(load.mix);
     let permits = Arc::new(Semaphore::new(load.max_in_flight));
     let recorder = Arc::new(Recorder::new(on_outcome)?);

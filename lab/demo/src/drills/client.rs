@@ -14,10 +14,11 @@ use uuid::Uuid;
 
 use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
+use super::overload::overload;
 use crate::fault::Fault;
 use crate::http;
 
-pub(super) static DRILLS: [Drill; 3] = [
+pub(super) static DRILLS: [Drill; 4] = [
     Drill {
         name: "hang-up-storm",
         teaches: "A server drops the handler of a client that hangs up, at any await. What it had begun must not leak \
@@ -46,6 +47,18 @@ pub(super) static DRILLS: [Drill; 3] = [
         claim: "Clients that never finish their request are disconnected, and good orders are accepted meanwhile.",
         outage: Duration::from_secs(15),
         steps: Some(|run| Box::pin(crawl(run))),
+        ..ROW
+    },
+    Drill {
+        name: "overload",
+        teaches: "A queue that never empties makes every answer late and gains nothing. A bound on the wait keeps the \
+                  accepted orders as many as before, and the refusals early.",
+        question: "Clients offer two to ten times what the service can accept. How many orders are accepted? What do the \
+                   other clients see, and after how long?",
+        claim: "Under any load at least half of the capacity is accepted. Every other order is refused early with 503, no \
+                connection is reset, and events are published meanwhile.",
+        outage: Duration::ZERO,
+        steps: Some(|run| Box::pin(overload(run))),
         ..ROW
     },
 ];

@@ -15,6 +15,7 @@ mod felt;
 mod log_relay;
 mod network;
 mod objectives;
+mod overload;
 mod progress;
 mod report;
 mod restore;
