@@ -7,6 +7,8 @@ use anyhow::{Result, anyhow};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::machine_speed::longer;
+
 /// Short compared with the waits of a test, long compared with the cost of a probe.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -15,12 +17,24 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// `Ok(None)` and `Err(_)` both mean "not yet": a server that is starting refuses a few connections first. If the
 /// deadline passes, the error names `what` the caller waited for and why the last probe failed. A probe that hangs is
 /// cancelled at the deadline.
+///
+/// The deadline is that of the reference machine, and [longer](crate::longer) on a slower one: it measures nothing. See
+/// [`within`] for a time that is a claim.
 pub async fn eventually<T>(
+    what: &str,
+    deadline: Duration,
+    probe: impl AsyncFnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    within(what, longer(deadline), probe).await
+}
+
+/// Like [`eventually`], with the same deadline on every machine.
+pub async fn within<T>(
     what: &str,
     deadline: Duration,
     mut probe: impl AsyncFnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    let wait = Wait::new(what, deadline);
+    let mut wait = Wait::new(what, deadline);
     loop {
         if let ControlFlow::Break(result) = wait.judge(timeout_at(wait.until, probe()).await) {
             return result;
@@ -39,7 +53,7 @@ pub async fn eventually_send<T, Probe>(
 where
     Probe: Future<Output = Result<Option<T>>> + Send,
 {
-    let wait = Wait::new(what, deadline);
+    let mut wait = Wait::new(what, longer(deadline));
     loop {
         if let ControlFlow::Break(result) = wait.judge(timeout_at(wait.until, probe()).await) {
             return result;
@@ -52,25 +66,28 @@ struct Wait<'a> {
     what: &'a str,
     deadline: Duration,
     until: Instant,
+    /// Why the last probe that returned has failed.
+    reason: String,
 }
 
 impl<'a> Wait<'a> {
     fn new(what: &'a str, deadline: Duration) -> Self {
-        Self { what, deadline, until: Instant::now() + deadline }
+        Self { what, deadline, until: Instant::now() + deadline, reason: "no probe has returned".to_owned() }
     }
 
     /// Decides by the outcome of a probe whether the wait is over.
-    fn judge<T>(&self, outcome: Result<Result<Option<T>>, Elapsed>) -> ControlFlow<Result<T>> {
-        let reason = match outcome {
+    fn judge<T>(&mut self, outcome: Result<Result<Option<T>>, Elapsed>) -> ControlFlow<Result<T>> {
+        match outcome {
             Ok(Ok(Some(value))) => return ControlFlow::Break(Ok(value)),
-            Ok(Ok(None)) => "not yet".to_owned(),
-            Ok(Err(reason)) => format!("{reason:#}"),
-            Err(_) => "the last probe did not return".to_owned(),
-        };
+            Ok(Ok(None)) => "not yet".clone_into(&mut self.reason),
+            Ok(Err(reason)) => self.reason = format!("{reason:#}"),
+            // What an earlier probe was refused for says more than that this one hangs.
+            Err(_) => self.reason += "; the last probe did not return",
+        }
         if Instant::now() + POLL_INTERVAL < self.until {
             return ControlFlow::Continue(());
         }
-        let (what, seconds) = (self.what, self.deadline.as_secs_f64());
+        let (what, reason, seconds) = (self.what, &self.reason, self.deadline.as_secs_f64());
         ControlFlow::Break(Err(anyhow!("waited {seconds:.1} s for {what}: {reason}")))
     }
 }

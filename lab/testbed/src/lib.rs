@@ -22,6 +22,7 @@ mod eventually;
 pub mod guard;
 mod home;
 mod install;
+mod machine_speed;
 mod ports;
 mod postgres;
 mod private_dir;
@@ -44,11 +45,12 @@ pub use bootstrap::{DatabaseUrls, allow_log_relay, bootstrap};
 pub use command::remove_settings;
 pub use container::{IMAGES, engine_architecture, engine_version, image_is_present, pull_image};
 pub use database::{TestDatabase, database, database_on};
-pub use eventually::{eventually, eventually_send};
+pub use eventually::{eventually, eventually_send, within};
 pub use home::Home;
 pub use install::{
     can_install, find_faketime, find_postgres, find_rabbitmq, install_packages, missing_packages,
 };
+pub use machine_speed::{SLOWDOWN, fewer, longer, slowdown};
 pub use ports::{free_port, is_free};
 pub use postgres::Postgres;
 pub use processor_time::{own_processor_time, processor_time};
