@@ -22,6 +22,36 @@ pub(crate) fn order_request(orders_url: &str, order: &Value) -> Result<reqwest::
     Ok(client()?.post(format!("{orders_url}/orders")).json(order))
 }
 
+/// An answer that is not the one that was asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} was refused with {status}: {body}")]
+pub(crate) struct Refused {
+    what: &'static str,
+    status: u16,
+    body: String,
+}
+
+impl Refused {
+    /// Whether the same request would be refused again, however busy the service is.
+    pub(crate) fn is_final(&self) -> bool {
+        (400..500).contains(&self.status) && ![408, 409, 425, 429].contains(&self.status)
+    }
+}
+
+/// Passes a body on if its status is the expected one.
+async fn expect(status: u16, what: &'static str, response: reqwest::Response) -> Result<String> {
+    let (answered, body) = (response.status().as_u16(), response.text().await?);
+    ensure!(answered == status, Refused { what, status: answered, body });
+    Ok(body)
+}
+
+/// Cancels an order. Any answer but 200 is an error.
+pub(crate) async fn cancel(orders_url: &str, id: Uuid, deadline: Duration) -> Result<()> {
+    let request = client()?.post(format!("{orders_url}/orders/{id}/cancellation")).timeout(deadline);
+    let response = request.send().await.context("failed to send a cancellation")?;
+    expect(200, "the cancellation", response).await.map(drop)
+}
+
 /// Places an order, and returns the id that was acknowledged. Any answer but 201 is an error.
 pub(crate) async fn place(request: reqwest::RequestBuilder) -> Result<Uuid> {
     #[derive(Deserialize)]
@@ -29,8 +59,7 @@ pub(crate) async fn place(request: reqwest::RequestBuilder) -> Result<Uuid> {
         id: Uuid,
     }
     let response = request.send().await.context("failed to send an order")?;
-    let (status, body) = (response.status().as_u16(), response.text().await?);
-    ensure!(status == 201, "the order was refused with {status}: {body}");
+    let body = expect(201, "the order", response).await?;
     let Placed { id } = serde_json::from_str(&body).with_context(|| format!("201 without an id: {body}"))?;
     Ok(id)
 }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use demo::RunningSystem;
 use demo::fault::Fault;
 use demo::lab::{CONDITION_DEADLINE, Setup};
-use testbed::eventually;
+use testbed::{eventually, longer};
 use tokio::time::timeout;
 
 struct Failure {
@@ -104,7 +104,7 @@ async fn fail(system: &RunningSystem, failure: &Failure) -> Result<(Option<Durat
     let began = Instant::now();
     let notice = async {
         let noticed = eventually("a service to notice", NOTICE_DEADLINE, async || {
-            let failed = timeout(PROBE_DEADLINE, system.metric("orders", "outbox_failed_total"));
+            let failed = timeout(longer(PROBE_DEADLINE), system.metric("orders", "outbox_failed_total"));
             let failed = failed.await?? > failed_before;
             Ok((failed || reports_an_outage(system).await?).then_some(()))
         });
@@ -140,7 +140,7 @@ async fn await_health(system: &RunningSystem) -> Result<()> {
 /// Whether a service reports that its broker is unavailable.
 async fn reports_an_outage(system: &RunningSystem) -> Result<bool> {
     for service in SERVICES {
-        let (_, health) = timeout(PROBE_DEADLINE, system.health(service)).await??;
+        let (_, health) = timeout(longer(PROBE_DEADLINE), system.health(service)).await??;
         if health["parts"]["broker"]["up"] == false {
             return Ok(true);
         }

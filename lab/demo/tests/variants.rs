@@ -29,7 +29,7 @@ async fn publish_then_commit_charges_for_an_order_that_does_not_exist() -> Resul
         sqlx::query("alter table orders add constraint closed check (status <> 'pending') not valid")
             .execute(&mut owner)
             .await?;
-        let refused = system.order().await;
+        let refused = system.order_once().await;
         assert!(refused.is_err(), "{variant:?} has accepted an order that it could not write");
         sqlx::query("alter table orders drop constraint closed").execute(&mut owner).await?;
         confirm_one_more(&system).await?;
@@ -64,9 +64,7 @@ async fn other_relays_publish_everything_while_nothing_fails() -> Result<()> {
     ] {
         let system = start(Some(variant)).await?;
         confirm_one_more(&system).await.context(variant.name())?;
-        for _ in 0..10 {
-            system.order().await?;
-        }
+        system.orders(10).await?;
         let result = system.held().await.context(variant.name())?;
         assert_eq!(result.acknowledged, result.confirmed, "{}: {result:?}", variant.name());
         let (rows, pending): (i64, i64) = sqlx::query_as(

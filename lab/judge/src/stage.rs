@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use fault_proxy::{Direction, Effect, Fault, MAX_FAULT_DURATION, Proxy, Route};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{
-    Postgres, RabbitmqCluster, RestartableProcess, TestVhost, eventually, set_standby, sql, vhost_on,
+    Postgres, RabbitmqCluster, RestartableProcess, TestVhost, eventually, longer, set_standby, sql, vhost_on,
 };
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -208,15 +208,16 @@ impl<'a> Stage<'a> {
     /// Starts an instance, and waits until it relays.
     pub(crate) async fn start(&mut self, number: usize) -> Result<()> {
         self.launch(number)?;
+        let deadline = longer(START_DEADLINE);
         let relays = self
-            .until(START_DEADLINE, async |stage| {
+            .until(deadline, async |stage| {
                 let instance = &stage.instances[number - 1];
                 Ok(instance.times_said() > instance.said)
             })
             .await?;
         if !relays {
             let tail = self.instances[number - 1].process.log_tail();
-            bail!("the entrant did not print {RELAYING} within {START_DEADLINE:?}; {tail}");
+            bail!("the entrant did not print {RELAYING} within {deadline:?}; {tail}");
         }
         Ok(())
     }
@@ -309,14 +310,14 @@ impl<'a> Stage<'a> {
         Ok(stats.get(route).with_context(|| format!("there is no route {route}"))?.resets)
     }
 
-    /// Waits until there are more resets than `before`.
+    /// Waits until there are more resets than `before`, [`longer`] on a slow machine.
     pub(crate) async fn until_reset(&mut self, route: &str, before: u64, deadline: Duration) -> Result<bool> {
-        self.until(deadline, async |stage| Ok(stage.resets(route)? > before)).await
+        self.until(longer(deadline), async |stage| Ok(stage.resets(route)? > before)).await
     }
 
-    /// Waits until an event has arrived.
+    /// Waits until an event has arrived, [`longer`] on a slow machine.
     pub(crate) async fn until_arrived(&mut self, event: Uuid, deadline: Duration) -> Result<bool> {
-        self.until(deadline, async |stage| Ok(stage.arrivals.has(event))).await
+        self.until(longer(deadline), async |stage| Ok(stage.arrivals.has(event))).await
     }
 
     /// Waits for a condition. Meanwhile instances that have ended by themselves are started again.

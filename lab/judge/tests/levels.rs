@@ -7,7 +7,7 @@
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt as _, stream};
 use judge::{Entrant, LEVELS, Servers, Verdict, judge};
-use testbed::{Home, Postgres, RabbitmqCluster};
+use testbed::{Home, Postgres, RabbitmqCluster, fewer};
 
 /// A mistake of `entrants/python/mistakes.py`.
 struct Mistake {
@@ -49,8 +49,8 @@ impl Mistake {
     }
 }
 
-/// So many mistakes are judged at the same time, each with separate servers: the judge mostly waits.
-const AT_ONCE: usize = 3;
+/// So many mistakes are judged at the same time, each with separate servers: the judge mostly waits. Fewer on a slow machine.
+const AT_ONCE: u32 = 3;
 
 fn all() -> bool {
     std::env::var_os("JUDGE_ALL").is_some()
@@ -93,7 +93,7 @@ async fn each_mistake_turns_its_levels_red_and_no_others() -> Result<()> {
     let judged = MISTAKES.iter().map(|mistake| (mistake, python.clone().with("RELAY_MISTAKE", mistake.name)));
     let judged = stream::iter(judged).map(|(mistake, entrant)| unexpected(mistake, entrant));
     let mut wrong = vec![];
-    let mut judged = judged.buffer_unordered(AT_ONCE);
+    let mut judged = judged.buffer_unordered(fewer(AT_ONCE) as usize);
     while let Some(found) = judged.next().await {
         wrong.extend(found?);
     }

@@ -116,7 +116,8 @@ async fn story(State(state): State<BoardState>, Path(id): Path<Uuid>) -> Answer<
 /// Places an order that can be confirmed.
 async fn place(State(state): State<BoardState>) -> Answer<Value> {
     let sent = Instant::now();
-    let id = timeout(ORDER_DEADLINE, state.system.order()).await.context("the order was not answered")??;
+    let id =
+        timeout(ORDER_DEADLINE, state.system.order_once()).await.context("the order was not answered")??;
     state.load.record(id);
     Ok(Json(json!({ "id": id, "milliseconds": sent.elapsed().as_secs_f64() * 1e3 })))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
-use testbed::{Home, build_lab};
+use testbed::{Home, SLOWDOWN, build_lab, fewer, slowdown};
 
 use crate::Verdict;
 use crate::choice::Choice;
@@ -32,6 +32,9 @@ impl TestOptions {
     }
 }
 
+/// From here on a line says so.
+const NOTABLY_SLOWER: f64 = 1.5;
+
 /// Runs all test programs, also after one has failed; cargo names those that failed at the end. The servers are started
 /// once for all of them; each test has a private database and virtual host.
 pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Terminal) -> Result<Verdict> {
@@ -42,6 +45,13 @@ pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Termin
         tokio::try_join!(build_lab(!terminal.json()), choice.start_servers(home, 1, terminal))?;
 
     let _busy = options.beside_load.then(BusyLoops::start);
+    let slower = slowdown();
+    if slower >= NOTABLY_SLOWER {
+        terminal.print(format!(
+            "This machine is {slower:.1} times as slow as the reference machine: deadlines are as many times longer, and \
+             fewer tests run at a time."
+        ));
+    }
     let mut passed = true;
     for number in 1..=options.repeat {
         if options.repeat > 1 {
@@ -56,9 +66,11 @@ pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Termin
         }
         cargo.args(&options.args);
         if std::env::var_os("RUST_TEST_THREADS").is_none() {
-            // Most tests wait for a server or a service, so there are twice as many at a time as cores.
+            // Most tests wait for a server or a service, so there are twice as many at a time as cores; fewer if the cores
+            // are slow.
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            cargo.env("RUST_TEST_THREADS", (2 * cores).to_string());
+            let most = u32::try_from(2 * cores).unwrap_or(u32::MAX);
+            cargo.env("RUST_TEST_THREADS", fewer(most).to_string());
         }
         cargo
             .env("TESTBED_POSTGRES_URL", postgres.admin_url("postgres"))
@@ -66,6 +78,7 @@ pub(crate) async fn run(choice: Choice, options: &TestOptions, terminal: &Termin
             .env("TESTBED_RABBITMQ_API", rabbitmq.first().api_url())
             // For the tests that start private servers.
             .env("TESTBED_WITH", if home == Home::Docker { "docker" } else { "local" })
+            .env(SLOWDOWN, slower.to_string())
             // The services are built: without this every test program would ask cargo again.
             .env("TESTBED_PREBUILT", "1");
         if terminal.json() {

@@ -1,20 +1,32 @@
 //! `cargo demo`: the tour.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use load_tests::Saturation;
+use testbed::longer;
 
 use super::order::{self, OrderKind};
 use crate::Verdict;
 use crate::choice::Choice;
 use crate::drills::{self, DrillOptions};
-use crate::interrupt::or_interrupted;
+use crate::interrupt::{interrupted, or_interrupted};
+use crate::reconciliation::Wait;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
-/// The drill of the tour. Its outage is as short as its lesson allows: orders are accepted, and the backlog is seen to grow.
+/// The drill of the tour, with the most orders per second that it offers. Its outage is as short as its lesson allows: orders
+/// are accepted, and the backlog is seen to grow.
 const OPTIONS: DrillOptions =
     DrillOptions { rate: 100, outage: Some(Duration::from_secs(8)), times: 1, seed: 1 };
+/// Fewer orders per second would show nothing.
+const MIN_RATE: u32 = 5;
+
+/// How many clients find out what the machine bears, and for how long they place orders.
+const CLIENTS: u32 = 4;
+const MEASURED_FOR: Duration = Duration::from_secs(2);
+/// How long their orders may take to their ends.
+const MEASURED_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Starts the system, follows two orders, kills the broker under load, reconciles, and stops the system.
 pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
@@ -55,7 +67,36 @@ async fn show(system: &RunningSystem, terminal: &Terminal) -> Result<Verdict> {
             return Ok(followed);
         }
     }
-    let (verdict, document) = drills::run(drills::find("broker-kill")?, OPTIONS, system, terminal).await?;
+    let rate = tokio::select! {
+        rate = half_of_what_it_bears(system, terminal) => rate?,
+        stop = interrupted() => return stop.map(|()| Verdict::Interrupted),
+    };
+    let options = DrillOptions { rate, ..OPTIONS };
+    let (verdict, document) = drills::run(drills::find("broker-kill")?, options, system, terminal).await?;
     terminal.document(&document)?;
     Ok(verdict)
+}
+
+/// Measures how many orders per second go from their acceptance to their ends on this machine now, and returns half of that:
+/// a drill that fills a slow machine shows its queue and not the system. The orders are in the ledger, like all others.
+async fn half_of_what_it_bears(system: &RunningSystem, terminal: &Terminal) -> Result<u32> {
+    let ledger = system.ledger().await?;
+    let load = Saturation {
+        url: system.orders_url().to_owned(),
+        connections: CLIENTS,
+        for_: MEASURED_FOR,
+        seed: OPTIONS.seed,
+    };
+    let began = Instant::now();
+    let placed = load_tests::saturate(load, ledger.recorder()).await?;
+    // The relays and the consumers are slower than the order service alone.
+    system.settle(Wait::until_decided(longer(MEASURED_DEADLINE)), &ledger).await?;
+    let bears = placed.accepted as f64 / began.elapsed().as_secs_f64();
+    // Between the two limits.
+    let rate = (bears / 2.0).clamp(MIN_RATE.into(), OPTIONS.rate.into()) as u32;
+    terminal.print(format!(
+        "This machine completes about {bears:.0} orders per second now. The drill places {rate} per second: half, {} at most.",
+        OPTIONS.rate
+    ));
+    Ok(rate)
 }

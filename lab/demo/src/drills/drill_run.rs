@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
 use load_tests::{Load, Mix, Summary};
+use testbed::longer;
 use tokio::time::{Instant, interval, sleep, timeout};
 use uuid::Uuid;
 
@@ -27,7 +28,7 @@ const UNCHANGED_FOR: Duration = Duration::from_secs(10);
 /// Each message about an order that is gone is tried and set aside alone, which takes longer than to apply many at once.
 const DAMAGE_DEADLINE: Duration = Duration::from_secs(180);
 
-/// How long a fault may take until it is felt, on a busy machine.
+/// How long a fault may take until it is felt, on a busy machine. This and the deadlines above are longer on a slow one.
 const FELT_DEADLINE: Duration = Duration::from_secs(30);
 const FELT_INTERVAL: Duration = Duration::from_millis(200);
 /// The load before the fault: orders are at every step when it happens.
@@ -248,10 +249,11 @@ impl<'a> DrillRun<'a> {
 
     /// Waits until the fault was felt. `check` returns `None` while it was not, and then says in words what was seen.
     async fn look_for(&self, expected: &str, mut check: impl AsyncFnMut() -> Result<Option<String>>) -> Fact {
-        let end = Instant::now() + FELT_DEADLINE;
+        let deadline = longer(FELT_DEADLINE);
+        let end = Instant::now() + deadline;
         let mut last = String::new();
         while Instant::now() < end {
-            match timeout(FELT_DEADLINE, check()).await.map_err(Into::into).flatten() {
+            match timeout(deadline, check()).await.map_err(Into::into).flatten() {
                 Ok(Some(what)) => {
                     self.phase("felt", &what);
                     return Fact::new(what, true);
@@ -315,7 +317,7 @@ impl<'a> DrillRun<'a> {
 
     /// Waits until nothing is in progress any more, for drills that go on then.
     pub(crate) async fn settled(&self) -> Result<Reconciliation> {
-        let wait = Wait::until_decided(SETTLE_DEADLINE);
+        let wait = Wait::until_decided(longer(SETTLE_DEADLINE));
         Ok(self.system.settle(wait, &self.ledger).await?.reconciliation)
     }
 
@@ -324,9 +326,9 @@ impl<'a> DrillRun<'a> {
         self.phase("drain", "waiting until nothing is pending and every order is confirmed or cancelled");
         let no_outbox = self.system.variant().is_some_and(|variant| !variant.has_outbox());
         let wait = if no_outbox || expected == Verdict::Broken {
-            Wait::until_unchanged_for(UNCHANGED_FOR, DAMAGE_DEADLINE)
+            Wait::until_unchanged_for(longer(UNCHANGED_FOR), longer(DAMAGE_DEADLINE))
         } else {
-            Wait::until_decided(SETTLE_DEADLINE)
+            Wait::until_decided(longer(SETTLE_DEADLINE))
         };
         let reconciliation = self.system.settle(wait, &self.ledger).await?.reconciliation;
         self.phase(

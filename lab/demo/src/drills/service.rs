@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use sqlx::Connection as _;
-use testbed::eventually;
+use testbed::{eventually, within};
 use tokio::time::sleep;
 
 use super::at_end::{copies_were_dropped, each_order_was_answered, no_time_outs, nothing_is_set_aside};
@@ -601,7 +601,7 @@ async fn write_silently(run: &DrillRun<'_>) -> Result<()> {
     let pending = "select count(*)::text from orders.outbox where published_at is null";
     let left: u64 = run.system.number(pending).await?;
     run.require(format!("{left} of their events waited for the poll"), left > 0);
-    let polled = eventually("the events to be found by the poll", FOUND_WITHIN, async || {
+    let polled = within("the events to be found by the poll", FOUND_WITHIN, async || {
         Ok((run.system.number::<u64>(pending).await? == 0).then_some(()))
     })
     .await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::json;
-use testbed::eventually;
+use testbed::{eventually, longer};
 use uuid::Uuid;
 
 use super::{
@@ -49,13 +49,15 @@ pub(super) async fn poison(setup: Setup) -> Result<Option<Breach>> {
     for _ in 0..5 {
         system.order().await?;
     }
-    let aside =
-        eventually("the message to be set aside with its reason", Duration::from_secs(12), async || {
-            let counted = system.metric("orders", "inbox_dead_lettered_total{reason=\"permanent\"}").await?;
-            Ok((counted >= 1.0).then_some(()))
-        });
+    let soon = Duration::from_secs(12);
+    let aside = eventually("the message to be set aside with its reason", soon, async || {
+        let counted = system.metric("orders", "inbox_dead_lettered_total{reason=\"permanent\"}").await?;
+        Ok((counted >= 1.0).then_some(()))
+    });
     if aside.await.is_err() {
-        return Ok(Breach::new("I11", "a bad message was not set aside with its reason within 12 s"));
+        let seconds = longer(soon).as_secs();
+        let what = format!("a bad message was not set aside with its reason within {seconds} s");
+        return Ok(Breach::new("I11", what));
     }
     judge(&system).await
 }

@@ -23,8 +23,7 @@ pub(super) async fn killed_at(
     };
     let system = RunningSystem::shared(setup).await?;
     // The process may be gone before it has answered: then nothing was acknowledged.
-    let _ = system.order().await;
-    system.ended(once.process().await?).await?;
+    system.ended(once.process_by(async || system.order_once().await.map(drop)).await?).await?;
     system.revive().await?;
     system.order().await?;
     judge(&system).await

@@ -34,7 +34,7 @@ impl Breach {
 /// Waits until nothing is pending or changes any more, and returns what is wrong then. All processes have to be
 /// running.
 pub(super) async fn judge(system: &RunningSystem) -> Result<Option<Breach>> {
-    let wait = Wait::until_decided(JUDGE_DEADLINE).or_unchanged_for(UNCHANGED_FOR);
+    let wait = Wait::until_decided(testbed::longer(JUDGE_DEADLINE)).or_unchanged_for(UNCHANGED_FOR);
     let settled = settle(wait, async || system.reconcile_acknowledged().await).await?;
     Ok(breach(&settled.reconciliation))
 }

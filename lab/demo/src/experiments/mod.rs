@@ -117,7 +117,7 @@ pub static ALL: [Experiment; 18] = [
     ),
 ];
 
-/// How long a sabotage may go unnoticed, from the start of its system, on a slow machine too.
+/// How long a sabotage may go unnoticed, from the start of its system: [longer](testbed::longer) on a slow machine.
 const NOTICE_DEADLINE: Duration = Duration::from_secs(300);
 
 /// The result of an experiment.
@@ -138,7 +138,9 @@ impl Finding {
     /// Whether the complete system held and the sabotaged one broke as expected, in time.
     pub fn is_as_expected(&self) -> bool {
         let expected = self.caught.as_ref().is_some_and(|breach| self.invariants.contains(&breach.invariant));
-        expected && self.false_alarm.is_none() && self.seconds < NOTICE_DEADLINE.as_secs_f64()
+        expected
+            && self.false_alarm.is_none()
+            && self.seconds < testbed::longer(NOTICE_DEADLINE).as_secs_f64()
     }
 }
 

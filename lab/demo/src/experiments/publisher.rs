@@ -23,9 +23,7 @@ pub(super) async fn frozen_and_killed(setup: Setup) -> Result<Option<Breach>> {
     system.load(20, Duration::from_secs(7)).await?;
     system.held().await?;
     Fault::Freeze(BROKER).inject(&system).await?;
-    for _ in 0..20 {
-        system.order().await?;
-    }
+    system.orders(20).await?;
     // A relay that waits for confirms leaves all events pending; one that does not marks them soon.
     let _ = eventually("everything to be marked", Duration::from_secs(8), async || {
         Ok((system.reconcile_acknowledged().await?.pending == 0).then_some(()))
@@ -45,7 +43,7 @@ pub(super) async fn unbound(setup: Setup) -> Result<Option<Breach>> {
     let setup = setup.with("ORDERS_RELAY_WORKERS", "1");
     let setup = setup.crashing_in("orders", "batch-half-sent:freeze", once.path());
     let system = RunningSystem::shared(setup).await?;
-    let frozen = once.frozen_by(system.order()).await?;
+    let frozen = once.frozen_by(async || system.order_once().await.map(drop)).await?;
     unbind_before_thaw(&system, frozen).await?;
     judge(&system).await
 }
@@ -59,13 +57,13 @@ pub(super) async fn unbound_with_a_backlog(setup: Setup) -> Result<Option<Breach
     let setup = setup.with("ORDERS_RELAY_BATCH", "4000").with("ORDERS_RELAY_WORKERS", "1");
     let setup = setup.crashing_in("orders", "batch-half-sent:freeze", once.path());
     let system = RunningSystem::shared(setup).await?;
-    system.load(60, Duration::from_secs(1)).await?;
+    system.orders(60).await?;
     system.held().await?;
     let first = system.acknowledged();
     let (early, late) = first.split_at(first.len() / 4);
     let lanes = hold_lanes(&system).await?;
     cancel(&system, early).await?;
-    system.load(60, Duration::from_secs(1)).await?;
+    system.orders(60).await?;
     cancel(&system, late).await?;
     once.arm()?;
     drop(lanes);

@@ -1,17 +1,21 @@
 //! The file through which a lab program crashes once.
 
 use std::{
-    convert::Infallible,
-    future::pending,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use testbed::eventually;
 use uuid::Uuid;
 
 use super::CONDITION_DEADLINE;
+
+/// How long after the work that leads to a crash point it may be reached, before the work is done once more.
+const REACH_DEADLINE: Duration = Duration::from_secs(10);
+/// The same after work that has failed. It may have failed because a process has just ended at the crash point.
+const FAILED_DEADLINE: Duration = Duration::from_millis(500);
 
 /// The file that the process which reaches an armed crash point creates (`CRASH_ONCE`). Removed when dropped.
 #[derive(Debug)]
@@ -30,10 +34,39 @@ impl CrashFile {
 
     /// Waits until a process has reached the crash point, and returns its id.
     pub async fn process(&self) -> Result<u32> {
-        eventually("a process to reach the crash point", CONDITION_DEADLINE, async || {
+        self.process_within(CONDITION_DEADLINE).await
+    }
+
+    async fn process_within(&self, deadline: Duration) -> Result<u32> {
+        eventually("a process to reach the crash point", deadline, async || {
             Ok(std::fs::read_to_string(&self.0).ok().and_then(|pid| pid.parse().ok()))
         })
         .await
+    }
+
+    /// Does the work that leads to the crash point until a process has reached it: once more after a failure, or when no
+    /// process has got there. The error says why the work has failed last.
+    pub async fn provoke(&self, mut work: impl AsyncFnMut() -> Result<()>) -> Result<u32> {
+        eventually("a process to reach the crash point", CONDITION_DEADLINE, async || {
+            let worked = work().await;
+            let deadline = if worked.is_ok() { REACH_DEADLINE } else { FAILED_DEADLINE };
+            match (self.process_within(deadline).await, worked) {
+                (Ok(pid), _) => Ok(Some(pid)),
+                (Err(_), Err(refused)) => Err(refused),
+                (Err(_), Ok(())) => bail!("no process has reached it after {deadline:?}"),
+            }
+        })
+        .await
+    }
+
+    /// The same, without waiting for the end of the work. The process that accepts an order wakes its own relay first, and may
+    /// freeze before it has answered; the order is committed by then.
+    pub async fn process_by(&self, work: impl AsyncFnMut() -> Result<()>) -> Result<u32> {
+        tokio::select! {
+            provoked = self.provoke(work) => provoked,
+            // It waits longer than the other, whose error says more.
+            reached = self.process_within(2 * CONDITION_DEADLINE) => reached,
+        }
     }
 
     /// Waits until a process has frozen at the crash point, and returns its id. The process writes the file before it
@@ -44,17 +77,11 @@ impl CrashFile {
         Ok(pid)
     }
 
-    /// The same, while an order is placed. The process that accepts it wakes its own relay first, and may freeze before it has
-    /// answered; the order is committed by then.
-    pub async fn frozen_by(&self, placing: impl Future) -> Result<u32> {
-        let placing = async {
-            placing.await;
-            pending::<Infallible>().await
-        };
-        tokio::select! {
-            never = placing => match never {},
-            frozen = self.frozen() => frozen,
-        }
+    /// The same, by [`process_by`](Self::process_by).
+    pub async fn frozen_by(&self, work: impl AsyncFnMut() -> Result<()>) -> Result<u32> {
+        let pid = self.process_by(work).await?;
+        await_stop(pid).await?;
+        Ok(pid)
     }
 
     /// Until it is armed again, no process crashes.

@@ -14,5 +14,5 @@ pub use crash_file::{CrashFile, await_stop, resume_process};
 pub use tap::{Published, Tap};
 pub use testbed::Setup;
 
-/// How long a condition may take to come true on a busy machine. It measures nothing.
+/// How long a condition may take to come true on a busy machine: [longer](testbed::longer) on a slow one. It measures nothing.
 pub const CONDITION_DEADLINE: Duration = Duration::from_secs(180);

@@ -1,35 +1,99 @@
 //! What tests and experiments do as clients of a system. It remembers the orders that were acknowledged to them.
 
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use load_tests::{Answer, Load, Outcome, Summary};
 use serde_json::{Value, json};
-use testbed::eventually;
+use testbed::{eventually, fewer, longer};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::RunningSystem;
-use crate::http;
+use crate::http::{self, Refused};
 use crate::lab::CONDITION_DEADLINE;
 use crate::load::RunningLoad;
 use crate::reconciliation::{Ending, Reconciliation, Wait, settle};
 
+/// How long one attempt may take. The service answers within 8 s, unless a test has frozen it.
+const ATTEMPT_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The pause before another attempt: clients that repeat what a busy service refuses at once keep it busy.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How many requests a load of a test has in flight. Each uses processor time, so this bounds the load on a machine that is
+/// slower than was measured.
+const MAX_IN_FLIGHT: usize = 16;
+
+/// The clients of a system.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    /// The orders that were acknowledged to them, oldest first.
+    acknowledged: Vec<Uuid>,
+    /// What the last order or cancellation that was not accepted was answered.
+    last_refusal: Option<String>,
+}
+
+/// Tries again until an answer is accepted, as a client does. No single refusal decides a test. The error has the last one.
+async fn retried<T>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    eventually(what, CONDITION_DEADLINE, async || match attempt().await {
+        Ok(answer) => Ok(Some(Ok(answer))),
+        Err(error) if error.downcast_ref::<Refused>().is_some_and(Refused::is_final) => Ok(Some(Err(error))),
+        Err(error) => {
+            sleep(RETRY_PAUSE).await;
+            Err(error)
+        }
+    })
+    .await?
+}
+
 impl RunningSystem {
-    /// Places one order of two lines, which must be accepted.
+    /// Places one order of two lines, and tries again with the same key until it is accepted.
     pub async fn order(&self) -> Result<Uuid> {
-        let lines = json!([{ "sku": "TEA-001", "quantity": 2 }, { "sku": "MUG-001", "quantity": 1 }]);
-        self.order_of(Uuid::new_v4(), lines).await
+        self.order_of(Uuid::new_v4(), two_lines()).await
     }
 
-    /// Places one order of a customer, which must be accepted.
+    /// Places so many orders, eight at a time.
+    pub async fn orders(&self, count: usize) -> Result<Vec<Uuid>> {
+        stream::iter(0..count).map(|_| self.order()).buffer_unordered(8).try_collect().await
+    }
+
+    /// Places one order of a customer, and tries again with the same key until it is accepted.
     pub async fn order_of(&self, customer: Uuid, lines: Value) -> Result<Uuid> {
-        let body = json!({ "customerId": customer, "lines": lines });
-        // A test may freeze a process meanwhile.
-        let request = http::order_request(self.orders_url(), &body)?.timeout(CONDITION_DEADLINE);
-        let id = http::place(request).await?;
-        self.note(id);
-        Ok(id)
+        let (key, body) = (Uuid::new_v4(), json!({ "customerId": customer, "lines": lines }));
+        retried("an order to be accepted", async || self.send_order(&body, Some(key)).await).await
+    }
+
+    /// Sends one order once: for those to whom an order that is not accepted says something.
+    pub async fn order_once(&self) -> Result<Uuid> {
+        let body = json!({ "customerId": Uuid::new_v4(), "lines": two_lines() });
+        self.send_order(&body, None).await
+    }
+
+    async fn send_order(&self, body: &Value, key: Option<Uuid>) -> Result<Uuid> {
+        let mut request = http::order_request(self.orders_url(), body)?.timeout(ATTEMPT_DEADLINE);
+        if let Some(key) = key {
+            request = request.header("Idempotency-Key", key.to_string());
+        }
+        let answer = http::place(request).await;
+        match &answer {
+            Ok(id) => self.note(*id),
+            Err(error) => self.clients().last_refusal = Some(format!("{error:#}")),
+        }
+        answer
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the clients were answered, for the error of a wait that they were part of.
+    pub fn was_answered(&self) -> String {
+        let Clients { acknowledged, last_refusal } = &*self.clients();
+        let refusal = last_refusal.as_deref().unwrap_or("none");
+        format!("{} orders were accepted; the last refusal: {refusal}", acknowledged.len())
     }
 
     /// Reads an order as a client does.
@@ -38,12 +102,20 @@ impl RunningSystem {
         serde_json::from_str(&page).context("failed to read an order")
     }
 
-    /// Cancels an order, which must be accepted.
+    /// Cancels an order, and tries again until that is accepted.
     pub async fn cancel(&self, id: Uuid) -> Result<()> {
-        let url = format!("{}/orders/{id}/cancellation", self.orders_url());
-        let response = http::client()?.post(url).timeout(CONDITION_DEADLINE).send().await?;
-        ensure!(response.status() == 200, "a cancellation was answered with {}", response.status());
-        Ok(())
+        self.cancel_at(self.orders_url(), id).await
+    }
+
+    /// The same, at another instance.
+    pub async fn cancel_at(&self, orders_url: &str, id: Uuid) -> Result<()> {
+        let attempt = async || http::cancel(orders_url, id, ATTEMPT_DEADLINE).await;
+        retried("a cancellation to be accepted", attempt).await
+    }
+
+    /// Sends one cancellation once: see [`order_once`](Self::order_once).
+    pub async fn cancel_once(&self, id: Uuid) -> Result<()> {
+        http::cancel(self.orders_url(), id, ATTEMPT_DEADLINE).await
     }
 
     /// Reads `/readyz` of a process: the status, and what it reports about its parts.
@@ -54,32 +126,49 @@ impl RunningSystem {
 
     /// Records that an order was acknowledged to a client.
     pub fn note(&self, id: Uuid) {
-        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.clients().acknowledged.push(id);
     }
 
     /// The orders that were acknowledged so far, oldest first.
     pub fn acknowledged(&self) -> Vec<Uuid> {
-        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.clients().acknowledged.clone()
     }
 
-    /// Places orders at a constant rate.
+    /// Places orders at a constant rate, which is lower on a slow machine. Some must be accepted.
     pub async fn load(&self, rate: u32, for_: Duration) -> Result<Summary> {
-        load_tests::run(Load::new(self.orders_url(), rate, for_), self.recorder()).await
+        let summary = load_tests::run(self.load_of(rate, for_), self.recorder()).await?;
+        ensure!(summary.accepted > 0, "no order was accepted: {summary} {:?}", summary.failures);
+        Ok(summary)
     }
 
-    /// Starts a load with a constant rate, which runs until it is stopped.
+    /// Starts a load with a constant rate, lower on a slow machine, which runs until it is stopped.
     pub fn load_until_stopped(&self, rate: u32) -> RunningLoad {
-        let load = Load::new(self.orders_url(), rate, Duration::MAX);
-        RunningLoad::start(load, self.recorder())
+        RunningLoad::start(self.load_of(rate, Duration::MAX), self.recorder())
+    }
+
+    fn load_of(&self, rate: u32, for_: Duration) -> Load {
+        Load { max_in_flight: MAX_IN_FLIGHT, ..Load::new(self.orders_url(), fewer(rate), for_) }
     }
 
     fn recorder(&self) -> impl Fn(Outcome) + Send + Sync + 'static {
-        let acknowledged = self.acknowledged.clone();
+        let clients = self.clients.clone();
         move |outcome| {
-            if let Answer::Accepted(id) = outcome.answer {
-                acknowledged.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+            let mut clients = clients.lock().unwrap_or_else(PoisonError::into_inner);
+            match outcome.answer {
+                Answer::Accepted(id) => clients.acknowledged.push(id),
+                Answer::Shed => {}
+                refusal => clients.last_refusal = Some(format!("{refusal:?}")),
             }
         }
+    }
+
+    /// Waits until so many orders were accepted.
+    pub async fn until_accepted(&self, count: usize) -> Result<()> {
+        eventually(&format!("{count} orders to be accepted"), CONDITION_DEADLINE, async || {
+            ensure!(self.clients().acknowledged.len() >= count, "{}", self.was_answered());
+            Ok(Some(()))
+        })
+        .await
     }
 
     /// Compares the records of all services with the acknowledged orders, in one snapshot.
@@ -89,12 +178,12 @@ impl RunningSystem {
 
     /// Waits until nothing is pending, and fails if a promise is broken, or if no order was accepted.
     pub async fn held(&self) -> Result<Reconciliation> {
-        let wait = Wait::until_decided(CONDITION_DEADLINE);
+        let wait = Wait::until_decided(longer(CONDITION_DEADLINE));
         let settled = settle(wait, async || self.reconcile_acknowledged().await).await?;
         let reconciliation = settled.reconciliation;
         ensure!(reconciliation.findings.is_empty(), "{:?}", reconciliation.findings);
         ensure!(settled.ending == Ending::Quiescent, "still in progress: {reconciliation:?}");
-        ensure!(reconciliation.acknowledged > 0, "no order was accepted, so nothing was tested");
+        ensure!(reconciliation.acknowledged > 0, "nothing was tested: {}", self.was_answered());
         Ok(reconciliation)
     }
 
@@ -147,4 +236,8 @@ impl RunningSystem {
         }
         processes.wait_ready(CONDITION_DEADLINE).await
     }
+}
+
+fn two_lines() -> Value {
+    json!([{ "sku": "TEA-001", "quantity": 2 }, { "sku": "MUG-001", "quantity": 1 }])
 }

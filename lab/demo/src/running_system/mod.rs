@@ -31,6 +31,8 @@ use crate::proxies::Proxies;
 use crate::reconciliation::{self, DuplicatesDropped, Reconciliation, Settled, Wait, settle};
 use crate::state::Addresses;
 use crate::terminal::Terminal;
+use client::Clients;
+pub(crate) use client::RETRY_PAUSE;
 
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -44,8 +46,8 @@ pub struct RunningSystem {
     faults: Mutex<ActiveFaults>,
     /// Whether this command started the system, and so has to stop it.
     started_here: bool,
-    /// The orders that were acknowledged to this process, oldest first, for those who keep no ledger.
-    acknowledged: Arc<Mutex<Vec<Uuid>>>,
+    /// What was answered to the clients in this process, for those who keep no ledger.
+    clients: Arc<Mutex<Clients>>,
 }
 
 #[derive(Debug)]

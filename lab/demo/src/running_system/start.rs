@@ -160,7 +160,7 @@ impl RunningSystem {
     }
 
     fn new(orders_url: String, addresses: Option<Addresses>, access: Access, started_here: bool) -> Self {
-        let (faults, acknowledged) = (Mutex::default(), Arc::default());
-        Self { orders_url, access, addresses, faults, started_here, acknowledged }
+        let (faults, clients) = (Mutex::default(), Arc::default());
+        Self { orders_url, access, addresses, faults, started_here, clients }
     }
 }

@@ -121,10 +121,6 @@ async fn reset_leaves_the_seed_data_only_and_the_next_order_is_applied() -> anyh
     let system = RunningSystem::shared(Setup::default()).await?;
     let cancelled = system.order().await?;
     system.cancel(cancelled).await?;
-    let with_a_key = reqwest::Client::new().post(format!("{}/orders", system.orders_url())).json(&json!({
-        "customerId": cancelled, "lines": [{ "sku": "TEA-001", "quantity": 1 }],
-    }));
-    with_a_key.header("idempotency-key", "k").send().await?.error_for_status()?;
     system.held().await?;
 
     for login in ["orders", "inventory", "billing", "provider"] {

@@ -4,20 +4,12 @@
 use anyhow::ensure;
 use demo::RunningSystem;
 use demo::lab::{CONDITION_DEADLINE, Setup, Tap};
-use testbed::eventually;
 
 /// Cancels each order as soon as it is accepted, until `orders` of them are cancelled.
 async fn cancel_at_once(system: &RunningSystem, orders: usize) -> anyhow::Result<()> {
     for next in 0..orders {
-        let id = eventually("the next order to be accepted", CONDITION_DEADLINE, async || {
-            Ok(system.acknowledged().get(next).copied())
-        })
-        .await?;
-        // A busy service may refuse it (503).
-        eventually("the cancellation to be accepted", CONDITION_DEADLINE, async || {
-            Ok(Some(system.cancel(id).await?))
-        })
-        .await?;
+        system.until_accepted(next + 1).await?;
+        system.cancel(system.acknowledged()[next]).await?;
     }
     Ok(())
 }
@@ -32,19 +24,12 @@ async fn events_of_each_order_stay_in_order_while_order_services_start_and_stop(
     }
     let load = system.load_until_stopped(80);
     let scaling = async {
-        eventually("some orders to be accepted", CONDITION_DEADLINE, async || {
-            Ok((system.acknowledged().len() > 150).then_some(()))
-        })
-        .await?;
+        system.until_accepted(150).await?;
         for name in others {
             system.processes()?.start_again(name).await?;
         }
         system.processes()?.wait_ready(CONDITION_DEADLINE).await?;
-        let before = system.acknowledged().len();
-        eventually("more orders to be accepted", CONDITION_DEADLINE, async || {
-            Ok((system.acknowledged().len() > before + 150).then_some(()))
-        })
-        .await?;
+        system.until_accepted(system.acknowledged().len() + 150).await?;
         for name in others {
             ensure!(system.processes()?.terminate(name).await? == Some(0), "{name} did not stop in order");
         }
