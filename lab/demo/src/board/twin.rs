@@ -23,7 +23,7 @@ use super::work::Work;
 const DRILL: &str = "broker-kill";
 
 /// Two systems share the machine with the one that is shown.
-const OPTIONS: DrillOptions = DrillOptions { rate: 60, outage: None, times: 1, seed: 1 };
+const OPTIONS: DrillOptions = DrillOptions { rate: None, outage: None, times: 1, seed: 1 };
 
 /// How often the page is told what the drills have printed.
 const SHOW_INTERVAL: Duration = Duration::from_millis(500);

@@ -15,11 +15,12 @@ use crate::reconciliation::Wait;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
-/// The drill of the tour, with the most orders per second that it offers. Its outage is as short as its lesson allows: orders
+/// The drill of the tour. Its outage is as short as its lesson allows: orders
 /// are accepted, and the backlog is seen to grow.
 const OPTIONS: DrillOptions =
-    DrillOptions { rate: 100, outage: Some(Duration::from_secs(8)), times: 1, seed: 1 };
-/// Fewer orders per second would show nothing.
+    DrillOptions { rate: None, outage: Some(Duration::from_secs(8)), times: 1, seed: 1 };
+/// The most orders per second that the drill offers, and the least: fewer would show nothing.
+const MAX_RATE: u32 = 100;
 const MIN_RATE: u32 = 5;
 
 /// How many clients find out what the machine bears, and for how long they place orders.
@@ -71,7 +72,7 @@ async fn show(system: &RunningSystem, terminal: &Terminal) -> Result<Verdict> {
         rate = half_of_what_it_bears(system, terminal) => rate?,
         stop = interrupted() => return stop.map(|()| Verdict::Interrupted),
     };
-    let options = DrillOptions { rate, ..OPTIONS };
+    let options = DrillOptions { rate: Some(rate), ..OPTIONS };
     let (verdict, document) = drills::run(drills::find("broker-kill")?, options, system, terminal).await?;
     terminal.document(&document)?;
     Ok(verdict)
@@ -93,10 +94,9 @@ async fn half_of_what_it_bears(system: &RunningSystem, terminal: &Terminal) -> R
     system.settle(Wait::until_decided(longer(MEASURED_DEADLINE)), &ledger).await?;
     let bears = placed.accepted as f64 / began.elapsed().as_secs_f64();
     // Between the two limits.
-    let rate = (bears / 2.0).clamp(MIN_RATE.into(), OPTIONS.rate.into()) as u32;
+    let rate = (bears / 2.0).clamp(MIN_RATE.into(), MAX_RATE.into()) as u32;
     terminal.print(format!(
-        "This machine completes about {bears:.0} orders per second now. The drill places {rate} per second: half, {} at most.",
-        OPTIONS.rate
+        "This machine completes about {bears:.0} orders per second now. The drill places {rate} per second: half, {MAX_RATE} at most."
     ));
     Ok(rate)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
 use load_tests::{Load, Mix, Summary};
-use testbed::longer;
+use testbed::{fewer, longer};
 use tokio::time::{Instant, interval, sleep, timeout};
 use uuid::Uuid;
 
@@ -36,12 +36,15 @@ const LOAD_BEFORE: Duration = Duration::from_secs(4);
 /// The load after the repair: new orders arrive while the backlog drains.
 const LOAD_AFTER: Duration = Duration::from_secs(4);
 
+/// Orders per second on the reference machine.
+const DEFAULT_RATE: u32 = 60;
+
 /// The options of a drill on the command line.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct DrillOptions {
-    /// Orders per second.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) rate: u32,
+    /// Orders per second. Without it: 60, and fewer on a machine that is slow now.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rate: Option<u32>,
     /// How long the fault lasts. Each drill has a default.
     #[arg(long, value_parser = humantime::parse_duration)]
     pub(crate) outage: Option<Duration>,
@@ -102,7 +105,7 @@ impl<'a> DrillRun<'a> {
         let ledger = system.ledger().await?;
         let mut run = Self {
             system,
-            rate: options.rate,
+            rate: options.rate.unwrap_or_else(|| fewer(DEFAULT_RATE)),
             outage: options.outage.unwrap_or(outage),
             times: options.times,
             seed: options.seed,

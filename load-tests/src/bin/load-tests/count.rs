@@ -103,8 +103,10 @@ pub(crate) async fn run(mut options: Options, setup: &Setup) -> anyhow::Result<R
         *count = std::array::from_fn(|index| count[index] - timers[index] * took / orders);
     }
     order.retain(|kind, _| !is_of_no_order(kind));
+    let empty_scans = without_empty_scans(&mut order);
 
     let (mut rounds, mut notes) = (Rounds::default(), Vec::new());
+    rounds.add("an order: scans that find nothing", "scans", empty_scans);
     for (per, rates) in [("an order", &order), ("a second at rest", &rest)] {
         add_figures(&mut rounds, per, rates);
         notes.extend(lines(per, rates));
@@ -156,13 +158,40 @@ fn is_of_no_order(kind: &Kind) -> bool {
     begins.iter().any(|text| kind.text.starts_with(text)) || declares.contains(&kind.text.as_str())
 }
 
+/// Takes out what a relay sends when it was woken and another scan has taken the event already, and returns how often that
+/// happened: the more often, the slower the machine. Relays do not poll meanwhile.
+fn without_empty_scans(order: &mut Rates) -> f64 {
+    let mut all = 0.0;
+    for service in SERVICES {
+        let of_relay = |kind: &Kind| kind.process == service && kind.session == RELAY;
+        let ended = order.extract_if(.., |kind, _| of_relay(kind) && kind.text == "rollback");
+        let empty: f64 = ended.map(|(_, rate)| rate[0]).sum();
+        let begun = order.iter_mut().find(|(kind, _)| of_relay(kind) && kind.text.starts_with("begin;"));
+        if let Some((_, rate)) = begun {
+            rate[0] -= empty;
+        }
+        all += empty;
+    }
+    all
+}
+
+/// The whole part of a rate. What happens in fewer than three of four orders, or seconds, is a timer or chance. What one more
+/// message an order adds is a whole, also on a slow machine.
+fn whole(rate: f64) -> f64 {
+    (rate + 0.25).floor().max(0.0)
+}
+
 /// Adds the sums of all processes, and of each.
 fn add_figures(rounds: &mut Rounds, per: &str, rates: &Rates) {
+    let sql = |kind: &Kind| kind.session != AMQP && kind.text != NOTIFICATION;
+    for (index, what) in [(0, "messages"), (1, "transactions")] {
+        let wholes = rates.iter().filter(|(kind, _)| sql(kind)).map(|(_, rate)| whole(rate[index])).sum();
+        rounds.add(format!("{per}: regular {what}"), what, wholes);
+    }
     let mut add = |what: &str, unit, index: usize, counts: &dyn Fn(&Kind) -> bool| {
         let sum = rates.iter().filter(|(kind, _)| counts(kind)).map(|(_, rate)| rate[index]).sum();
         rounds.add(format!("{per}: {what}"), unit, sum);
     };
-    let sql = |kind: &Kind| kind.session != AMQP && kind.text != NOTIFICATION;
     for (index, unit, what) in
         [(0, "messages", "messages to PostgreSQL"), (1, "transactions", "transactions")]
     {
