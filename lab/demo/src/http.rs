@@ -5,12 +5,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
+use testbed::eventually;
+use tokio::time::sleep;
 use uuid::Uuid;
 
 const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A replay of many events takes longer than other requests. The services answer within 30 s.
 const ADMIN_DEADLINE: Duration = Duration::from_secs(40);
+
+/// The pause before another attempt: clients that repeat what a busy service refuses at once keep it busy.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) fn client() -> Result<reqwest::Client> {
     // Everything is on this machine: a configured HTTP proxy could only get in the way.
@@ -36,6 +41,23 @@ impl Refused {
     pub(crate) fn is_final(&self) -> bool {
         (400..500).contains(&self.status) && ![408, 409, 425, 429].contains(&self.status)
     }
+}
+
+/// Tries again until an answer is accepted, as a client does: no single refusal decides. The error has the last one.
+pub(crate) async fn retried<T>(
+    what: &str,
+    deadline: Duration,
+    mut attempt: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    eventually(what, deadline, async || match attempt().await {
+        Ok(answer) => Ok(Some(Ok(answer))),
+        Err(error) if error.downcast_ref::<Refused>().is_some_and(Refused::is_final) => Ok(Some(Err(error))),
+        Err(error) => {
+            sleep(RETRY_PAUSE).await;
+            Err(error)
+        }
+    })
+    .await?
 }
 
 /// Passes a body on if its status is the expected one.

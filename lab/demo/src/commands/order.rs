@@ -73,9 +73,13 @@ pub(crate) async fn follow(
             "lines": [{ "sku": "TEA-001", "quantity": 2 }],
         }),
     };
-    let sent = Instant::now();
-    let id = http::place(http::order_request(system.orders_url(), &order)?).await?;
-    let took = sent.elapsed();
+    let key = Uuid::new_v4().to_string();
+    let (id, took) = http::retried("the order to be accepted", END_DEADLINE, async || {
+        let request = http::order_request(system.orders_url(), &order)?.header("Idempotency-Key", &key);
+        let sent = Instant::now();
+        Ok((http::place(request).await?, sent.elapsed()))
+    })
+    .await?;
     ledger.record(id, SystemTime::now());
     terminal.print(format!("  {}/orders/{id}", system.orders_url()));
     terminal.print(format!("  accepted (201 after {:.1} ms)", milliseconds(took)));

@@ -13,8 +13,9 @@ use uuid::Uuid;
 
 use super::judge::{Breach, judge};
 use crate::fault::Fault;
+use crate::http::RETRY_PAUSE;
 use crate::lab::{CONDITION_DEADLINE, Setup};
-use crate::running_system::{RETRY_PAUSE, RunningSystem};
+use crate::running_system::RunningSystem;
 
 /// How many clients hang up. One is enough, if its order's first statement is what waits for an answer: the pool may be
 /// testing the connection instead, or the health check may have it.

@@ -8,20 +8,16 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use load_tests::{Answer, Load, Outcome, Summary};
 use serde_json::{Value, json};
 use testbed::{eventually, fewer, longer};
-use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::RunningSystem;
-use crate::http::{self, Refused};
+use crate::http;
 use crate::lab::CONDITION_DEADLINE;
 use crate::load::RunningLoad;
 use crate::reconciliation::{Ending, Reconciliation, Wait, settle};
 
 /// How long one attempt may take. The service answers within 8 s, unless a test has frozen it.
 const ATTEMPT_DEADLINE: Duration = Duration::from_secs(30);
-
-/// The pause before another attempt: clients that repeat what a busy service refuses at once keep it busy.
-pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How many requests a load of a test has in flight. Each uses processor time, so this bounds the load on a machine that is
 /// slower than was measured.
@@ -34,19 +30,6 @@ pub(super) struct Clients {
     acknowledged: Vec<Uuid>,
     /// What the last order or cancellation that was not accepted was answered.
     last_refusal: Option<String>,
-}
-
-/// Tries again until an answer is accepted, as a client does. No single refusal decides a test. The error has the last one.
-async fn retried<T>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
-    eventually(what, CONDITION_DEADLINE, async || match attempt().await {
-        Ok(answer) => Ok(Some(Ok(answer))),
-        Err(error) if error.downcast_ref::<Refused>().is_some_and(Refused::is_final) => Ok(Some(Err(error))),
-        Err(error) => {
-            sleep(RETRY_PAUSE).await;
-            Err(error)
-        }
-    })
-    .await?
 }
 
 impl RunningSystem {
@@ -63,7 +46,10 @@ impl RunningSystem {
     /// Places one order of a customer, and tries again with the same key until it is accepted.
     pub async fn order_of(&self, customer: Uuid, lines: Value) -> Result<Uuid> {
         let (key, body) = (Uuid::new_v4(), json!({ "customerId": customer, "lines": lines }));
-        retried("an order to be accepted", async || self.send_order(&body, Some(key)).await).await
+        http::retried("an order to be accepted", CONDITION_DEADLINE, async || {
+            self.send_order(&body, Some(key)).await
+        })
+        .await
     }
 
     /// Sends one order once: for those to whom an order that is not accepted says something.
@@ -110,7 +96,7 @@ impl RunningSystem {
     /// The same, at another instance.
     pub async fn cancel_at(&self, orders_url: &str, id: Uuid) -> Result<()> {
         let attempt = async || http::cancel(orders_url, id, ATTEMPT_DEADLINE).await;
-        retried("a cancellation to be accepted", attempt).await
+        http::retried("a cancellation to be accepted", CONDITION_DEADLINE, attempt).await
     }
 
     /// Sends one cancellation once: see [`order_once`](Self::order_once).

@@ -32,7 +32,6 @@ use crate::reconciliation::{self, DuplicatesDropped, Reconciliation, Settled, Wa
 use crate::state::Addresses;
 use crate::terminal::Terminal;
 use client::Clients;
-pub(crate) use client::RETRY_PAUSE;
 
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 

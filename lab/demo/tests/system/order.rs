@@ -43,7 +43,12 @@ async fn events_of_each_order_stay_in_order_while_order_services_start_and_stop(
     assert!(result.cancelled >= 500, "only {} were cancelled", result.cancelled);
     let published = tap.drain().await?;
     assert!(published.out_of_order.is_empty(), "{:?}", published.out_of_order);
-    // Every relay that was stopped finished its step: it marked everything that it had published.
-    assert_eq!((published.messages, published.copies), (result.events, 0));
+    assert_eq!(published.messages - published.copies, result.events);
+    // Every relay that was stopped finished its step: it marked everything that it had published. On a machine on which a confirm
+    // comes too late, the relay logs that, and publishes once more.
+    let processes = system.processes()?;
+    let logs: String = processes.names().filter_map(|name| processes.log(name).ok()).collect();
+    let failed = ["relay step failed", "not connected to the broker"].iter().any(|text| logs.contains(text));
+    assert!(published.copies == 0 || failed, "{} copies, and no relay has failed", published.copies);
     Ok(())
 }
