@@ -13,18 +13,25 @@ const THREADS: usize = 2;
 const REFERENCE: Duration = Duration::from_millis(56);
 const ROUNDS: usize = 600;
 
-/// Beyond this a test that waits in vain would not end in a useful time.
-const MAX_SLOWDOWN: f64 = 8.0;
+/// In percent. Beyond this a test that waits in vain would not end in a useful time.
+const MAX_SLOWDOWN: u32 = 800;
 
 /// How many times as long as on the reference machine a computation takes here: from 1 to 8. Measured once for a process, in
 /// some tenths of a second. A machine that is busy then is a slow machine.
 pub fn slowdown() -> f64 {
-    static MEASURED: OnceLock<f64> = OnceLock::new();
+    f64::from(percent()) / 100.0
+}
+
+fn percent() -> u32 {
+    static MEASURED: OnceLock<u32> = OnceLock::new();
     *MEASURED.get_or_init(|| {
-        let given = std::env::var(SLOWDOWN).ok().and_then(|text| text.parse::<f64>().ok());
-        let given = given.filter(|slowdown| slowdown.is_finite());
-        let slowdown = given.unwrap_or_else(|| compute().as_secs_f64() / REFERENCE.as_secs_f64());
-        slowdown.clamp(1.0, MAX_SLOWDOWN)
+        let given = std::env::var(SLOWDOWN).ok().and_then(|text| text.parse().ok());
+        let given = given.and_then(|times| Duration::try_from_secs_f64(times).ok());
+        let percent = match given {
+            Some(times) => times.as_millis() / 10,
+            None => compute().as_micros() * 100 / REFERENCE.as_micros(),
+        };
+        u32::try_from(percent).unwrap_or(MAX_SLOWDOWN).clamp(100, MAX_SLOWDOWN)
     })
 }
 
@@ -36,8 +43,8 @@ pub fn longer(deadline: Duration) -> Duration {
 /// A rate of orders, or a number of systems at a time, that was chosen on the reference machine, for this one: less on a slow
 /// machine, never more, and at least 1.
 pub fn fewer(count: u32) -> u32 {
-    // The slowdown is at least 1: the result fits.
-    (f64::from(count) / slowdown()).ceil().max(1.0) as u32
+    let fewer = (u64::from(count) * 100).div_ceil(percent().into());
+    u32::try_from(fewer).unwrap_or(count).max(1)
 }
 
 /// A fixed computation in the standard library, which is optimised in every build of this crate.
@@ -62,7 +69,7 @@ mod tests {
 
     #[test]
     fn deadlines_only_grow_and_rates_only_shrink() {
-        assert!((1.0..=MAX_SLOWDOWN).contains(&slowdown()));
+        assert!((1.0..=8.0).contains(&slowdown()));
         assert!(longer(Duration::from_secs(10)) >= Duration::from_secs(10));
         assert_eq!(longer(Duration::MAX), Duration::MAX);
         assert!((10..=80).contains(&fewer(80)));

@@ -92,11 +92,10 @@ async fn half_of_what_it_bears(system: &RunningSystem, terminal: &Terminal) -> R
     let placed = load_tests::saturate(load, ledger.recorder()).await?;
     // The relays and the consumers are slower than the order service alone.
     system.settle(Wait::until_decided(longer(MEASURED_DEADLINE)), &ledger).await?;
-    let bears = placed.accepted as f64 / began.elapsed().as_secs_f64();
-    // Between the two limits.
-    let rate = (bears / 2.0).clamp(MIN_RATE.into(), MAX_RATE.into()) as u32;
+    let bears = u128::from(placed.accepted) * 1_000 / began.elapsed().as_millis().max(1);
+    let rate = u32::try_from(bears / 2).unwrap_or(MAX_RATE).clamp(MIN_RATE, MAX_RATE);
     terminal.print(format!(
-        "This machine completes about {bears:.0} orders per second now. The drill places {rate} per second: half, {MAX_RATE} at most."
+        "This machine completes about {bears} orders per second now. The drill places {rate} per second: half, {MAX_RATE} at most."
     ));
     Ok(rate)
 }
