@@ -3,7 +3,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use events::Money;
 use reqwest::{Client, StatusCode, Url};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -51,11 +50,6 @@ impl ProviderResponse {
     }
 }
 
-#[derive(Deserialize)]
-struct Done {
-    id: Uuid,
-}
-
 /// An answer is an id, or a problem of some hundred bytes. 64 of them are read at a time.
 const MAX_ANSWER_BYTES: usize = 16 * 1024;
 
@@ -89,21 +83,37 @@ impl HttpPaymentProvider {
                 Err(error) => return unknown(error),
             }
         }
-        meaning(status, &String::from_utf8_lossy(&answer))
+        meaning(status, &String::from_utf8_lossy(&answer), body)
     }
 }
 
 /// What an answer of the provider says. Every status that is not named leaves it open whether the provider has done it: also a
-/// 4xx, which says that nothing was done, because repeating the call is safe and believing that is not.
-fn meaning(status: StatusCode, text: &str) -> ProviderResponse {
+/// 4xx, which says that nothing was done, because repeating the call is safe and believing that is not. A repeated call may be
+/// answered with another 2xx than the first one; 202 alone says that it is not done yet.
+fn meaning(status: StatusCode, text: &str, call: &Value) -> ProviderResponse {
     match status {
-        StatusCode::CREATED => match serde_json::from_str::<Done>(text) {
-            Ok(done) => ProviderResponse::Done(done.id),
-            Err(error) => ProviderResponse::Unknown(format!("201, and no id: {error}")),
-        },
         StatusCode::PAYMENT_REQUIRED => ProviderResponse::Declined(detail(text)),
+        done if done.is_success() && done != StatusCode::ACCEPTED => match id_of(text, call) {
+            Ok(id) => ProviderResponse::Done(id),
+            Err(problem) => ProviderResponse::Unknown(storable(&format!("{done}, {problem}"), 300)),
+        },
         other => ProviderResponse::Unknown(format!("{other}: {}", detail(text))),
     }
+}
+
+/// The id of the charge or refund. What the answer repeats of the call must be equal: else it is about another one.
+fn id_of(text: &str, call: &Value) -> Result<Uuid, String> {
+    let answer: Value = serde_json::from_str(text).unwrap_or_default();
+    for (name, said) in call.as_object().into_iter().flatten() {
+        let same = |answered: &Value| match (answered.as_str(), said.as_str()) {
+            (Some(answered), Some(said)) => answered.eq_ignore_ascii_case(said),
+            _ => answered == said,
+        };
+        if let Some(answered) = answer.get(name).filter(|answered| !same(answered)) {
+            return Err(format!("and {name} is {answered}, not {said}"));
+        }
+    }
+    answer["id"].as_str().and_then(|id| id.parse().ok()).ok_or_else(|| "and no id".to_owned())
 }
 
 impl PaymentProvider for HttpPaymentProvider {
@@ -142,15 +152,35 @@ mod tests {
 
     #[test]
     fn only_an_id_and_a_refusal_are_final_answers() {
-        let problem = r#"{"title": "Gone"}"#;
-        let id = Uuid::now_v7();
-        let done = meaning(StatusCode::CREATED, &json!({ "id": id }).to_string());
-        assert!(matches!(done, ProviderResponse::Done(charge) if charge == id));
-        assert_eq!(meaning(StatusCode::PAYMENT_REQUIRED, problem).name(), "declined");
-        assert_eq!(meaning(StatusCode::CREATED, problem).name(), "unknown");
-        for status in (100..1000).filter(|status| ![201, 402].contains(status)) {
-            let answer = meaning(StatusCode::from_u16(status).unwrap(), problem);
-            assert_eq!(answer.name(), "unknown", "{status}");
+        let (problem, id) = (r#"{"title": "Gone"}"#, Uuid::now_v7());
+        let done = json!({ "id": id }).to_string();
+        for status in 100..1000 {
+            let of = |text| meaning(StatusCode::from_u16(status).unwrap(), text, &Value::Null);
+            let is_done = (200..300).contains(&status) && status != 202;
+            assert_eq!(of(&done) == ProviderResponse::Done(id), is_done, "{status}");
+            let without_id = if status == 402 { "declined" } else { "unknown" };
+            assert_eq!(of(problem).name(), without_id, "{status}");
+        }
+    }
+
+    #[test]
+    fn answer_about_another_charge_is_an_unknown_outcome() {
+        let (id, order) = (Uuid::now_v7(), Uuid::now_v7());
+        let call = json!({ "reference": order, "customerId": id, "amount": 625, "currency": "EUR" });
+        let of = |answer: Value| meaning(StatusCode::CREATED, &answer.to_string(), &call);
+        let reference = order.to_string().to_uppercase();
+        for answer in [
+            json!({ "id": id, "reference": reference, "amount": 625, "currency": "eur" }),
+            json!({ "id": id, "amount": 625 }),
+        ] {
+            assert_eq!(of(answer), ProviderResponse::Done(id));
+        }
+        for answer in [
+            json!({ "id": id, "reference": id, "amount": 625 }),
+            json!({ "id": id, "reference": order, "amount": 1 }),
+            json!({ "id": id, "reference": order, "amount": "625" }),
+        ] {
+            assert_eq!(of(answer.clone()).name(), "unknown", "{answer}");
         }
     }
 
