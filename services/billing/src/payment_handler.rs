@@ -161,6 +161,7 @@ async fn cancel_payments(
                           when state = 'asked' and attempts = 0 and not $3 then 'void'
                           else state end,
              attempts = case when state = 'captured' then 0 else attempts end,
+             refund_asked_at = case when state = 'captured' then clock_timestamp() end,
              due_at = case when state = 'captured' then clock_timestamp() else due_at end
          from (
              select payments.id, off.event_id

@@ -98,7 +98,8 @@ impl<P: PaymentProvider> PaymentWorker<P> {
         let count = || async {
             let counted = sqlx::query!(
                 r#"select count(*)::float8 as "pending!",
-                          coalesce(extract(epoch from clock_timestamp() - min(asked_at)), 0)::float8 as "age!"
+                          coalesce(extract(epoch from clock_timestamp() - min(coalesce(refund_asked_at, asked_at))), 0)::float8
+                              as "age!"
                    from payments where state in ('asked', 'refunding')"#
             );
             let counted = counted.fetch_one(&self.pool).await?;
@@ -217,6 +218,8 @@ impl<P> PaymentWorker<P> {
                    refund_id = case when state = 'refunding' then answer.provider_id end,
                    refunded_at = case when state = 'refunding' then clock_timestamp() end,
                    last_error = null, attempts = 0, due_at = clock_timestamp(),
+                   refund_asked_at = case when state = 'asked' and cancelled_by is not null and answer.provider_id is not null
+                                          then clock_timestamp() else refund_asked_at end,
                    state = case when state = 'refunding' then 'refunded'
                                 when answer.provider_id is null then 'declined'
                                 when cancelled_by is null then 'captured' else 'refunding' end
