@@ -20,7 +20,7 @@ use messaging::{RoundLimiter, crash_points::crash_point};
 use outbox::Wake;
 use tokio::{
     task::{JoinError, JoinSet},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -32,6 +32,9 @@ use crate::{
 
 /// The longest sleep when nothing wakes the worker: for payments that another instance has left behind.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The shortest sleep before calls are repeated: what becomes due meanwhile is taken together.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Calls the provider for pending payments. Cheap to clone.
 #[derive(Clone)]
@@ -53,14 +56,22 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     pub async fn run(self, stop: CancellationToken) {
         let (mut calls, mut answered) = (JoinSet::new(), vec![]);
         let mut limiter = RoundLimiter::default();
+        // A sleep that each round begins again would never end while new payments keep coming.
+        let mut next_look = Instant::now();
         while !stop.is_cancelled() {
             let began = Instant::now();
             while let Some(ended) = calls.try_join_next() {
                 answered.extend(called(ended));
             }
-            self.write_answers(std::mem::take(&mut answered)).await;
+            if let Some(wait) = self.write_answers(std::mem::take(&mut answered)).await {
+                next_look = next_look.min(Instant::now() + wait.max(RETRY_INTERVAL));
+            }
             for payment in self.calls.handed_over() {
                 calls.spawn(call(self.provider.clone(), payment));
+            }
+            if next_look <= Instant::now() {
+                next_look = Instant::now() + POLL_INTERVAL;
+                self.calls.look();
             }
             for payment in self.take_due().await {
                 calls.spawn(call(self.provider.clone(), payment));
@@ -70,7 +81,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
                 () = stop.cancelled() => {}
                 Some(ended) = calls.join_next() => answered.extend(called(ended)),
                 () = self.calls.changed.notified() => {}
-                () = sleep(POLL_INTERVAL) => self.calls.look(),
+                () = sleep_until(next_look) => {}
             }
         }
         // Payments that are recorded from now on are for the next worker.
@@ -157,10 +168,10 @@ struct Answer {
 }
 
 impl<P> PaymentWorker<P> {
-    /// Writes the final answers, and schedules another call where there is none.
+    /// Writes the final answers, and schedules another call where there is none. Returns how soon the first of these is due.
     ///
     /// Failures are logged here. Nothing is lost by one: the payment is due again when its lease ends, under the same key.
-    async fn write_answers(&self, called: Vec<CalledPayment>) {
+    async fn write_answers(&self, called: Vec<CalledPayment>) -> Option<Duration> {
         let (mut answers, mut unanswered) = (vec![], vec![]);
         for called in called {
             match final_answer(&called) {
@@ -190,6 +201,7 @@ impl<P> PaymentWorker<P> {
             }
             together => log_all(&answers, together.err().as_ref()),
         }
+        scheduled.ok().flatten()
     }
 
     /// Writes final answers and their events in one statement. If the order was cancelled in the meantime, a captured
@@ -289,10 +301,10 @@ fn new_event<D: Data>(payment: &DuePayment, version: i32, body: &D) -> Result<Ne
     NewEvent::of(payment.id, version, &payment.trace, body)
 }
 
-/// Schedules another call for each: after a wait drawn from a range that doubles up to half a minute.
-async fn retry_later(pool: &Pool, unanswered: &[CalledPayment]) -> Result<(), sqlx::Error> {
+/// Schedules another call for each: after a wait drawn from a range that doubles up to half a minute. Returns the shortest.
+async fn retry_later(pool: &Pool, unanswered: &[CalledPayment]) -> Result<Option<Duration>, sqlx::Error> {
     if unanswered.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let mut reasons = vec![];
     for CalledPayment { payment, response } in unanswered {
@@ -306,21 +318,26 @@ async fn retry_later(pool: &Pool, unanswered: &[CalledPayment]) -> Result<(), sq
         );
         reasons.push(reason.to_owned());
     }
-    let query = sqlx::query!(
-        "update payments
-         set last_error = again.reason,
-             due_at = clock_timestamp() + random() * least(30, 0.1 * power(2, least(attempts, 9))) * interval '1 s'
-         from (
-             select payments.id, unanswered.reason
-             from payments join unnest($1::uuid[], $2::text[]) as unanswered (id, reason) using (id)
-             order by payments.id for update of payments
-         ) again
-         where payments.id = again.id and state in ('asked', 'refunding')",
+    let query = sqlx::query_scalar!(
+        "with scheduled as (
+             update payments
+             set last_error = again.reason,
+                 due_at = clock_timestamp() + random() * least(30, 0.1 * power(2, least(attempts, 9))) * interval '1 s'
+             from (
+                 select payments.id, unanswered.reason
+                 from payments join unnest($1::uuid[], $2::text[]) as unanswered (id, reason) using (id)
+                 order by payments.id for update of payments
+             ) again
+             where payments.id = again.id and state in ('asked', 'refunding')
+             returning due_at
+         )
+         select extract(epoch from min(due_at) - clock_timestamp())::float8 from scheduled",
         &unanswered.iter().map(|called| called.payment.id).collect::<Vec<_>>(),
         &reasons,
     );
-    let scheduled = timeout(STATEMENT_DEADLINE, query.execute(pool.for_writing()?)).await;
-    scheduled.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(drop)
+    let scheduled = timeout(STATEMENT_DEADLINE, query.fetch_one(pool.for_writing()?)).await;
+    let first = scheduled.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+    Ok(first.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
 }
 
 fn log_all(answers: &[Answer], error: Option<&sqlx::Error>) {

@@ -500,6 +500,29 @@ async fn errors_are_retried_and_a_decline_is_final() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Each new payment wakes the worker: a timer that begins again then never ends under traffic.
+#[tokio::test]
+async fn failed_call_is_repeated_while_new_payments_keep_coming() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    billing.start_worker(billing.http_provider()?);
+    let before = billing.create().await?;
+    billing.until(before, "captured").await?;
+    billing.put_faults(json!([{ "fault": "error-before", "times": 1 }])).await?;
+    let order = billing.create().await?;
+    eventually("the failed call to be repeated", DEADLINE, async || {
+        // Each payment gets its place, so that no group has the worker look for it.
+        let next = billing.create().await?;
+        billing.until(next, "captured").await?;
+        tokio::time::sleep(Duration::from_millis(80)).await;
+        let state: String = sqlx::query_scalar("select state from payments where order_id = $1")
+            .bind(order)
+            .fetch_one(&billing.pool)
+            .await?;
+        Ok((state == "captured").then_some(()))
+    })
+    .await
+}
+
 /// The call may have succeeded, and what is read of its answer is bounded.
 #[tokio::test]
 async fn endless_answer_of_the_provider_is_an_unknown_outcome() -> anyhow::Result<()> {
