@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use database::Pool;
+use database::{AgeScan, Pool};
 use events::{Money, TraceContext};
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
@@ -96,20 +96,30 @@ impl ProviderCalls {
     }
 }
 
+/// Payments that were taken, and the age of the oldest due one that may be left: `None` if taking them failed.
+pub(crate) type Taken = (Vec<DuePayment>, Option<Duration>);
+
 /// Takes payments that are due, as many as there are places, and leases them. A payment that is taken and never
 /// settled, because this process dies, is due again when its lease ends.
 ///
 /// A payment that was never taken is due whatever the clock says, and so is one whose next attempt is more than a minute
 /// ahead, which no lease and no back-off is: after the database's clock has been set back, they would wait for as long
-/// as that.
+/// as that. Dated before the scan's watermark, both wait for its next full scan.
 ///
 /// `materialized`, because a plan may run a plain subquery once for each row that it is compared with, and its limit
 /// would then apply each time.
-pub(crate) async fn take(pool: &Pool, mut places: OwnedSemaphorePermit, lease: Duration) -> Vec<DuePayment> {
+pub(crate) async fn take(
+    pool: &Pool,
+    mut places: OwnedSemaphorePermit,
+    lease: Duration,
+    scan: &AgeScan,
+) -> Taken {
+    let most = places.num_permits();
     let query = sqlx::query!(
-        "with due as materialized (
-             select id from payments
+        r#"with due as materialized (
+             select id, due_at from payments
              where state in ('asked', 'refunding')
+               and due_at > statement_timestamp() - make_interval(secs => $3)
                and (attempts = 0 or due_at <= clock_timestamp() or due_at > clock_timestamp() + interval '1 minute')
              order by due_at limit $1 for update skip locked
          )
@@ -117,16 +127,23 @@ pub(crate) async fn take(pool: &Pool, mut places: OwnedSemaphorePermit, lease: D
          set attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => $2)
          from due where payments.id = due.id
          returning payments.id, order_id, customer_id, amount, currency, event_id, traceparent, attempts,
-                   cancelled_by, charge_id",
-        i64::try_from(places.num_permits()).unwrap_or(i64::MAX),
+                   cancelled_by, charge_id,
+                   greatest(extract(epoch from statement_timestamp() - due.due_at), 0)::float8 as "waited!""#,
+        i64::try_from(most).unwrap_or(i64::MAX),
         lease.as_secs_f64(),
+        scan.max_age.as_secs_f64(),
     );
     let taking = async { query.fetch_all(pool.for_writing()?).await };
     let taken = timeout(STATEMENT_DEADLINE, taking).await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
-    let rows = taken.unwrap_or_else(|error| {
-        tracing::warn!(error = &error as &dyn std::error::Error, "failed to take due payments");
-        vec![]
-    });
+    let rows = match taken {
+        Ok(rows) => rows,
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "failed to take due payments");
+            return (vec![], None);
+        }
+    };
+    // They are taken in the order of their times: where there were too few places, the next scan begins at the last one.
+    let left = if rows.len() < most { 0.0 } else { rows.iter().map(|row| row.waited).fold(f64::MAX, f64::min) };
     let due = rows.into_iter().filter_map(|row| {
         Some(DuePayment {
             id: row.id,
@@ -141,5 +158,5 @@ pub(crate) async fn take(pool: &Pool, mut places: OwnedSemaphorePermit, lease: D
             _place: places.split(1)?,
         })
     });
-    due.collect()
+    (due.collect(), Duration::try_from_secs_f64(left).ok())
 }

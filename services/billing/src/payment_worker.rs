@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use database::{Pool, is_locked, is_unavailable, observe};
+use database::{AgeWatermark, Pool, is_locked, is_unavailable, observe};
 use events::{
     Data, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded,
     spans::{Kind, Span},
@@ -55,7 +55,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     /// finished then; a payment without an answer is due again when its lease ends.
     pub async fn run(self, stop: CancellationToken) {
         let (mut calls, mut answered) = (JoinSet::new(), vec![]);
-        let mut limiter = RoundLimiter::default();
+        let (mut limiter, mut watermark) = (RoundLimiter::default(), AgeWatermark::default());
         // A sleep that each round begins again would never end while new payments keep coming.
         let mut next_look = Instant::now();
         while !stop.is_cancelled() {
@@ -73,7 +73,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
                 next_look = Instant::now() + POLL_INTERVAL;
                 self.calls.look();
             }
-            for payment in self.take_due().await {
+            for payment in self.take_due(&mut watermark).await {
                 calls.spawn(call(self.provider.clone(), payment));
             }
             limiter.wait(began.elapsed()).await;
@@ -93,10 +93,12 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     }
 
     /// Takes payments that are due, as far as there are places for their calls.
-    async fn take_due(&self) -> Vec<DuePayment> {
+    async fn take_due(&self, watermark: &mut AgeWatermark) -> Vec<DuePayment> {
         let Some(free) = self.calls.places_for_due() else { return vec![] };
         let most = free.num_permits();
-        let due = due_payments::take(&self.pool, free, self.calls.retry_lease).await;
+        let scan = watermark.begin();
+        let (due, left) = due_payments::take(&self.pool, free, self.calls.retry_lease, &scan).await;
+        watermark.ended(&scan, left);
         if due.len() == most {
             self.calls.look();
         }

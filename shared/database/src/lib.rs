@@ -6,8 +6,10 @@
 //! - [`prepare()`]: waits for the server at start, checks it, and migrates the schema.
 //! - [`Fault`]: whose fault a failed statement is; [`is_unavailable`], [`is_locked`].
 //! - [`DatabaseHealth`]: whether the database answers, for `/readyz`. [`observe`]: figures from it, for `/metrics`.
+//! - [`AgeWatermark`]: from which age on a scan reads open rows.
 //! - [`Retention`]: erases old rows in small windows, and not while a [`ClockWatch`] finds the clock suspect.
 
+mod age_watermark;
 mod errors;
 mod health;
 mod pool;
@@ -16,6 +18,7 @@ mod retention;
 mod session_settings;
 mod url;
 
+pub use age_watermark::{AgeScan, AgeWatermark};
 pub use errors::{Fault, is_locked, is_unavailable};
 pub use health::{DatabaseHealth, observe};
 pub use pool::{Pool, Session};
