@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use database::Pool;
-use events::{Body, Cause, Event, NewEvent, OrderCancelled, OrderConfirmed};
+use events::{Body, Cause, Event, Money, NewEvent, OrderCancelled, OrderConfirmed};
 use inbox::Error;
 use messaging::{Applied, Failure, Handler};
 use outbox::Wake;
@@ -36,11 +36,14 @@ struct Answer<'event> {
     event: &'event Event,
     order_id: Uuid,
     trigger: Trigger,
+    /// What was charged or refunded.
+    amount: Option<&'event Money>,
 }
 
 /// A locked order and its new state.
 struct Order {
     state: OrderState,
+    total: Money,
     version: i32,
     cancelled_for: Option<Cause>,
 }
@@ -71,17 +74,17 @@ async fn move_orders(transaction: &mut PgConnection, new: &[&Event]) -> Result<u
 }
 
 fn answer(event: &Event) -> Option<Answer<'_>> {
-    let (order_id, trigger) = match &event.body {
-        Body::StockReserved(said) => (said.order_id, Trigger::StockReserved),
-        Body::StockRejected(said) => (said.order_id, Trigger::StockRejected),
-        Body::StockReleased(said) => (said.order_id, Trigger::StockReleased),
-        Body::PaymentCaptured(said) => (said.order_id, Trigger::PaymentCaptured),
-        Body::PaymentDeclined(said) => (said.order_id, Trigger::PaymentDeclined),
-        Body::PaymentRefunded(said) => (said.order_id, Trigger::PaymentRefunded),
+    let (order_id, trigger, amount) = match &event.body {
+        Body::StockReserved(said) => (said.order_id, Trigger::StockReserved, None),
+        Body::StockRejected(said) => (said.order_id, Trigger::StockRejected, None),
+        Body::StockReleased(said) => (said.order_id, Trigger::StockReleased, None),
+        Body::PaymentCaptured(said) => (said.order_id, Trigger::PaymentCaptured, Some(&said.amount)),
+        Body::PaymentDeclined(said) => (said.order_id, Trigger::PaymentDeclined, None),
+        Body::PaymentRefunded(said) => (said.order_id, Trigger::PaymentRefunded, Some(&said.amount)),
         // Published by this service.
         Body::OrderCreated(_) | Body::OrderConfirmed(_) | Body::OrderCancelled(_) => return None,
     };
-    Some(Answer { event, order_id, trigger })
+    Some(Answer { event, order_id, trigger, amount })
 }
 
 /// Locks the orders, sorted by id, and reads them. While the locks are held no client can cancel these orders, and the
@@ -89,7 +92,7 @@ fn answer(event: &Event) -> Option<Answer<'_>> {
 async fn lock(transaction: &mut PgConnection, answers: &[Answer<'_>]) -> Result<HashMap<Uuid, Order>, Error> {
     let ids: Vec<_> = answers.iter().map(|answer| answer.order_id).collect();
     let rows = sqlx::query!(
-        "select id, status, version from orders where id = any($1) order by id for no key update",
+        "select id, status, version, total_amount, currency from orders where id = any($1) order by id for no key update",
         &ids
     )
     .fetch_all(transaction)
@@ -97,17 +100,23 @@ async fn lock(transaction: &mut PgConnection, answers: &[Answer<'_>]) -> Result<
     let mut orders = HashMap::with_capacity(rows.len());
     for row in rows {
         let state = row.status.parse().map_err(|problem: String| Failure::Unexpected(problem.into()))?;
-        orders.insert(row.id, Order { state, version: row.version, cancelled_for: None });
+        let total = Money { amount: row.total_amount, currency: row.currency };
+        orders.insert(row.id, Order { state, total, version: row.version, cancelled_for: None });
     }
     Ok(orders)
 }
 
 /// Makes one transition, and returns the event that it causes.
 fn transition(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<Option<NewEvent>, Error> {
-    let Answer { event, order_id, trigger } = *answer;
+    let Answer { event, order_id, trigger, amount } = *answer;
     let permanent = |problem: String| Failure::Permanent(problem.into());
     let order =
         orders.get_mut(&order_id).ok_or_else(|| permanent(format!("there is no order {order_id}")))?;
+    // Another sum is a defect of billing or of the provider: confirming such an order would hide it.
+    if let Some(other) = amount.filter(|amount| **amount != order.total) {
+        let total = &order.total;
+        return Err(permanent(format!("{trigger:?} is about {other:?}, and order {order_id} about {total:?}")).into());
+    }
     let next = order.state.after(trigger).ok_or_else(|| {
         permanent(format!("{trigger:?} is not possible for order {order_id}, which is {}", order.state))
     })?;

@@ -187,6 +187,27 @@ async fn negative_answer_cancels_with_its_cause_and_a_later_positive_one_changes
 }
 
 #[tokio::test]
+async fn payment_or_refund_of_another_amount_than_the_order_is_a_permanent_failure() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let other = Money { amount: 1, currency: "EUR".into() };
+    for state in [OrderState::Pending, OrderState::Cancelled] {
+        let (order_id, id) = (orders.insert(state).await?, Uuid::now_v7());
+        let before = orders.read(order_id).await?;
+        let amount = other.clone();
+        let answer = match state {
+            OrderState::Pending => {
+                event(id, &PaymentCaptured { payment_id: id, order_id, amount, charge_id: id })
+            }
+            _ => event(id, &PaymentRefunded { payment_id: id, order_id, amount, refund_id: id }),
+        };
+        let refused = orders.handler.apply(&[answer]).await;
+        assert!(matches!(refused, Err(Failure::Permanent(_))), "{refused:?}");
+        assert_eq!(orders.read(order_id).await?, before);
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn answer_to_an_unknown_order_is_a_permanent_failure() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
     let refused = orders.handler.apply(&[answer(Uuid::now_v7(), Trigger::StockReserved)]).await;
