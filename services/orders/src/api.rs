@@ -1,7 +1,7 @@
 //! The HTTP API: its routes, the layers around them, and its OpenAPI document.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, PoisonError, RwLock},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -28,6 +28,7 @@ use service::{
     http::limited,
     problem::{Problem, complete},
 };
+use tokio::sync::Mutex;
 use tower::ServiceBuilder;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
 use tracing::{Instrument, info_span};
@@ -53,7 +54,9 @@ pub struct AppState {
     pub(crate) pool: Pool,
     /// Wakes the relays after each commit that wrote an event.
     pub wake: Wake,
-    prices: Arc<OnceLock<Prices>>,
+    prices: Arc<RwLock<Arc<Prices>>>,
+    /// When the prices were read last. Held while they are read.
+    prices_read: Arc<Mutex<Option<Instant>>>,
     database_connections: u32,
     max_requests: u16,
     max_wait: Duration,
@@ -63,19 +66,41 @@ impl AppState {
     pub fn new(process: &Process, settings: &Settings, wake: Wake) -> Self {
         let OrderSettings { database_connections, max_requests, max_wait, .. } = settings.own;
         let pool = process.pool("orders", database_connections, PoolKind::Statements);
-        Self { pool, wake, prices: Arc::default(), database_connections, max_requests, max_wait }
+        Self {
+            pool,
+            wake,
+            prices: Arc::default(),
+            prices_read: Arc::default(),
+            database_connections,
+            max_requests,
+            max_wait,
+        }
     }
 
-    /// Reads the prices before the first order, and never again: placing an order needs no look-up. A price changes by a
-    /// migration and a restart.
-    pub(crate) async fn prices(&self) -> Result<&Prices, sqlx::Error> {
-        if let Some(prices) = self.prices.get() {
-            return Ok(prices);
+    /// The prices, with those of these products if they exist. They are read before the first order, and again only where a
+    /// product is missing, at most once a second: placing an order needs no look-up. A price changes by a migration and a
+    /// restart.
+    pub(crate) async fn prices(&self, mut skus: impl Iterator<Item = &str>) -> Result<Arc<Prices>, Problem> {
+        let prices = || self.prices.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = prices();
+        if skus.all(|sku| known.contains_key(sku)) {
+            return Ok(known);
         }
-        let products = sqlx::query!("select sku, unit_price from products").fetch_all(&self.pool).await?;
-        Ok(self.prices.get_or_init(|| products.into_iter().map(|row| (row.sku, row.unit_price)).collect()))
+        let mut read = self.prices_read.lock().await;
+        if read.is_none_or(|at| at.elapsed() > PRICES_INTERVAL) {
+            let products = sqlx::query!("select sku, unit_price from products").fetch_all(&self.pool).await?;
+            let found = products.into_iter().map(|row| (row.sku, row.unit_price)).collect();
+            *self.prices.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
+            *read = Some(Instant::now());
+        }
+        let known = prices();
+        // It is being loaded: an order that is refused now may be valid.
+        if known.is_empty() { Err(Problem::unavailable("the catalogue is empty")) } else { Ok(known) }
     }
 }
+
+/// How soon the prices are read again for a product that is not among them.
+const PRICES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a request may take. Clients give up long before the database does.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(8);

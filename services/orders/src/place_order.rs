@@ -77,7 +77,8 @@ pub(crate) async fn place_order(
 /// Reads an order from a request, checks it, and adds the prices.
 pub async fn read_order(state: &AppState, request: Request) -> Result<OrderCreated, Problem> {
     let request: OrderRequest = read_json(request, problems::invalid_order).await?;
-    request.price(state.prices().await?)
+    let prices = state.prices(request.lines.iter().map(|line| line.sku.as_str())).await?;
+    request.price(&prices)
 }
 
 /// Writes the order, its lines, its key and its event: all or nothing. `None` when the key is known; then nothing.

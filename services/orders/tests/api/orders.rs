@@ -48,6 +48,27 @@ async fn every_listed_product_can_be_ordered_for_its_price() -> anyhow::Result<(
     Ok(())
 }
 
+/// An empty catalogue is being loaded: it refuses no order for good.
+#[tokio::test]
+async fn product_that_is_added_while_the_service_runs_can_be_ordered() -> anyhow::Result<()> {
+    let orders = Orders::start().await?;
+    let mut owner = PgConnection::connect(&orders.database.url("orders")).await?;
+    sqlx::raw_sql("create table kept as table products; delete from products").execute(&mut owner).await?;
+    assert_eq!(orders.post(&order()).await?.0, 503);
+    sqlx::raw_sql("insert into products select * from kept").execute(&mut owner).await?;
+    orders.place().await?;
+    let line = json!({ "sku": "NEW-001", "quantity": 3 });
+    let new = json!({ "customerId": Uuid::new_v4(), "lines": [line] });
+    assert_eq!(orders.post(&new).await?.0, 422);
+    sqlx::raw_sql("insert into products values ('NEW-001', 'New', 700, 'EUR')").execute(&mut owner).await?;
+    let placed = testbed::eventually("the new product to be found", DEADLINE, async || {
+        let (status, placed) = orders.post(&new).await?;
+        Ok((status == 201).then_some(placed))
+    });
+    assert_eq!(placed.await?["total"]["amount"], 2100);
+    Ok(())
+}
+
 #[tokio::test]
 async fn trace_of_the_request_is_in_the_event() -> anyhow::Result<()> {
     let orders = Orders::start().await?;
