@@ -49,6 +49,10 @@ pub async fn run(
     routes: impl FnOnce(Router, &Settings, &AppState) -> anyhow::Result<Router>,
 ) -> anyhow::Result<ExitCode> {
     let (mut service, settings) = Assembly::start::<OrderSettings>(&SERVICE, INBOX, parts).await?;
+    // An order waits for answers from when its event was published, which the outbox must still know.
+    if settings.publisher.keep_published < settings.own.answer_within {
+        exit_invalid_config("ORDERS_KEEP_PUBLISHED: at least ORDERS_ANSWER_WITHIN, or orders are cancelled too early");
+    }
     if settings.own.relay_only {
         if settings.publisher.relay_workers == 0 {
             exit_invalid_config("ORDERS_RELAY_WORKERS: at least 1 with ORDERS_RELAY_ONLY");

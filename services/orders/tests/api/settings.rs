@@ -45,6 +45,7 @@ fn invalid_settings_end_the_start_with_one_line() {
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "forever")]),
         // The inequalities of docs/retention.md, over the defaults: 7 days, 14 and 30.
         ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_KEEP_PUBLISHED", "15days")]),
+        ("ORDERS_KEEP_PUBLISHED", vec![database, broker, ("ORDERS_ANSWER_WITHIN", "8days")]),
         ("ORDERS_KEEP_PROCESSED", vec![database, broker, ("ORDERS_KEEP_PROCESSED", "14days")]),
         ("ORDERS_KEEP_PROCESSED", vec![database, broker, ("ORDERS_REPLAY_WITHIN", "30days")]),
         ("ORDERS_KEEP_PROCESSED", vec![database, broker, ("ORDERS_KEEP_PROCESSED", "23h")]),
