@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use axum::{Json, Router, extract::State, routing::get};
-use database::{ClockWatch, Pool, is_locked};
+use database::{AgeWatermark, ClockWatch, Pool, is_locked};
 use events::{
     Cause, OrderCancelled, TraceContext,
     spans::{Kind, Span},
@@ -11,12 +11,12 @@ use events::{
 use serde::{Deserialize, Serialize};
 use service::{Params, problem::Problem};
 use time::OffsetDateTime;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    AppState, cancel_order,
+    AppState, INBOX, cancel_order,
     order_state::{OrderState, Trigger},
 };
 
@@ -28,6 +28,9 @@ const MAX_COUNTED: i64 = 100_001;
 
 /// The most orders that one check cancels.
 const MAX_CANCELLATIONS: i64 = 100;
+
+/// With so many unresolved dead letters no order is cancelled: reading all of them at each check would take long.
+const MAX_LETTERS: i64 = 1000;
 
 /// For so many checks in a row the consumer's queue must be empty: the deliveries that it held are applied by then.
 const CAUGHT_UP_CHECKS: u32 = 10;
@@ -49,31 +52,44 @@ pub async fn watch(
 ) {
     let rounds = async {
         let (mut failing, mut caught_up_checks, mut clock) = (false, 0_u32, ClockWatch::default());
-        let instance = Uuid::now_v7();
+        let (instance, mut watermark, mut ahead_since) = (Uuid::now_v7(), AgeWatermark::default(), None);
         loop {
             let own_partitions = caught_up();
             caught_up_checks = own_partitions.as_ref().map_or(0, |_| caught_up_checks.saturating_add(1));
+            let scan = watermark.begin();
             let counted = sqlx::query!(
         r#"select count(*)::float8 as "open!", extract(epoch from clock_timestamp())::float8 as "now!",
-                  coalesce(extract(epoch from clock_timestamp() - min(placed_at)), 0)::float8 as "age!"
+                  greatest(extract(epoch from clock_timestamp() - min(placed_at)), 0)::float8 as "age!",
+                  coalesce(max(placed_at) > clock_timestamp() + interval '6 minutes', false) as "ahead!"
            from (select placed_at from orders where status in ('pending', 'reserved', 'paid')
+                   and placed_at > statement_timestamp() - make_interval(secs => $2)
                  order by placed_at limit $1) as open"#,
                 MAX_COUNTED,
+                scan.max_age.as_secs_f64(),
             )
             .fetch_one(&operations);
             let counted = timeout(STATEMENT_DEADLINE, counted).await.ok().and_then(Result::ok);
+            let oldest = counted.as_ref().and_then(|row| Duration::try_from_secs_f64(row.age).ok());
+            watermark.ended(&scan, oldest);
+            // Placed by a clock that was ahead: how old such an order is, only this process's clock can tell.
+            let is_ahead = counted.as_ref().is_some_and(|row| row.ahead);
+            ahead_since = is_ahead.then(|| ahead_since.unwrap_or_else(Instant::now));
+            let ahead_is_late = ahead_since.is_some_and(|since| since.elapsed() > answer_within);
             let (open, age) = counted.as_ref().map_or((f64::NAN, f64::NAN), |row| (row.open, row.age));
             metrics::gauge!("orders_open").set(open);
             metrics::gauge!("orders_oldest_open_seconds").set(age);
             let database_time = counted.and_then(|row| Duration::try_from_secs_f64(row.now).ok());
             let steady = database_time.is_some_and(|now| clock.is_steady(now));
             // At rest there are none, and the search for them would be one more statement each second.
-            let some_are_late = age > answer_within.as_secs_f64();
+            let some_are_late = ahead_is_late || age > answer_within.as_secs_f64();
             let own = own_partitions.as_deref().filter(|_| caught_up_checks > CAUGHT_UP_CHECKS && steady);
             let cancelled = if some_are_late {
                 let all = all_caught_up(&operations, instance, own, partitions);
                 match timeout(STATEMENT_DEADLINE, all).await {
-                    Ok(Ok(true)) => cancel_late(&state, &operations, answer_within).await,
+                    Ok(Ok(true)) => {
+                        let late = (answer_within, scan.max_age, ahead_is_late);
+                        cancel_late(&state, &operations, late).await
+                    }
                     Ok(Ok(false)) => Ok(()),
                     Ok(Err(error)) => Err(error.to_string()),
                     Err(late) => Err(late.to_string()),
@@ -133,12 +149,26 @@ async fn all_caught_up(
 /// An order waits from when its event was published: before that no service knew of it, and an outage of the broker is not
 /// the other services' silence. A parked event is given up, so its order ends like one without answers. Only the oldest
 /// orders are looked at, because events are published in about that order.
-async fn cancel_late(state: &AppState, operations: &Pool, answer_within: Duration) -> Result<(), String> {
+///
+/// An unresolved dead letter that names the order is its answer: an operator decides what becomes of it. It is found in the
+/// letter's bytes, because a message that this release cannot read may be why the letter is there.
+///
+/// A time more than six minutes ahead counts as passed: a clock that was ahead has left it. With `ahead_is_late` also the time
+/// of the order.
+async fn cancel_late(
+    state: &AppState,
+    operations: &Pool,
+    (answer_within, max_age, ahead_is_late): (Duration, Duration, bool),
+) -> Result<(), String> {
     let late = sqlx::query!(
-        r#"with oldest as materialized (
-               select id, version, status, placed_at from orders
+        r#"with letter as materialized (
+               select body from dead_letters where queue = $4 and resolved_at is null limit $5
+           ), oldest as materialized (
+               select id, version, status, placed_at, convert_to(id::text, 'UTF8') as name from orders
                where status in ('pending', 'reserved', 'paid')
-                 and placed_at < clock_timestamp() - make_interval(secs => $1)
+                 and placed_at > statement_timestamp() - make_interval(secs => $6)
+                 and (placed_at < clock_timestamp() - make_interval(secs => $1)
+                     or $7 and placed_at > clock_timestamp() + interval '6 minutes')
                order by placed_at limit $3
            )
            select id as "id!", version as "version!", status as "status!" from oldest
@@ -146,12 +176,19 @@ async fn cancel_late(state: &AppState, operations: &Pool, answer_within: Duratio
                select from outbox asked
                where asked.aggregate_id = oldest.id and asked.parked_at is null
                  and (asked.published_at is null
-                     or asked.published_at > clock_timestamp() - make_interval(secs => $1))
+                     or asked.published_at between clock_timestamp() - make_interval(secs => $1)
+                                               and clock_timestamp() + interval '6 minutes')
            )
+             and (select count(*) from letter) < $5
+             and not exists (select from letter where position(oldest.name in body) > 0)
            order by placed_at limit $2"#,
         answer_within.as_secs_f64(),
         MAX_CANCELLATIONS,
         MAX_CANCELLATIONS * 10,
+        INBOX.queue,
+        MAX_LETTERS,
+        max_age.as_secs_f64(),
+        ahead_is_late,
     )
     .fetch_all(operations);
     let late = timeout(STATEMENT_DEADLINE, late).await.map_err(|late| late.to_string())?;

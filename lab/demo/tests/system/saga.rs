@@ -183,6 +183,67 @@ async fn order_that_was_answered_while_orders_was_down_is_not_cancelled() -> any
     Ok(())
 }
 
+/// The answer came, and the order service could not apply it: an operator decides what becomes of the order.
+#[tokio::test]
+async fn order_whose_answer_is_a_dead_letter_is_not_cancelled_until_the_letter_is_resolved()
+-> anyhow::Result<()> {
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "2m")).await?;
+    let refuse = "create function refuse() returns trigger language plpgsql as
+                  $$ begin raise exception 'a defect' using errcode = 'check_violation'; end $$;
+                  create trigger refuse before insert on answers for each row execute function refuse()";
+    system.execute_as("orders", refuse).await?;
+    let answered = system.order().await?;
+    system.until_metric("orders", "inbox_dead_letters", 2.0).await?;
+    system.execute_as("orders", "drop trigger refuse on answers").await?;
+    system.processes()?.pause("inventory")?;
+    let unanswered = system.order().await?;
+    system.until_published().await?;
+    system.execute_as("orders", AN_HOUR_AGO).await?;
+    system.until_status(unanswered, "cancelled").await?;
+    assert_eq!(system.read_order(answered).await?["status"], "pending", "it is the older one");
+    system.processes()?.resume("inventory")?;
+    let replay = json!({ "all": true });
+    let replayed = system.admin("orders", "/admin/dead-letters/replay", Some(&replay)).await?;
+    assert_eq!(replayed["items"][0]["outcome"], "applied", "{replayed}");
+    let result = system.held().await?;
+    assert_eq!((result.confirmed, result.cancelled), (1, 1));
+    Ok(())
+}
+
+/// The database's clock was a month ahead when an order was placed and published, and was set back. How long the order has
+/// waited is counted from when that is seen.
+#[tokio::test]
+async fn order_that_was_dated_by_a_clock_that_was_ahead_times_out() -> anyhow::Result<()> {
+    let system = RunningSystem::shared(Setup::default().with("ORDERS_ANSWER_WITHIN", "4s")).await?;
+    system.processes()?.pause("inventory")?;
+    let order = system.order().await?;
+    system.until_published().await?;
+    let ahead = "update orders set placed_at = placed_at + interval '1 month';
+                 update outbox set published_at = published_at + interval '1 month'";
+    system.execute_as("orders", ahead).await?;
+    system.until_status(order, "cancelled").await?;
+    system.processes()?.resume("inventory")?;
+    system.held().await?;
+    Ok(())
+}
+
+/// A refund is not as old as its charge.
+#[tokio::test]
+async fn refund_waits_since_the_cancellation_and_not_since_the_charge() -> anyhow::Result<()> {
+    let system = RunningSystem::shared(Setup::default()).await?;
+    let order = system.order().await?;
+    system.held().await?;
+    system.execute_as("billing", "update payments set asked_at = asked_at - interval '1 day'").await?;
+    system.processes()?.kill("provider").await?;
+    system.cancel(order).await?;
+    system.until_metric("billing", "payments_pending", 1.0).await?;
+    let age = system.metric("billing", "payments_oldest_pending_seconds").await?;
+    assert!((0.0..3600.0).contains(&age), "{age}");
+    system.processes()?.start_again("provider").await?;
+    system.held().await?;
+    Ok(())
+}
+
 /// A proxy that the environment names is for other programs of the machine.
 #[tokio::test]
 async fn payments_do_not_go_through_a_proxy_of_the_environment() -> anyhow::Result<()> {
