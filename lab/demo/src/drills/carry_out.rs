@@ -65,7 +65,11 @@ async fn carry_out(drill: &Drill, run: &DrillRun<'_>) -> Result<Report> {
             }
         }
     }
-    run.end().await?;
+    if drill.expect == Verdict::Held {
+        run.end_with_progress().await?;
+    } else {
+        run.end().await?;
+    }
     let ended = run.settle(drill.expect).await?;
     for check in drill.at_end {
         check(run, &ended);

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::progress::Progress;
 use super::report::{Found, Refusals, Report};
+use super::waiting;
 use crate::Verdict;
 use crate::fault::{Fact, Fault, Injected};
 use crate::ledger::Ledger;
@@ -128,13 +129,13 @@ impl<'a> DrillRun<'a> {
 
     /// Starts a load that runs until it is stopped. Each acknowledgement is in the ledger before it is counted.
     pub(crate) fn start_load(&self) {
-        self.start_load_at(vec![]);
+        self.start_load_of(Mix::Real, vec![]);
     }
 
-    /// The same, with an equal share at each of these order services too.
-    pub(super) fn start_load_at(&self, others: Vec<String>) {
+    /// The same, with another kind of orders, and with an equal share at each of these order services too.
+    pub(super) fn start_load_of(&self, mix: Mix, others: Vec<String>) {
         let load = Load {
-            mix: Mix::Real,
+            mix,
             seed: self.seed,
             others,
             ..Load::new(self.system.orders_url(), self.rate, Duration::MAX)
@@ -165,6 +166,38 @@ impl<'a> DrillRun<'a> {
             sleep(LOAD_AFTER).await;
         }
         self.stop_load().await
+    }
+
+    /// Claims that all that waits now is done while the load goes on, and ends the load, unless the drill has done that.
+    pub(super) async fn end_with_progress(&self) -> Result<()> {
+        if self.load.borrow().is_some() {
+            self.phase("recover", "repaired; the load goes on until nothing waits that waited at the repair");
+            self.claim_progress().await;
+        }
+        self.stop_load().await
+    }
+
+    async fn claim_progress(&self) {
+        let repaired = Instant::now();
+        sleep(LOAD_AFTER).await;
+        loop {
+            let (ages, passed) = (waiting::ages(self.system).await, repaired.elapsed());
+            // What has waited for less time has come since. An age that cannot be read is unknown.
+            let late: Vec<_> = (waiting::KINDS.iter().enumerate())
+                .map(|(index, kind)| (kind, ages.as_ref().map_or(f64::INFINITY, |ages| ages[index])))
+                .filter(|(_, age)| *age >= passed.as_secs_f64())
+                .collect();
+            if late.is_empty() {
+                let seconds = passed.as_secs_f64();
+                let what = "all that had waited was done while orders kept coming";
+                return self.claim(format!("after {seconds:.0} s {what}"), true);
+            }
+            if let Some((kind, age)) = late.iter().find(|(kind, _)| passed > kind.bound) {
+                let what = kind.what;
+                return self.claim(format!("{what} has waited for {age:.0} s while orders kept coming"), false);
+            }
+            sleep(FELT_INTERVAL).await;
+        }
     }
 
     /// Lets the report be about this load.

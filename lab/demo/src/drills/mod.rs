@@ -22,6 +22,7 @@ mod restore;
 mod sequence;
 mod service;
 mod time;
+mod waiting;
 mod written_report;
 
 use anyhow::{Context as _, Result};

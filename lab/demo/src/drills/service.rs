@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
+use load_tests::Mix;
 use sqlx::Connection as _;
 use testbed::{eventually, within};
 use tokio::time::sleep;
@@ -23,7 +24,7 @@ use crate::own_system::OwnSystem;
 use crate::part::{BROKER, DATABASE, SERVICES};
 use crate::paths;
 
-pub(super) static DRILLS: [Drill; 19] = [
+pub(super) static DRILLS: [Drill; 20] = [
     Drill {
         name: "saga",
         teaches: "Each step of the saga is one local transaction, and its event is the only thing that starts the next \
@@ -268,12 +269,9 @@ pub(super) static DRILLS: [Drill; 19] = [
         system: Subject::Own(|| Setup::default().with("BILLING_PROVIDER_DEADLINE", "500ms").into()),
         faults: &[Fault::Provider {
             what: "errors before and after the charge, answers that hang, answers that are late",
-            faults: &[
-                ("error-after", 15, None),
-                ("error-before", 10, None),
-                ("hang-after", 5, None),
-                ("slow", 20, Some(300)),
-            ],
+            faults: r#"[{ "fault": "error-after", "percent": 15 }, { "fault": "error-before", "percent": 10 },
+                        { "fault": "hang-after", "percent": 5 },
+                        { "fault": "slow", "percent": 20, "milliseconds": 300 }]"#,
         }],
         felt: &[
             Felt::Lasts,
@@ -283,6 +281,16 @@ pub(super) static DRILLS: [Drill; 19] = [
                 "the provider failed {} times",
             ),
         ],
+        ..ROW
+    },
+    Drill {
+        name: "provider-fails-once",
+        teaches: "A timer that begins again with each new task never ends under load. Judge progress while the load goes on.",
+        question: "One call to the provider fails, and good orders keep coming. Who calls again, and when?",
+        claim: "A call that failed is repeated while new payments keep coming.",
+        system: Subject::Own(OwnSystem::default),
+        steps: Some(|run| Box::pin(fail_once(run))),
+        at_end: &[no_time_outs],
         ..ROW
     },
 ];
@@ -344,13 +352,28 @@ async fn inject_in_turn(run: &DrillRun<'_>, faults: &[Fault<'_>]) -> Result<()> 
     Ok(())
 }
 
+const ONE_FAILED_CALL: Fault<'_> = Fault::Provider {
+    what: "the provider answers one call with an error, and does nothing",
+    faults: r#"[{ "fault": "error-before", "times": 1 }]"#,
+};
+
+/// Of good orders alone: a cancellation would have billing look for what is due.
+async fn fail_once(run: &DrillRun<'_>) -> Result<()> {
+    run.stop_load().await?;
+    run.start_load_of(Mix::Good, vec![]);
+    let failed = run.inject(&ONE_FAILED_CALL).await?;
+    let count = || run.system.metric("provider", "provider_faults_struck_total");
+    run.until("the provider failed a call", async || Ok(count().await? == 1.0)).await;
+    run.accepted_meanwhile().await;
+    run.repair(failed).await
+}
+
 /// Places orders at all instances.
 async fn break_instances(run: &DrillRun<'_>) -> Result<()> {
     let processes = &run.system.own()?.processes;
     run.stop_load().await?;
-    run.start_load_at(
-        OTHERS.map(|name| processes.url(name).map(str::to_owned)).into_iter().collect::<Result<_>>()?,
-    );
+    let others = OTHERS.map(|name| processes.url(name).map(str::to_owned));
+    run.start_load_of(Mix::Real, others.into_iter().collect::<Result<_>>()?);
     inject_in_turn(run, &MIXED_FAULTS).await?;
     // The standby of a killed consumer takes over: without this, standbys that do nothing would hold.
     let published = OTHERS.map(|name| (name, "outbox_published_total"));

@@ -201,8 +201,7 @@ impl<'a> Fault<'a> {
                 format!("{service}'s queue is another one")
             }
             Self::Provider { what, faults } => {
-                let fault = |(fault, percent, milliseconds): &(&str, u32, Option<u32>)| json!({ "fault": fault, "percent": percent, "milliseconds": milliseconds });
-                set_provider(system, faults.iter().map(fault).collect()).await?;
+                set_provider(system, serde_json::from_str(faults)?).await?;
                 (*what).to_owned()
             }
         };

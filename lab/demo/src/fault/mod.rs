@@ -94,10 +94,10 @@ pub enum Fault<'a> {
     DeleteQueue(&'a str),
     /// The queue of this service is another one, which none of the services can use.
     ReplaceQueue(&'a str),
-    /// The payment provider fails so many calls of a hundred: `(fault, percent, milliseconds)`.
+    /// The payment provider fails calls: `PUT /faults` with this body.
     Provider {
         what: &'a str,
-        faults: &'a [(&'a str, u32, Option<u32>)],
+        faults: &'a str,
     },
 }
 

@@ -79,7 +79,8 @@ const fn kind(name: &'static str, draw: Draw) -> Kind {
 
 const FAILING_PROVIDER: Fault<'_> = Fault::Provider {
     what: "errors before and after the charge, and answers that are late",
-    faults: &[("error-after", 20, None), ("error-before", 20, None), ("slow", 20, Some(500))],
+    faults: r#"[{ "fault": "error-after", "percent": 20 }, { "fault": "error-before", "percent": 20 },
+                { "fault": "slow", "percent": 20, "milliseconds": 500 }]"#,
 };
 
 fn reset_after(random: &mut Rng) -> Effect {
