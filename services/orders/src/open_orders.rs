@@ -80,6 +80,10 @@ pub async fn watch(
             metrics::gauge!("orders_oldest_open_seconds").set(age);
             let database_time = counted.and_then(|row| Duration::try_from_secs_f64(row.now).ok());
             let steady = database_time.is_some_and(|now| clock.is_steady(now));
+            if database_time.is_some() && !steady {
+                // Its ages would be wrong, and orders that it hides are not counted.
+                watermark = AgeWatermark::default();
+            }
             // At rest there are none, and the search for them would be one more statement each second.
             let some_are_late = ahead_is_late || age > answer_within.as_secs_f64();
             let own = own_partitions.as_deref().filter(|_| caught_up_checks > CAUGHT_UP_CHECKS && steady);
