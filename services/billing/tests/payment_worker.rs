@@ -21,6 +21,7 @@ use messaging::Handler;
 use outbox::Wake;
 use payment_provider::DECLINED_CUSTOMERS;
 use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection};
 use testbed::{TestDatabase, eventually};
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -43,7 +44,7 @@ struct Billing {
     provider_pool: Pool,
     stop: CancellationToken,
     url: DatabaseUrl,
-    _database: TestDatabase,
+    database: TestDatabase,
 }
 
 impl Drop for Billing {
@@ -71,7 +72,7 @@ impl Billing {
             (Pool::new(&url, "test", 10, PoolKind::Transactions), ProviderCalls::new(4, retry_lease));
         let handler = PaymentHandler::new(pool.clone(), calls.clone(), false);
         let stop = CancellationToken::new();
-        Ok(Self { handler, pool, calls, provider, provider_pool, stop, url, _database: database })
+        Ok(Self { handler, pool, calls, provider, provider_pool, stop, url, database })
     }
 
     fn http_provider(&self) -> anyhow::Result<HttpPaymentProvider> {
@@ -305,6 +306,33 @@ async fn payments_are_taken_without_reading_all_by_a_worker_that_began_with_an_e
     });
     let entries = entries.await?;
     assert!((4..=100).contains(&entries), "{entries} index entries were read for four payments");
+    Ok(())
+}
+
+/// A report reads for hours, and meanwhile vacuum may not remove the index entries of payments that are settled.
+#[tokio::test]
+async fn entries_of_settled_payments_are_not_read_at_each_look() -> anyhow::Result<()> {
+    const SETTLED: i64 = 20_000;
+    let billing = Billing::start().await?;
+    let mut report = PgConnection::connect(&billing.database.url("billing")).await?;
+    let snapshot =
+        "set idle_in_transaction_session_timeout = 0; begin isolation level repeatable read; select 1";
+    sqlx::raw_sql(snapshot).execute(&mut report).await?;
+    let pending = "insert into payments (id, order_id, customer_id, amount, currency, event_id, traceparent, state, due_at)
+                   select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 100, 'EUR', gen_random_uuid(), '', 'asked',
+                          now() - interval '1 hour' from generate_series(1, $1)";
+    sqlx::query(pending).bind(SETTLED).execute(&billing.pool).await?;
+    sqlx::query("update payments set state = 'declined', answered_at = now()").execute(&billing.pool).await?;
+    billing.start_worker(billing.http_provider()?);
+    let (scans, entries) = eventually("the worker to have looked a hundred times", DEADLINE, async || {
+        billing.calls.look();
+        let sql = "select coalesce(sum(idx_scan), 0)::bigint, coalesce(sum(idx_tup_read), 0)::bigint
+                   from pg_stat_user_indexes where indexrelname = 'payments_pending'";
+        let (scans, entries): (i64, i64) = sqlx::query_as(sql).fetch_one(&billing.pool).await?;
+        Ok((scans >= 100).then_some((scans, entries)))
+    })
+    .await?;
+    assert!(entries < scans * SETTLED / 4, "{entries} entries in {scans} scans");
     Ok(())
 }
 
