@@ -143,7 +143,8 @@ pub(crate) async fn take(
         }
     };
     // They are taken in the order of their times: where there were too few places, the next scan begins at the last one.
-    let left = if rows.len() < most { 0.0 } else { rows.iter().map(|row| row.waited).fold(f64::MAX, f64::min) };
+    let left =
+        if rows.len() < most { 0.0 } else { rows.iter().map(|row| row.waited).fold(f64::MAX, f64::min) };
     let due = rows.into_iter().filter_map(|row| {
         Some(DuePayment {
             id: row.id,

@@ -51,7 +51,9 @@ pub async fn run(
     let (mut service, settings) = Assembly::start::<OrderSettings>(&SERVICE, INBOX, parts).await?;
     // An order waits for answers from when its event was published, which the outbox must still know.
     if settings.publisher.keep_published < settings.own.answer_within {
-        exit_invalid_config("ORDERS_KEEP_PUBLISHED: at least ORDERS_ANSWER_WITHIN, or orders are cancelled too early");
+        exit_invalid_config(
+            "ORDERS_KEEP_PUBLISHED: at least ORDERS_ANSWER_WITHIN, or orders are cancelled too early",
+        );
     }
     if settings.own.relay_only {
         if settings.publisher.relay_workers == 0 {
@@ -113,8 +115,8 @@ pub struct OrderSettings {
     #[arg(long, default_value = "500ms", value_parser = duration)]
     pub max_wait: Duration,
 
-    /// How long inventory and billing may take to answer, for example 15min or 2days: at least 1s. An order that has waited
-    /// longer is cancelled, so choose more than outages usually last.
+    /// How long inventory and billing may take to answer, for example 15min or 2days: at least 1s, at most KEEP_PUBLISHED. An
+    /// order that has waited longer is cancelled, so choose more than outages usually last.
     #[arg(long, default_value = "15min", value_parser = answer_within)]
     pub answer_within: Duration,
 

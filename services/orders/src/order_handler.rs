@@ -115,7 +115,10 @@ fn transition(answer: &Answer<'_>, orders: &mut HashMap<Uuid, Order>) -> Result<
     // Another sum is a defect of billing or of the provider: confirming such an order would hide it.
     if let Some(other) = amount.filter(|amount| **amount != order.total) {
         let total = &order.total;
-        return Err(permanent(format!("{trigger:?} is about {other:?}, and order {order_id} about {total:?}")).into());
+        return Err(permanent(format!(
+            "{trigger:?} is about {other:?}, and order {order_id} about {total:?}"
+        ))
+        .into());
     }
     let next = order.state.after(trigger).ok_or_else(|| {
         permanent(format!("{trigger:?} is not possible for order {order_id}, which is {}", order.state))

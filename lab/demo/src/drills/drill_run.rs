@@ -194,7 +194,8 @@ impl<'a> DrillRun<'a> {
             }
             if let Some((kind, age)) = late.iter().find(|(kind, _)| passed > kind.bound) {
                 let what = kind.what;
-                return self.claim(format!("{what} has waited for {age:.0} s while orders kept coming"), false);
+                return self
+                    .claim(format!("{what} has waited for {age:.0} s while orders kept coming"), false);
             }
             sleep(FELT_INTERVAL).await;
         }
