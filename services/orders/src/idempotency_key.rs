@@ -148,18 +148,20 @@ impl Erase for EraseKeys {
     const FIRST_KEY: () = ();
 
     /// Several instances may erase at once: each skips the rows that another has locked.
-    async fn erase_window(&self, pool: &Pool, (): ()) -> Result<Option<Window<()>>, sqlx::Error> {
+    async fn erase_window(&self, pool: &Pool, (): (), rows: i64) -> Result<Option<Window<()>>, sqlx::Error> {
         let done = sqlx::query!(
             "delete from idempotency_keys where key in (
                  select key from idempotency_keys
                  where created_at < clock_timestamp() - $1::float8 * interval '1 second'
-                 order by created_at limit 1000 for update skip locked)",
+                 order by created_at limit $2 for update skip locked)",
             self.0.as_secs_f64(),
+            rows,
         )
         .execute(pool)
         .await?;
         let erased = i64::try_from(done.rows_affected()).unwrap_or(0);
-        Ok(Some(Window { last: Some(()), erased, some_are_young: false, more: erased == 1000 }))
+        let is_full = erased == rows;
+        Ok(Some(Window { last: Some(()), erased, some_are_young: false, is_full, more: is_full }))
     }
 }
 

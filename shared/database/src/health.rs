@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, raw_sql};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +16,14 @@ use crate::DatabaseUrl;
 /// How often the database is probed, and how long it may take to answer: what health shows is at most four seconds old.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Of so many probes one also writes. While writes fail, each does.
+const WRITE_EVERY: u32 = 10;
+
+/// Writes a record that nothing reads, on the primary alone: while commits hang, [`obstacle`] says so. A server that refuses
+/// writes (before a wraparound of transaction ids, or for lack of disk) still answers reads.
+const WRITE: &str = "begin; set local synchronous_commit = local;
+                     select pg_logical_emit_message(true, 'probe', ''); commit";
 
 const COMMITS_HANG: &str = "commits wait for a synchronous standby that does not answer";
 
@@ -91,7 +99,7 @@ impl DatabaseHealth {
     pub async fn watch(self, url: DatabaseUrl, stop: CancellationToken) {
         let url = url.with(|options| options.application_name("health"));
         let watching = async {
-            let (mut kept, mut waiting) = (None, WaitingCommits::new());
+            let (mut kept, mut waiting, mut until_write) = (None, WaitingCommits::new(), 0);
             loop {
                 let asking = async {
                     let mut connection = match kept.take() {
@@ -99,6 +107,13 @@ impl DatabaseHealth {
                         None => url.connect().await?,
                     };
                     let obstacle = obstacle(&mut connection, &mut waiting).await?;
+                    until_write = match until_write {
+                        0 if obstacle.is_none() => {
+                            raw_sql(WRITE).execute(&mut connection).await?;
+                            WRITE_EVERY - 1
+                        }
+                        probes => probes.saturating_sub(1),
+                    };
                     kept = Some(connection).filter(|_| !obstacle.is_some_and(|(_, is_replaced)| is_replaced));
                     Ok::<_, sqlx::Error>(obstacle.map(|(reason, _)| reason))
                 };

@@ -235,8 +235,11 @@ impl Session {
     }
 
     /// Commits the transaction, and ends the operation. After an error it is unknown whether it was committed.
+    ///
+    /// Of a transaction in which a statement has failed, PostgreSQL answers a `commit` with success, and rolls it back. The
+    /// empty `select` before it fails then.
     pub async fn commit(self) -> Result<(), Error> {
-        self.end("commit").await
+        self.end("select; commit").await
     }
 
     /// Commits a transaction that has written nothing, and waits until everything that it has read is on the synchronous

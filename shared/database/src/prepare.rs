@@ -1,24 +1,23 @@
 use std::time::Duration;
 
 use sqlx::{
-    Connection, PgConnection, Row as _,
+    AssertSqlSafe, Connection, PgConnection, Row as _,
     migrate::{MigrateError, Migrator},
     raw_sql,
 };
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::DatabaseUrl;
+use crate::{DatabaseUrl, Fault};
 
 /// How long connecting, and each later step, may take. sqlx has no time-out for a server that accepts and stays silent.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long migrating may take, with every other instance migrating at the same time.
-const MIGRATE_DEADLINE: Duration = Duration::from_secs(120);
+/// How long a migration may take. It holds its locks meanwhile. A longer one is applied by hand: `docs/versioning.md`.
+const MIGRATION_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a migration waits for a lock. What wants the table after it waits behind it: one long transaction would stop
-/// every writer.
-const LOCK_TIMEOUT: &str = "set lock_timeout = '5s'";
+/// How much longer its client waits: the server says first that it has cancelled the work, and the work ends with that.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// How long to wait before the next attempt while the database is unavailable.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -58,18 +57,31 @@ pub async fn prepare(
     migrations: &[&Migrator],
     stop: &CancellationToken,
 ) -> Result<bool, InvalidDatabase> {
+    prepare_within(MIGRATION_LIMIT, url, migrations, stop).await
+}
+
+/// [`prepare()`] with another limit for each migration.
+pub async fn prepare_within(
+    limit: Duration,
+    url: &DatabaseUrl,
+    migrations: &[&Migrator],
+    stop: &CancellationToken,
+) -> Result<bool, InvalidDatabase> {
     let all = migrations.iter().flat_map(|migrator| migrator.iter().cloned()).collect();
-    let migrator = Migrator::with_migrations(all);
-    let mut waiting = false;
+    let mut migrator = Migrator::with_migrations(all);
+    // Its lock is one for the whole database: while one service migrates, no other could start.
+    migrator.set_locking(false);
+    let mut waiting = String::new();
     loop {
-        match try_prepare(url, &migrator).await {
+        match try_prepare(url, &migrator, limit).await {
             Ok(()) => return Ok(true),
             Err(Obstacle::Invalid(problem)) => return Err(InvalidDatabase(problem)),
-            Err(Obstacle::Unavailable(reason)) if !waiting => {
-                waiting = true;
-                tracing::warn!(reason, "waiting for the database");
+            Err(Obstacle::Unavailable(reason)) => {
+                if reason != waiting {
+                    tracing::warn!(reason, "waiting for the database");
+                }
+                waiting = reason;
             }
-            Err(Obstacle::Unavailable(_)) => {}
         }
         if stop.run_until_cancelled(sleep(RETRY_INTERVAL)).await.is_none() {
             return Ok(false);
@@ -77,7 +89,7 @@ pub async fn prepare(
     }
 }
 
-async fn try_prepare(url: &DatabaseUrl, migrator: &Migrator) -> Result<(), Obstacle> {
+async fn try_prepare(url: &DatabaseUrl, migrator: &Migrator, limit: Duration) -> Result<(), Obstacle> {
     let silent = |what: &str| Obstacle::Unavailable(format!("no answer to {what}"));
     let url = url.with(|options| options.application_name("migrate"));
     let connecting = timeout(CONNECT_DEADLINE, url.connect());
@@ -87,11 +99,25 @@ async fn try_prepare(url: &DatabaseUrl, migrator: &Migrator) -> Result<(), Obsta
         check_server(&mut connection).await
     });
     checking.await.map_err(|_| silent("the first query"))??;
-    let migrating = timeout(MIGRATE_DEADLINE, migrate(&mut connection, migrator));
+    timeout(CONNECT_DEADLINE + LOCK_TIMEOUT, lock(&mut connection, limit))
+        .await
+        .map_err(|_| silent("the lock"))??;
+    let migrating = timeout(limit + ANSWER_DEADLINE, migrate(&mut connection, migrator));
     match migrating.await.map_err(|_| silent("the migrations"))? {
         Ok(()) => {}
-        Err(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => {
-            return Err(error.into());
+        Err(MigrateError::Execute(error)) => return Err(error.into()),
+        Err(MigrateError::ExecuteMigration(error, version)) if Fault::of(&error) == Fault::TooSlow => {
+            return Err(Obstacle::Invalid(format!(
+                "migration {version} takes longer than {limit:?}, so the server has cancelled it; it must be applied by hand"
+            )));
+        }
+        Err(MigrateError::ExecuteMigration(error, version)) => {
+            return Err(match error.into() {
+                Obstacle::Invalid(problem) => Obstacle::Invalid(format!("migration {version}: {problem}")),
+                Obstacle::Unavailable(reason) => {
+                    Obstacle::Unavailable(format!("migration {version}: {reason}"))
+                }
+            });
         }
         Err(error) => {
             return Err(Obstacle::Invalid(format!("its schema does not fit this binary: {error}")));
@@ -100,6 +126,24 @@ async fn try_prepare(url: &DatabaseUrl, migrator: &Migrator) -> Result<(), Obsta
     // Nothing depends on the answer.
     let _ = timeout(CONNECT_DEADLINE, connection.close()).await;
     Ok(())
+}
+
+/// How long a migration waits for a lock. What wants the table after it waits behind it: one long transaction would stop
+/// every writer.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Takes the lock of this schema's migrations, which ends with the session, and limits what the server does for them. A client
+/// that gives up ends nothing: the server would work on, with all its locks, while the next attempt begins.
+async fn lock(connection: &mut PgConnection, limit: Duration) -> Result<(), sqlx::Error> {
+    let (lock_limit, limit) = (LOCK_TIMEOUT.as_millis(), limit.as_millis());
+    let sql = format!(
+        "set lock_timeout = {lock_limit};
+         set statement_timeout = {limit};
+         select set_config(name, '{limit}', false) from pg_settings where name = 'transaction_timeout';
+         select pg_advisory_lock(hashtextextended('migrations of ' || current_schema, 0))"
+    );
+    // Only numbers are in it.
+    raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop)
 }
 
 /// Applies what is missing. Migrations that this binary does not know are accepted if they are newer than those of their
@@ -125,11 +169,11 @@ async fn migrate(connection: &mut PgConnection, migrator: &Migrator) -> Result<(
     }
     tracing::warn!(?unknown, "the schema is newer than this binary");
     let mut tolerant = Migrator::with_migrations(migrator.iter().cloned().collect());
-    tolerant.set_ignore_missing(true);
+    tolerant.set_ignore_missing(true).set_locking(false);
     tolerant.run(connection).await
 }
 
-/// Checks that each connection has a session for itself, and sets what migrations need in this one.
+/// Checks that each connection has a session for itself.
 ///
 /// A pooler that lends one session to each of several clients in turn (PgBouncer in transaction mode) loses what a session
 /// sets, `synchronous_commit` and time-outs too, or gives it to another client.
@@ -146,7 +190,6 @@ async fn check_session(url: &DatabaseUrl, connection: &mut PgConnection) -> Resu
         ));
     }
     other.close().await?;
-    raw_sql(LOCK_TIMEOUT).execute(connection).await?;
     Ok(())
 }
 

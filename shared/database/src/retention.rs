@@ -1,9 +1,9 @@
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::Pool;
+use crate::{Fault, Pool, within_deadline};
 
 /// How often a round begins.
 const ROUND_INTERVAL: Duration = Duration::from_secs(60);
@@ -17,11 +17,8 @@ const MAX_WINDOWS: u32 = 1000;
 /// How long one window may take. The next round tries again.
 const WINDOW_DEADLINE: Duration = Duration::from_secs(15);
 
-async fn within_deadline<T>(
-    statement: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, sqlx::Error> {
-    timeout(WINDOW_DEADLINE, statement).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
-}
+/// The rows of one window, unless one of them cannot be erased.
+const WINDOW_ROWS: i64 = 1000;
 
 /// What one window contained.
 pub struct Window<K> {
@@ -30,6 +27,8 @@ pub struct Window<K> {
     pub erased: i64,
     /// Whether rows remain that will be old enough later.
     pub some_are_young: bool,
+    /// Whether it has as many rows as were asked for, so that others may be behind it.
+    pub is_full: bool,
     /// Whether rows behind this window may be old enough.
     pub more: bool,
 }
@@ -41,12 +40,22 @@ pub trait Erase: Send + Sync {
     /// Below every key.
     const FIRST_KEY: Self::Key;
 
-    /// Erases what is old among the thousand rows after a key. `None`: another instance is erasing at this moment.
+    /// Erases what is old among so many rows after a key, at most a thousand. `None`: another instance is erasing at this moment.
     fn erase_window(
         &self,
         pool: &Pool,
         after: Self::Key,
+        rows: i64,
     ) -> impl Future<Output = Result<Option<Window<Self::Key>>, sqlx::Error>> + Send;
+
+    /// The next key: where to go on if its row cannot be erased. `None`: that is not known.
+    fn next_key(
+        &self,
+        _pool: &Pool,
+        _after: Self::Key,
+    ) -> impl Future<Output = Result<Option<Self::Key>, sqlx::Error>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// Where to continue the walk over the whole table; `None` if the last one was completed less than a day ago. The other
     /// rounds read from the first young row to where all are too young. This one finds what has become old elsewhere: keys
@@ -94,10 +103,10 @@ impl<E: Erase> Retention<E> {
     /// It erases nothing while the database's clock is suspect: a clock that is a month ahead for a minute would make
     /// everything old. When the database fails, rows that were erased by then stay erased.
     pub async fn round(&mut self) -> Result<Round, sqlx::Error> {
-        let full_walk = within_deadline(self.erase.full_walk(&self.pool)).await?;
+        let full_walk = within_deadline(WINDOW_DEADLINE, self.erase.full_walk(&self.pool)).await?;
         let mut round = Round::default();
         let (mut after, mut young_since) = (full_walk.unwrap_or(self.next), None);
-        let mut is_complete = false;
+        let (mut is_complete, mut rows) = (false, WINDOW_ROWS);
         while round.windows < MAX_WINDOWS {
             // Before each window: a round may take minutes. A window locks rows, so its commit waits for a standby too.
             self.pool.for_writing()?;
@@ -108,8 +117,23 @@ impl<E: Erase> Retention<E> {
                 );
                 return Ok(round);
             }
-            let window = within_deadline(self.erase.erase_window(&self.pool, after)).await?;
+            let erasing = self.erase.erase_window(&self.pool, after, rows);
+            let window = match within_deadline(WINDOW_DEADLINE, erasing).await {
+                // A window is as good as its worst row: halve it until that one is alone, and step over it.
+                Err(error) if Fault::of(&error).may_be_of_a_row() => {
+                    if rows == 1 {
+                        let next = self.erase.next_key(&self.pool, after);
+                        after = within_deadline(WINDOW_DEADLINE, next).await?.ok_or(error)?;
+                        tracing::warn!(table = self.table, "a row cannot be erased; it stays");
+                    }
+                    rows = (rows / 2).max(1);
+                    round.windows += 1;
+                    continue;
+                }
+                window => window?,
+            };
             let Some(window) = window else { return Ok(round) };
+            rows = (rows * 2).min(WINDOW_ROWS);
             let erased = u64::try_from(window.erased).unwrap_or(0);
             round.windows += 1;
             round.erased += erased;
@@ -118,9 +142,10 @@ impl<E: Erase> Retention<E> {
                 young_since = young_since.or(Some(after));
             }
             // Rows behind a window that is too young as a whole are younger still, except a few that waited for long, or
-            // that have keys of another source. Those stay until the next full walk.
-            let too_young = window.erased == 0 && window.some_are_young && full_walk.is_none();
-            let (true, false, Some(last)) = (window.more, too_young, window.last) else {
+            // that have keys of another source. Those stay until the next full walk, which no date ends.
+            let too_young =
+                full_walk.is_none() && (!window.more || window.erased == 0 && window.some_are_young);
+            let (true, false, Some(last)) = (window.is_full, too_young, window.last) else {
                 is_complete = true;
                 break;
             };
@@ -129,7 +154,7 @@ impl<E: Erase> Retention<E> {
         }
         if full_walk.is_some() {
             let next = (!is_complete).then_some(after);
-            within_deadline(self.erase.save_full_walk(&self.pool, next)).await?;
+            within_deadline(WINDOW_DEADLINE, self.erase.save_full_walk(&self.pool, next)).await?;
         } else {
             self.next = young_since.unwrap_or(after);
         }
@@ -173,8 +198,9 @@ const TIME_DEADLINE: Duration = Duration::from_secs(10);
 /// Notices that the database's clock was set, by this process's monotonic clock, which cannot be set. Optional. Without it: a
 /// database clock that jumps a month ahead for a minute has everything erased as old.
 ///
-/// What is erased or given up because it is old is gone for good; a clock that is wrong for a minute must not decide it.
-/// The first look has nothing to compare with.
+/// What is erased or given up because it is old is gone for good; a clock that is wrong for a minute must not decide it. At the
+/// first look there is no earlier one: both clocks must show the same time, however long that takes. A restart would else make
+/// a wrong clock the right one.
 #[derive(Debug, Default)]
 pub struct ClockWatch {
     /// The time of the database, and of this process, at the last look that was steady.
@@ -184,15 +210,20 @@ pub struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// Whether the database's clock has gone as fast as this process's since the last look. `now` is the database's time
-    /// since any fixed moment.
+    /// Whether the database's clock has gone as fast as this process's since the last look, or at the first one shows the same
+    /// time. `now` is the database's time since 1970.
     pub fn is_steady(&mut self, now: Duration) -> bool {
-        let deviation = self.last.map_or(Duration::ZERO, |(then, looked_at)| {
-            now.abs_diff(then.saturating_add(looked_at.elapsed()))
-        });
-        if deviation <= MAX_DEVIATION {
+        let own = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.agrees(now, own)
+    }
+
+    fn agrees(&mut self, now: Duration, own: Duration) -> bool {
+        let expected = self.last.map_or(own, |(then, looked_at)| then.saturating_add(looked_at.elapsed()));
+        if now.abs_diff(expected) <= MAX_DEVIATION {
             self.set_since = None;
-        } else if self.set_since.get_or_insert_with(Instant::now).elapsed() < ACCEPTED_AFTER {
+        } else if self.last.is_none()
+            || self.set_since.get_or_insert_with(Instant::now).elapsed() < ACCEPTED_AFTER
+        {
             return false;
         }
         self.last = Some((now, Instant::now()));
@@ -204,7 +235,7 @@ impl ClockWatch {
 async fn database_time(pool: &Pool) -> Result<Duration, sqlx::Error> {
     let asking = sqlx::query_scalar!(r#"select extract(epoch from clock_timestamp())::float8 as "now!""#)
         .fetch_one(pool);
-    let seconds = timeout(TIME_DEADLINE, asking).await.map_err(|_| sqlx::Error::PoolTimedOut)??;
+    let seconds = within_deadline(TIME_DEADLINE, asking).await?;
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
@@ -215,7 +246,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_was_set_is_suspect_until_it_is_set_back_or_an_hour_has_passed() {
         const MONTH: i64 = 31 * 24 * 60;
+        let own = Duration::from_mins(30_000_000);
         let (mut watch, mut last) = (ClockWatch::default(), 0);
+        for _ in 0..3 {
+            let month_ahead = own + Duration::from_mins(MONTH.unsigned_abs());
+            assert!(!watch.agrees(month_ahead, own), "a new process has only its own clock to compare with");
+            tokio::time::advance(ACCEPTED_AFTER).await;
+        }
         // In minutes: when it is looked at, and how far the database's clock is ahead then.
         for (minute, ahead, is_steady) in [
             (0, 0, true),
@@ -231,7 +268,7 @@ mod tests {
             tokio::time::advance(Duration::from_mins(u64::try_from(minute - last).unwrap())).await;
             last = minute;
             let now = Duration::from_mins(u64::try_from(30_000_000 + minute + ahead).unwrap());
-            assert_eq!(watch.is_steady(now), is_steady, "after {minute} minutes, {ahead} ahead");
+            assert_eq!(watch.agrees(now, own), is_steady, "after {minute} minutes, {ahead} ahead");
         }
     }
 }

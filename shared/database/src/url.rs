@@ -4,7 +4,7 @@ use std::{
     fmt, io,
     str::FromStr,
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -13,6 +13,7 @@ use std::{
 use percent_encoding::percent_decode_str;
 use sqlx::{ConnectOptions as _, Error, PgConnection, postgres::PgConnectOptions};
 use tokio::{
+    net::lookup_host,
     sync::Mutex,
     time::{sleep, timeout},
 };
@@ -46,8 +47,10 @@ pub struct ServerLogin {
 /// What all clones of a URL share: what one connection finds out helps the others.
 #[derive(Debug, Default)]
 struct Search {
-    /// Where the next attempt begins: at the server that was found to accept writes last.
+    /// Where the next attempt begins: at the address that was found to accept writes last.
     first: AtomicUsize,
+    /// That address and its port. `None`: there is one address only.
+    found: std::sync::Mutex<Option<(String, u16)>>,
     /// Whether the last attempt found no server. Then one connection at a time looks.
     is_lost: AtomicBool,
     turn: Mutex<()>,
@@ -62,7 +65,35 @@ impl DatabaseUrl {
 
     /// The options for the server that was found to accept writes last.
     pub fn options(&self) -> PgConnectOptions {
-        self.servers[self.search.first.load(Relaxed)].clone()
+        let found = self.search.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let options = self.servers[0].clone();
+        found.as_ref().map_or(options.clone(), |(host, port)| options.host(host).port(*port))
+    }
+
+    fn set_found(&self, server: Option<&PgConnectOptions>) {
+        let found = server.map(|server| (server.get_host().to_owned(), server.get_port()));
+        *self.search.found.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// Every address of every server, in an order that stays. The system's own client would try the addresses of a name one
+    /// after the other, each until the kernel gives up: behind a dead one no other gets its turn before the caller's deadline.
+    async fn addresses(&self) -> Vec<PgConnectOptions> {
+        let mut all = vec![];
+        for server in &self.servers {
+            let (host, port) = (server.get_host(), server.get_port());
+            let is_name = server.get_socket().is_none() && !host.starts_with(['/', '[']);
+            let looked_up = async { if is_name { lookup_host((host, port)).await.ok() } else { None } };
+            let looked_up = timeout(SERVER_DEADLINE, looked_up).await.ok().flatten();
+            let mut addresses: Vec<_> = looked_up.into_iter().flatten().map(|address| address.ip()).collect();
+            addresses.sort_unstable();
+            addresses.dedup();
+            match addresses[..] {
+                // What cannot be looked up is left to the client, which says why.
+                [] | [_] => all.push(server.clone()),
+                _ => all.extend(addresses.iter().map(|address| server.clone().host(&address.to_string()))),
+            }
+        }
+        all
     }
 
     /// The server that was found to accept writes last, for a client that is not sqlx.
@@ -79,12 +110,14 @@ impl DatabaseUrl {
         }
     }
 
-    /// Connects to the server; of several, to the first that answers and accepts writes.
+    /// Connects to the server; of several, or of several addresses, to the first that answers and accepts writes.
     ///
     /// # Errors
     /// If there is none, with the reason of the first that was tried.
     pub async fn connect(&self) -> Result<PgConnection, Error> {
-        if let [only] = &self.servers[..] {
+        let servers = self.addresses().await;
+        if let [only] = &servers[..] {
+            self.set_found(None);
             return only.connect().await;
         }
         let Search { is_lost, turn, .. } = &*self.search;
@@ -94,7 +127,7 @@ impl DatabaseUrl {
             sleep(SEARCH_INTERVAL).await;
             return Err(io::Error::other("no server was found yet that accepts writes").into());
         }
-        let found = self.search().await;
+        let found = self.search(&servers).await;
         is_lost.store(found.is_err(), Relaxed);
         if found.is_err() {
             sleep(SEARCH_INTERVAL).await;
@@ -102,14 +135,15 @@ impl DatabaseUrl {
         found
     }
 
-    async fn search(&self) -> Result<PgConnection, Error> {
-        let (first, count) = (&self.search.first, self.servers.len());
+    async fn search(&self, servers: &[PgConnectOptions]) -> Result<PgConnection, Error> {
+        let (first, count) = (&self.search.first, servers.len());
         let begin = first.load(Relaxed);
         let mut failure = None;
         for index in (begin..begin + count).map(|index| index % count) {
-            let server = &self.servers[index];
+            let server = &servers[index];
             let reason = match timeout(SERVER_DEADLINE, connect_for_writes(server)).await {
                 Ok(Ok(connection)) => {
+                    self.set_found(Some(server));
                     if first.swap(index, Relaxed) != index {
                         let (host, port) = (server.get_host(), server.get_port());
                         tracing::info!(host, port, "connected to another database server");
@@ -194,6 +228,8 @@ impl fmt::Debug for DatabaseUrl {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, net::ToSocketAddrs as _};
+
     use super::*;
 
     #[test]
@@ -227,5 +263,22 @@ mod tests {
             let (encoded, server) = (url.contains("%2C"), parsed.server());
             assert_eq!((server.password == "a,b", server.user), (encoded, "orders".into()), "{url}");
         }
+    }
+
+    #[tokio::test]
+    async fn each_address_of_a_name_is_tried_by_itself() {
+        let url: DatabaseUrl = "postgres://orders:pw@localhost:5,127.0.0.1:6,[::1]:7/shop".parse().unwrap();
+        let names =
+            "localhost:0".to_socket_addrs().unwrap().map(|address| address.ip()).collect::<BTreeSet<_>>();
+        let expected = match names.len() {
+            1 => vec!["localhost:5".to_owned()],
+            _ => names.iter().map(|address| format!("{address}:5")).collect(),
+        };
+        let addresses = url.addresses().await;
+        let shown: Vec<_> =
+            addresses.iter().map(|it| format!("{}:{}", it.get_host(), it.get_port())).collect();
+        assert_eq!(shown, [expected, vec!["127.0.0.1:6".into(), "[::1]:7".into()]].concat());
+        url.set_found(addresses.first());
+        assert_eq!((url.server().port, url.server().password), (5, "pw".into()));
     }
 }

@@ -92,6 +92,29 @@ async fn health_reports_a_read_only_server_and_the_pool_leaves_it_afterwards() -
     Ok(())
 }
 
+/// As before a wraparound of transaction ids, or without room: reads are answered, and every write fails.
+#[tokio::test]
+async fn health_says_why_writes_fail() -> anyhow::Result<()> {
+    let database = testbed::database().await?;
+    let owner = PgPool::connect(&database.url("orders")).await?;
+    sqlx::raw_sql(
+        "create function pg_logical_emit_message(boolean, text, text) returns pg_lsn language plpgsql as $$ begin
+             raise exception 'database is not accepting commands' using errcode = '54000'; end $$",
+    )
+    .execute(&owner)
+    .await?;
+    // The schema's function hides the server's.
+    let url = format!("{}?options=-csearch_path%3Dorders,pg_catalog", database.url("orders"));
+    let (health, _stop) = watched(url.parse().map_err(anyhow::Error::msg)?);
+    let probe = health.probe();
+    testbed::eventually("health to say why", DEADLINE, async || {
+        Ok(probe().is_err_and(|reason| reason.contains("not accepting commands")).then_some(()))
+    })
+    .await?;
+    sqlx::raw_sql("drop function orders.pg_logical_emit_message(boolean, text, text)").execute(&owner).await?;
+    testbed::eventually("health to be good", DEADLINE, async || Ok(probe().is_ok().then_some(()))).await
+}
+
 /// As while it is restored from a backup. A consumer that took this for its messages' fault would set all of them aside.
 #[tokio::test]
 async fn database_that_is_absent_is_unavailable() -> anyhow::Result<()> {

@@ -57,6 +57,23 @@ async fn connection_inside_a_transaction_is_not_lent_again() -> anyhow::Result<(
     Ok(())
 }
 
+/// A handler that drops an error must not be told that its effect is committed.
+#[tokio::test]
+async fn commit_of_a_failed_transaction_fails() -> anyhow::Result<()> {
+    let database = database_with_notes().await?;
+    let pool = pool(&database.url("orders"), 1, PoolKind::Transactions)?;
+    let mut session = pool.begin().await?;
+    sqlx::query("insert into notes values ('lost')").execute(&mut *session).await?;
+    assert!(sqlx::query("select 1 / 0").execute(&mut *session).await.is_err());
+    assert!(session.commit().await.is_err());
+    let mut session = pool.begin().await?;
+    sqlx::query("insert into notes values ('kept')").execute(&mut *session).await?;
+    session.commit().await?;
+    let notes: Vec<String> = sqlx::query_scalar("select text from notes").fetch_all(&pool).await?;
+    assert_eq!(notes, ["kept"]);
+    Ok(())
+}
+
 #[tokio::test]
 async fn next_operation_has_the_same_connection_and_nothing_is_asked_in_between() -> anyhow::Result<()> {
     let database = testbed::database().await?;

@@ -28,7 +28,12 @@ impl Erase for EraseProcessed {
 
     /// The limit is a literal, because the plan depends on it. What was erased is recorded in the same statement:
     /// `demo verify` reads it.
-    async fn erase_window(&self, pool: &Pool, after: Uuid) -> Result<Option<Window<Uuid>>, sqlx::Error> {
+    async fn erase_window(
+        &self,
+        pool: &Pool,
+        after: Uuid,
+        rows: i64,
+    ) -> Result<Option<Window<Uuid>>, sqlx::Error> {
         if after.is_nil() {
             sqlx::query!(
                 "insert into inbox_retention (consumer) values ($1) on conflict do nothing",
@@ -42,9 +47,13 @@ impl Erase for EraseProcessed {
             r#"with turn as (
                    select clock_timestamp() - $3::float8 * interval '1 second' as cutoff
                    from inbox_retention where consumer = $1 for update skip locked
+               ), thousand as materialized (
+                   select event_id, processed_at, row_number() over (order by event_id) as number from (
+                       select event_id, processed_at from processed_events
+                       where consumer = $1 and event_id > $2 and exists (select from turn) order by event_id limit 1000
+                   ) as next
                ), bite as materialized (
-                   select event_id, processed_at from processed_events
-                   where consumer = $1 and event_id > $2 and exists (select from turn) order by event_id limit 1000
+                   select * from thousand where number <= $4
                ), gone as (
                    delete from processed_events using turn
                    where processed_events.consumer = $1 and processed_events.event_id > $2
@@ -61,11 +70,23 @@ impl Erase for EraseProcessed {
                select (select event_id from bite order by event_id desc limit 1) as last,
                       counted.erased as "erased!",
                       exists (select from bite where processed_at >= turn.cutoff) as "some_are_young!",
-                      (select count(*) = 1000 from bite) as "more!"
+                      (select count(*) = $4 from bite) as "is_full!",
+                      true as "more!"
                from turn, counted"#,
             self.consumer,
             after,
             self.keep.as_secs_f64(),
+            rows,
+        )
+        .fetch_optional(pool)
+        .await
+    }
+
+    async fn next_key(&self, pool: &Pool, after: Uuid) -> Result<Option<Uuid>, sqlx::Error> {
+        sqlx::query_scalar!(
+            "select event_id from processed_events where consumer = $1 and event_id > $2 order by event_id limit 1",
+            self.consumer,
+            after,
         )
         .fetch_optional(pool)
         .await

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use database::Pool;
+use database::{Pool, within_deadline};
 use messaging::{Backoff, RoundLimiter};
 use tokio::{
     sync::{Mutex, Notify},
@@ -117,8 +117,7 @@ async fn receive(pool: &Pool, wake: &Wake, backoff: &mut Backoff) -> Result<(), 
         listener.listen(&channel).await?;
         Ok::<_, sqlx::Error>(listener)
     };
-    let mut listener =
-        timeout(STATEMENT_DEADLINE, subscribed).await.map_err(|_| sqlx::Error::PoolTimedOut)??;
+    let mut listener = within_deadline(STATEMENT_DEADLINE, subscribed).await?;
     backoff.reset();
     // What was committed before this moment was not announced to us.
     wake.0.committed.notify_one();

@@ -156,9 +156,20 @@ impl Erase for SetsTheClock {
     type Key = i64;
     const FIRST_KEY: i64 = 0;
 
-    async fn erase_window(&self, pool: &Pool, after: i64) -> Result<Option<Window<i64>>, sqlx::Error> {
+    async fn erase_window(
+        &self,
+        pool: &Pool,
+        after: i64,
+        _: i64,
+    ) -> Result<Option<Window<i64>>, sqlx::Error> {
         sqlx::query("update clock set ahead = '31 days'").execute(pool).await?;
-        Ok(Some(Window { last: Some(after + 1), erased: 1, some_are_young: false, more: true }))
+        Ok(Some(Window {
+            last: Some(after + 1),
+            erased: 1,
+            some_are_young: false,
+            is_full: true,
+            more: true,
+        }))
     }
 }
 
@@ -168,5 +179,53 @@ async fn round_ends_when_the_clock_is_set_between_two_windows() -> anyhow::Resul
     let mut retention = Retention::new("test", settable_clock(&outbox).await?, SetsTheClock);
     assert_eq!(retention.round().await?, Round { erased: 1, windows: 1 });
     assert_eq!(retention.round().await?, Round::default(), "the next round erases by a clock that was set");
+    Ok(())
+}
+
+/// A process that starts beside a wrong clock has no earlier look to compare with. It would erase everything.
+#[tokio::test]
+async fn new_process_erases_nothing_while_the_database_clock_differs_from_its_own() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    outbox.insert_published(3, "1 day").await?;
+    let clock = settable_clock(&outbox).await?;
+    for (ahead, erased) in [("31 days", 0), ("31 days", 0), ("0", 0), ("0", 0)] {
+        sqlx::query("update clock set ahead = $1::text::interval").bind(ahead).execute(&outbox.pool).await?;
+        assert_eq!(outbox::retention(clock.clone(), WEEK).round().await?.erased, erased, "{ahead} ahead");
+    }
+    outbox.insert_published(2, "8 days").await?;
+    assert_eq!(outbox::retention(clock, WEEK).round().await?.erased, 2, "the clocks agree again");
+    Ok(())
+}
+
+#[tokio::test]
+async fn rows_that_a_wrong_clock_has_dated_ahead_do_not_stop_the_walks() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    outbox.insert_published(1_000, "-30 days").await?;
+    outbox.insert_published(1_500, "8 days").await?;
+    assert_eq!(retention(&outbox).round().await?.erased, 1_500);
+
+    // A month later these rows are as young as others, and only the full walk passes them.
+    sqlx::query("update outbox set created_at = now(), published_at = now()").execute(&outbox.pool).await?;
+    outbox.insert_published(10, "8 days").await?;
+    assert_eq!(retention(&outbox).round().await?.erased, 0);
+    sqlx::query("update outbox_retention set full_walk_at = now() - interval '2 days'")
+        .execute(&outbox.pool)
+        .await?;
+    assert_eq!(retention(&outbox).round().await?.erased, 10);
+    Ok(())
+}
+
+#[tokio::test]
+async fn row_that_cannot_be_erased_stays_alone() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    outbox.insert_published(1_500, "8 days").await?;
+    sqlx::raw_sql(
+        "create function keep() returns trigger language plpgsql as $$ begin raise exception 'this row cannot be deleted'; end $$;
+         create trigger keep before delete on outbox for each row when (old.seq = 700) execute function keep()",
+    )
+    .execute(&outbox.pool)
+    .await?;
+    assert_eq!(retention(&outbox).round().await?.erased, 1_499);
+    assert_eq!(outbox.count().await?, 1);
     Ok(())
 }
