@@ -108,6 +108,7 @@ impl Session {
                 letters: handler,
                 available: &available,
                 queue,
+                last_unexpected: &mut None,
                 stop: &stop,
             };
             if settling.settle(&group).await? == Pace::TooSlow {

@@ -32,6 +32,13 @@ const MAX_CRASHES: u32 = 5;
 /// How often an event is tried that fails for an unknown reason, before it is set aside.
 const UNEXPECTED_TRIES: u32 = 5;
 
+/// How long different events that fail alike are kept. Then the broker delivers them again, together with what has arrived
+/// since: if some of that can be applied, the failures were the events' own.
+const ALIKE_DURATION: Duration = Duration::from_secs(30);
+
+/// The pause before events that fail alike are tried again.
+const ALIKE_PAUSE: Duration = Duration::from_secs(2);
+
 /// The reason of an event that is set aside because of [`Failure::Behind`].
 const BEHIND: &str = "behind";
 
@@ -93,6 +100,9 @@ pub enum Interruption {
     /// The handler could not work for too long.
     #[error("the database is unavailable: {0}")]
     HandlerUnavailable(String),
+    /// Events of several aggregates cannot be applied, for the same unknown reason.
+    #[error("different events fail alike: {0}")]
+    FailAlike(String),
     #[error(transparent)]
     Broker(#[from] BrokerUnavailable),
 }
@@ -105,6 +115,8 @@ pub struct Settling<'a, C, H, L> {
     pub available: &'a Availability,
     /// The queue, or the partition, that the deliveries come from.
     pub queue: &'a str,
+    /// How the last event failed that was set aside for an unknown reason, if none was applied since.
+    pub last_unexpected: &'a mut Option<String>,
     pub stop: &'a CancellationToken,
 }
 
@@ -125,25 +137,27 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                 decoded => decoded,
             };
             let group = &deliveries[index - events.len()..index];
-            pace = pace.max(self.apply_in_order(group, &take(&mut events)).await?);
+            pace = pace.max(self.apply_in_order(group, &take(&mut events), &deliveries[index..]).await?);
             match decoded {
-                Ok(event) => self.attempt(delivery, &event).await?,
+                Ok(event) => self.attempt(delivery, &event, &deliveries[index + 1..]).await?,
                 Err(rejection) => {
                     self.set_aside(delivery, rejection.reason(), &rejection.to_string()).await?;
                 }
             }
         }
         let group = &deliveries[deliveries.len() - events.len()..];
-        Ok(pace.max(self.apply_in_order(group, &events).await?))
+        Ok(pace.max(self.apply_in_order(group, &events, &[]).await?))
     }
 
     /// Applies and acknowledges events from the first to the last: all together, unless that takes too long or fails.
+    /// `later`: the deliveries after these.
     async fn apply_in_order(
         &mut self,
         deliveries: &[C::Delivery],
         events: &[Event],
+        later: &[C::Delivery],
     ) -> Result<Pace, Interruption> {
-        let mut pace = Pace::Normal;
+        let (mut pace, mut alike_since) = (Pace::Normal, None);
         let mut rest =
             Rest { deliveries, events, largest: events.len(), alone: 0, tries: 0, behind: HashSet::new() };
         while let (Some(delivery), Some(event)) = (rest.deliveries.first(), rest.events.first()) {
@@ -161,6 +175,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                 Ok(_) => {
                     self.channel.acknowledge(last, true).await?;
                     crash_point("group-acknowledged");
+                    *self.last_unexpected = None;
                     rest.advance(group.len());
                 }
                 Err(Failure::Behind(events)) => rest.behind.extend(events),
@@ -177,8 +192,21 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                     rest.advance(1);
                 }
                 Err(failure) if rest.tries + 1 == UNEXPECTED_TRIES => {
-                    self.set_aside(delivery, "unexpected", &failure.to_string()).await?;
-                    rest.advance(1);
+                    let text = failure.to_string();
+                    if !self.others_fail_alike(&text, &rest, later).await? {
+                        self.set_aside(delivery, "unexpected", &text).await?;
+                        *self.last_unexpected = Some(without_numbers(&text));
+                        rest.advance(1);
+                        continue;
+                    }
+                    let queue = self.queue;
+                    if alike_since.is_none() {
+                        tracing::warn!(queue, %failure, "different events fail alike: not their fault; waiting");
+                    }
+                    if alike_since.get_or_insert_with(Instant::now).elapsed() > ALIKE_DURATION {
+                        return Err(Interruption::FailAlike(text));
+                    }
+                    self.stop.run_until_cancelled(sleep(ALIKE_PAUSE)).await.ok_or(Interruption::Stopped)?;
                 }
                 Err(failure) => {
                     rest.tries += 1;
@@ -194,9 +222,46 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         Ok(pace)
     }
 
+    /// Whether the events of other aggregates fail as the next one does, for a reason that is unknown: then it is the server's,
+    /// or the deployment's, and set aside one by one the whole queue would become dead letters. One of them that can be
+    /// applied shows that it is the event's own. What is applied here is a duplicate when its turn comes.
+    async fn others_fail_alike(
+        &self,
+        failure: &str,
+        rest: &Rest<'_, C::Delivery>,
+        later: &[C::Delivery],
+    ) -> Result<bool, Interruption> {
+        let failure = without_numbers(failure);
+        let mut alike = self.last_unexpected.as_ref() == Some(&failure);
+        // Of an aggregate only the first event that is held: its order stays. Behind a message that cannot be read, no order
+        // is known.
+        let mut aggregates =
+            rest.events.first().map_or_else(HashSet::new, |event| HashSet::from([event.aggregate_id]));
+        let later = later.iter().map(|delivery| self.channel.incoming(delivery));
+        let later =
+            later.map_while(|it| Some((it.decode().ok()?, it.earlier_deliveries >= SUSPICIOUS_DELIVERIES)));
+        for (event, may_crash) in rest.events.iter().skip(1).map(|event| (event.clone(), false)).chain(later)
+        {
+            if !aggregates.insert(event.aggregate_id) || may_crash || rest.behind.contains(&event.id) {
+                continue;
+            }
+            match self.retry("apply another event", 1, || self.handler.apply(slice::from_ref(&event))).await?
+            {
+                Ok(_) => return Ok(false),
+                Err(other) => alike |= without_numbers(&other.to_string()) == failure,
+            }
+        }
+        Ok(alike)
+    }
+
     /// Applies an event that may be what crashes this process, and counts the attempt before it begins. The broker's
     /// count of deliveries does not tell: it grows for all messages that were held together with the cause.
-    async fn attempt(&mut self, delivery: &C::Delivery, event: &Event) -> Result<(), Interruption> {
+    async fn attempt(
+        &mut self,
+        delivery: &C::Delivery,
+        event: &Event,
+        later: &[C::Delivery],
+    ) -> Result<(), Interruption> {
         let Event { id, event_type, aggregate_id, .. } = event;
         let counting = || self.letters.begin_attempt(self.queue, *id);
         let settled = match self.retry("count an attempt", 1, counting).await {
@@ -209,7 +274,8 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                 if let Err(failure) = counted {
                     tracing::warn!(event_id = %id, event_type, %aggregate_id, %failure, "failed to count an attempt");
                 }
-                self.apply_in_order(slice::from_ref(delivery), slice::from_ref(event)).await.map(drop)
+                let (delivery, event) = (slice::from_ref(delivery), slice::from_ref(event));
+                self.apply_in_order(delivery, event, later).await.map(drop)
             }
         };
         // Also after an error: this process has survived the attempt. Without its database it would only wait here.
@@ -326,6 +392,12 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
             }
         }
     }
+}
+
+/// A failure's text without ids, counts and times, so that the failures of different events can be compared.
+fn without_numbers(failure: &str) -> String {
+    let is_number = |word: &&str| word.contains(|letter: char| letter.is_ascii_digit());
+    failure.split_whitespace().filter(|word| !is_number(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// The events that are not settled yet, with their deliveries, and what was learned about them.

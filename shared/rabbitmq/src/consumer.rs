@@ -195,13 +195,15 @@ impl Session<'_> {
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let Consumer { partition: queue, status, available, .. } = self.consumer;
-        let mut limit = LARGEST_GROUP;
+        let (mut limit, mut last_unexpected) = (LARGEST_GROUP, None);
         let mut limiter = RoundLimiter::default();
         while let Some(group) = self.receive(limit, stop).await? {
             let began = Instant::now();
             status.set_working(true);
             let shown = show_waiting(self.channel.clone(), queue);
-            let mut settling = Settling { channel: &mut *self, handler, letters, available, queue, stop };
+            let last_unexpected = &mut last_unexpected;
+            let mut settling =
+                Settling { channel: &mut *self, handler, letters, available, queue, last_unexpected, stop };
             let settled = tokio::select! {
                 settled = settling.settle(&group) => settled,
                 never = shown => match never {},

@@ -1,4 +1,7 @@
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use lapin::{BasicProperties, options::QueueDeleteOptions};
 use messaging::Failure;
@@ -6,7 +9,7 @@ use testbed::eventually;
 
 use crate::{
     collecting::odd_headers,
-    scripted::{ScriptedHandler, consume, unavailable},
+    scripted::{ScriptedHandler, consume, ids, unavailable},
     support::{DEADLINE, QUEUE, Switch, Vhost, order_created},
 };
 
@@ -64,6 +67,55 @@ async fn panicking_handler_is_tried_a_few_times_and_the_consumer_goes_on() -> an
     handler.has_applied(&[good]).await?;
     assert_eq!(handler.letters.saved(1).await?[0].reason, "unexpected");
     assert!((5..=6).contains(&handler.tries(poison)), "{} tries", handler.tries(poison));
+    Ok(())
+}
+
+/// As while the server raises an error that no table knows: set aside one by one, the whole queue would become dead letters.
+#[tokio::test]
+async fn different_events_that_fail_alike_for_an_unknown_reason_wait() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let (delivered, mended) = (Switch::default(), Switch::default());
+    let (is_delivered, is_mended) = (delivered.clone(), mended.clone());
+    let events = vhost.put_events(20).await?;
+    // The first one, which is applied alone after each start, is held until all have arrived.
+    let first = events[0];
+    let handler = ScriptedHandler::new(move |event, _| match event.id == first {
+        true if is_delivered.is_on() => Ok(()),
+        true => Err(unavailable()),
+        false if is_mended.is_on() => Ok(()),
+        false => Err(Failure::Unexpected(format!("function error for {}", event.id).into())),
+    });
+    let _consumer = consume(&vhost, &handler);
+    vhost.until_delivered().await?;
+    delivered.set(true);
+    // All others are tried beside the second one, again and again.
+    handler.has_tried(events[19], 3).await?;
+    mended.set(true);
+    handler.has_applied(&events).await?;
+    assert_eq!(handler.letters.letters(), []);
+    Ok(())
+}
+
+/// One event at a time arrives: the first is set aside, since nothing shows that it is not to blame, and the next one waits.
+#[tokio::test]
+async fn event_that_fails_as_the_one_before_it_waits_until_another_can_be_applied() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let first = vhost.put_event().await?;
+    let good = Arc::new(Mutex::new(None));
+    let is_good = good.clone();
+    let handler = ScriptedHandler::new(move |event, _| match *is_good.lock().unwrap() == Some(event.id) {
+        true => Ok(()),
+        false => Err(Failure::Unexpected("the test makes it fail".into())),
+    });
+    let _consumer = consume(&vhost, &handler);
+    handler.letters.saved(1).await?;
+    let second = vhost.put_event().await?;
+    handler.has_tried(second, 6).await?;
+    assert_eq!(handler.letters.letters().len(), 1, "the second one waits");
+    // The broker delivers both together after half a minute.
+    *good.lock().unwrap() = Some(vhost.put_event().await?);
+    let letters = handler.letters.saved(2).await?;
+    assert_eq!(ids(&letters), [first.to_string(), second.to_string()]);
     Ok(())
 }
 
