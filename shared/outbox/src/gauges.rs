@@ -33,8 +33,10 @@ async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
                       (select case when attempts = 0 then available_at else created_at end
                        from outbox where seq = lanes.first_seq)
                   )), 0)::float8 as "oldest_age!",
-                  (select count(*) from outbox
-                   where published_at is null and attempts > 0 and parked_at is not null)::float8 as "parked!"
+                  ((select count(*) from outbox
+                    where published_at is null and attempts > 0 and parked_at is not null)
+                   + (select count(*) from outbox_held_back held join outbox using (seq)
+                      where held.parked_at is not null and published_at is null))::float8 as "parked!"
            from lanes"#
     )
     .fetch_one(pool)

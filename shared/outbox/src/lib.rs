@@ -21,6 +21,7 @@ mod retention;
 mod scan_watermark;
 mod wake;
 
+use database::Fault;
 use events::NewEvent;
 use sqlx::PgConnection;
 
@@ -30,7 +31,7 @@ pub use postgres::{
     Claim, ClaimedEvent, MAX_NACKED_ATTEMPTS, OutboxTransaction, PostgresStore, PostgresTransaction,
     RETRY_SECONDS, Store, claimed_event, mark_published_and_commit, mark_refused, try_write,
 };
-pub use relay::{Relay, RelayOptions, Step};
+pub use relay::{Relay, RelayOptions, RelayStatus, Step};
 pub use retention::retention;
 pub use wake::{Wake, announce, listen};
 
@@ -48,6 +49,11 @@ pub struct Error {
 impl Error {
     pub fn new(what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self { what, source: source.into() }
+    }
+
+    /// Whether one row may be to blame.
+    pub(crate) fn may_be_of_a_row(&self) -> bool {
+        self.source.downcast_ref().is_some_and(|error| Fault::of(error).may_be_of_a_row())
     }
 }
 

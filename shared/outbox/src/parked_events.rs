@@ -15,8 +15,11 @@ use uuid::Uuid;
 /// The most events that one call replays, and the most ids that it takes.
 pub const MAX_REPLAY: i64 = 1_000;
 
-/// `created_at` follows `seq`, except by as much as the database's clock was ever set back. Less than this is allowed for.
+/// `created_at` follows `seq`, except by as much as the database's clock was ever wrong. Less than this is allowed for.
 const CLOCK_SLACK: Duration = Duration::hours(1);
+
+/// So many events in a row may be dated further ahead, by a clock that was wrong for a few minutes.
+const MAX_DATED_AHEAD: i64 = 10_000;
 
 /// Within this time of its creation an event is published, or the index `outbox_published_late` contains it.
 const LATE: Duration = Duration::minutes(10);
@@ -187,10 +190,10 @@ async fn published_in_period(
 ) -> Result<Vec<(i64, Uuid)>, sqlx::Error> {
     let mut first = selection.after;
     if let Some(from) = selection.from {
-        first = first.max(last_created_before(pool, from.saturating_sub(LATE + CLOCK_SLACK)).await?);
+        first = first.max(last_created_before(pool, from.saturating_sub(LATE + CLOCK_SLACK), 0).await?);
     }
     let last = match selection.to {
-        Some(to) => last_created_before(pool, to.saturating_add(CLOCK_SLACK)).await?,
+        Some(to) => last_of_all_created_before(pool, to.saturating_add(CLOCK_SLACK)).await?,
         None => i64::MAX,
     };
     let found = sqlx::query!(
@@ -216,11 +219,31 @@ async fn published_in_period(
     Ok(found.into_iter().map(|row| (row.seq, row.event_id)).collect())
 }
 
-/// The `seq` of the last event that was created before `time`, by bisection over the primary key: two dozen rows are read.
-async fn last_created_before(pool: &Pool, time: OffsetDateTime) -> Result<i64, sqlx::Error> {
+/// Like [`last_created_before`], but events that are dated ahead do not hide those behind them.
+async fn last_of_all_created_before(pool: &Pool, time: OffsetDateTime) -> Result<i64, sqlx::Error> {
+    let mut last = 0;
+    loop {
+        last = last_created_before(pool, time, last).await?;
+        let behind = sqlx::query_scalar!(
+            "select max(seq) from (select seq, created_at from outbox where seq > $1 order by seq limit $3) as next
+             where created_at < $2",
+            last,
+            time,
+            MAX_DATED_AHEAD,
+        );
+        match behind.fetch_one(pool).await? {
+            Some(behind) => last = behind,
+            None => return Ok(last),
+        }
+    }
+}
+
+/// The `seq` of the last event after `low` that was created before `time`, by bisection over the primary key: two dozen rows are
+/// read.
+async fn last_created_before(pool: &Pool, time: OffsetDateTime, low: i64) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"with recursive bisection (low, high) as (
-               select 0::bigint, coalesce(max(seq), 0) + 1 from outbox
+               select $2::bigint, coalesce(max(seq), 0) + 1 from outbox
                union all
                select case when older then middle else low end, case when older then high else middle end
                from bisection
@@ -232,6 +255,7 @@ async fn last_created_before(pool: &Pool, time: OffsetDateTime) -> Result<i64, s
            )
            select max(low) as "seq!" from bisection"#,
         time,
+        low,
     )
     .fetch_one(pool)
     .await

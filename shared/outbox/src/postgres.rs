@@ -5,8 +5,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use database::{Pool, Session};
+use database::{Fault, Pool, Session};
 use events::LANES;
+use futures_util::future::BoxFuture;
 use messaging::{Outgoing, Refusal};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow, raw_sql};
 use tokio::time::timeout;
@@ -155,7 +156,17 @@ impl Store for PostgresStore {
             Ok((events, more.contains(&true), has_standby))
         };
         let claimed = within_deadline("failed to claim events", claiming).await;
-        let (events, more, has_standby) = claimed.inspect_err(|_| scan.ended(&[], false))?;
+        let (events, more, has_standby) = match claimed {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                scan.ended(&[], false);
+                if error.may_be_of_a_row() {
+                    drop(session);
+                    hold_back_unreadable(&self.pool, batch).await?;
+                }
+                return Err(error);
+            }
+        };
         scan.ended(&events, more);
         if events.is_empty() {
             within_deadline("failed to end a scan", session.rollback()).await?;
@@ -225,31 +236,115 @@ pub const RETRY_SECONDS: [f64; 13] =
 pub const MAX_NACKED_ATTEMPTS: u8 = 7;
 
 /// Marks events that the broker has confirmed, and commits, in one message to the server. If the marks fail, PostgreSQL
-/// skips the commit. `published_at is null`: the mark of an operator who changed the row in the meantime stands.
+/// skips the commit; if a row may be to blame, they are then made in parts. `published_at is null`: the mark of an operator who
+/// changed the row in the meantime stands.
 pub async fn mark_published_and_commit(
     mut session: Session,
     confirmed: &[ClaimedEvent],
 ) -> Result<(), Error> {
-    // Only numbers are in it.
-    let sql = format!(
-        "update outbox set published_at = clock_timestamp()
-         where seq = any('{}') and published_at is null
-         returning event_type, extract(epoch from published_at - created_at)::double precision as waited;
-         commit",
-        array(confirmed.iter().map(|event| event.seq)),
-    );
-    let marking = async {
-        let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *session).await?;
-        rows.iter()
-            .map(|row| Ok((row.try_get("event_type")?, row.try_get("waited")?)))
-            .collect::<Result<Vec<(String, f64)>, _>>()
+    let what = "failed to mark events as published";
+    let at_once = format!("savepoint marks; {}; commit", marks(confirmed));
+    let marked = match within_deadline(what, mark(&mut session, at_once)).await {
+        Err(error) if error.may_be_of_a_row() => {
+            let in_parts = async {
+                raw_sql("rollback to savepoint marks").execute(&mut *session).await?;
+                let write: Write<'_, _, _> = &|session, part| Box::pin(mark(session, marks(part)));
+                let marked = in_parts(&mut session, confirmed, |event| event.seq, write).await?;
+                raw_sql("commit").execute(&mut *session).await?;
+                Ok(marked)
+            };
+            within_deadline(what, in_parts).await?
+        }
+        marked => marked?,
     };
-    let marked = within_deadline("failed to mark events as published", marking).await?;
     session.finish();
     for (event_type, waited) in marked {
         metrics::counter!("outbox_published_total", "event_type" => event_type).increment(1);
         metrics::histogram!("outbox_commit_to_publish_seconds").record(waited);
     }
+    Ok(())
+}
+
+/// The statement that marks events as published. Only numbers are in it.
+fn marks(events: &[ClaimedEvent]) -> String {
+    format!(
+        "update outbox set published_at = clock_timestamp()
+         where seq = any('{}') and published_at is null
+         returning event_type, extract(epoch from published_at - created_at)::double precision as waited",
+        array(events.iter().map(|event| event.seq)),
+    )
+}
+
+/// Runs marks. Returns the type of each event, and how long it waited.
+async fn mark(session: &mut PgConnection, sql: String) -> Result<Vec<(String, f64)>, sqlx::Error> {
+    let rows = raw_sql(AssertSqlSafe(sql)).fetch_all(session).await?;
+    rows.iter().map(|row| Ok((row.try_get("event_type")?, row.try_get("waited")?))).collect()
+}
+
+/// Writes to some events, in a statement that fails as a whole if one of their rows cannot be written.
+type Write<'w, E, R> =
+    &'w (dyn for<'s> Fn(&'s mut PgConnection, &'s [E]) -> BoxFuture<'s, Result<Vec<R>, sqlx::Error>> + Sync);
+
+/// Writes to events in parts: of a part that fails because of a row, both halves are parts. An event that fails alone is held
+/// back, and its mark is not set: without this it would have its whole batch published again and again.
+async fn in_parts<E: Sync, R: Send>(
+    session: &mut PgConnection,
+    events: &[E],
+    seq: impl Fn(&E) -> i64 + Send,
+    write: Write<'_, E, R>,
+) -> Result<Vec<R>, sqlx::Error> {
+    let (mut parts, mut written) = (vec![events], vec![]);
+    while let Some(part) = parts.pop() {
+        raw_sql("savepoint part").execute(&mut *session).await?;
+        match write(&mut *session, part).await {
+            Ok(rows) => {
+                raw_sql("release savepoint part").execute(&mut *session).await?;
+                written.extend(rows);
+            }
+            Err(error) if Fault::of(&error).may_be_of_a_row() => {
+                raw_sql("rollback to savepoint part").execute(&mut *session).await?;
+                match part {
+                    [event] => hold_back(session, seq(event), &error.to_string()).await?,
+                    _ => {
+                        let (first, second) = part.split_at(part.len() / 2);
+                        parts.extend([second, first]);
+                    }
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(written)
+}
+
+/// Holds an event back whose row cannot be written: it is tried again alone, after growing waits.
+async fn hold_back(session: &mut PgConnection, seq: i64, why: &str) -> Result<(), sqlx::Error> {
+    let held = sqlx::query!(
+        r#"select event_id as "event_id!", event_type as "event_type!", aggregate_id as "aggregate_id!",
+                  attempts as "attempts!", parked as "parked!"
+           from outbox_hold_back($1, $2, $3)"#,
+        seq,
+        why,
+        &RETRY_SECONDS[..],
+    );
+    for row in held.fetch_all(session).await? {
+        let (event_id, event_type, aggregate_id) = (row.event_id, row.event_type, row.aggregate_id);
+        tracing::error!(
+            %event_id, event_type, %aggregate_id, seq, why, attempt = row.attempts, parked = row.parked,
+            "event held back: its row cannot be written"
+        );
+        metrics::counter!("outbox_failed_total", "event_type" => event_type, "reason" => "row").increment(1);
+    }
+    Ok(())
+}
+
+/// Holds back what cannot be read among the first events of each lane, after a claim failed. The next one is without them.
+async fn hold_back_unreadable(pool: &Pool, batch: u16) -> Result<(), Error> {
+    let searching =
+        sqlx::query!("select outbox_hold_back_unreadable($1, $2)", i32::from(batch), &RETRY_SECONDS[..],);
+    let searching = async { searching.execute(pool.for_writing()?).await };
+    within_deadline("failed to search for an event that cannot be read", searching).await?;
+    tracing::error!("a claim failed; events that cannot be read are held back in outbox_held_back");
     Ok(())
 }
 
@@ -259,10 +354,17 @@ pub(crate) fn array(values: impl IntoIterator<Item = impl ToString>) -> String {
     format!("{{{}}}", values.join(","))
 }
 
-/// Writes an event as it is, to the columns that a mark writes.
+/// Writes an event as it is, to the columns that a mark writes. One that is to blame itself is held back, which is a write too.
 pub async fn try_write(transaction: &mut PgConnection, seq: i64) -> Result<(), Error> {
-    let writing = sqlx::query!("update outbox set published_at = published_at where seq = $1", seq);
-    let writing = writing.execute(transaction);
+    let write: Write<'_, _, _> = &|session, seqs: &[i64]| {
+        Box::pin(async move {
+            let writing =
+                sqlx::query!("update outbox set published_at = published_at where seq = any($1)", seqs);
+            writing.execute(session).await.map(|_| Vec::<()>::new())
+        })
+    };
+    let event = [seq];
+    let writing = in_parts(transaction, &event, |seq| *seq, write);
     within_deadline("failed to write to the outbox after failed marks", writing).await.map(drop)
 }
 
@@ -275,27 +377,9 @@ pub async fn mark_refused(
     transaction: &mut PgConnection,
     refused: &[(ClaimedEvent, Refusal)],
 ) -> Result<(), Error> {
-    let seqs: Vec<_> = refused.iter().map(|(event, _)| event.seq).collect();
-    let reasons: Vec<_> = refused.iter().map(|(_, refusal)| refusal.to_string()).collect();
-    let may_be_final: Vec<_> = refused.iter().map(|(_, refusal)| refusal.may_be_final()).collect();
-    let marking = sqlx::query!(
-        r#"update outbox
-           set attempts = case when may_be_final then attempts + 1
-                               else greatest(attempts, least(attempts + 1, $5::smallint)) end,
-               last_error = reason,
-               available_at = clock_timestamp() + random() * interval '1 second'
-                   * coalesce(($4::float8[])[case when may_be_final then attempts else least(attempts, $5) end + 1], 0),
-               parked_at = case when may_be_final and attempts + 1 >= cardinality($4::float8[]) then clock_timestamp() end
-           from unnest($1::bigint[], $2::text[], $3::boolean[]) as refused (refused_seq, reason, may_be_final)
-           where seq = refused_seq and published_at is null
-           returning event_id, event_type, aggregate_id, attempts, reason as "reason!", parked_at is not null as "parked!""#,
-        &seqs,
-        &reasons,
-        &may_be_final,
-        &RETRY_SECONDS[..],
-        i16::from(MAX_NACKED_ATTEMPTS),
-    );
-    let rows = within_deadline("failed to record refused events", marking.fetch_all(transaction)).await?;
+    let write: Write<'_, _, _> = &|session, part| Box::pin(mark_part_refused(session, part));
+    let marking = in_parts(transaction, refused, |(event, _)| event.seq, write);
+    let rows = within_deadline("failed to record refused events", marking).await?;
     for (event, refusal) in refused {
         let event_type = event.message.event_type.clone();
         let reason = refusal.reason();
@@ -317,4 +401,43 @@ pub async fn mark_refused(
         }
     }
     Ok(())
+}
+
+/// An event that was recorded as refused.
+struct Refused {
+    event_id: Uuid,
+    event_type: String,
+    aggregate_id: Uuid,
+    attempts: i16,
+    reason: String,
+    parked: bool,
+}
+
+async fn mark_part_refused(
+    session: &mut PgConnection,
+    refused: &[(ClaimedEvent, Refusal)],
+) -> Result<Vec<Refused>, sqlx::Error> {
+    let seqs: Vec<_> = refused.iter().map(|(event, _)| event.seq).collect();
+    let reasons: Vec<_> = refused.iter().map(|(_, refusal)| refusal.to_string()).collect();
+    let may_be_final: Vec<_> = refused.iter().map(|(_, refusal)| refusal.may_be_final()).collect();
+    sqlx::query_as!(
+        Refused,
+        r#"update outbox
+           set attempts = case when may_be_final then attempts + 1
+                               else greatest(attempts, least(attempts + 1, $5::smallint)) end,
+               last_error = reason,
+               available_at = clock_timestamp() + random() * interval '1 second'
+                   * coalesce(($4::float8[])[case when may_be_final then attempts else least(attempts, $5) end + 1], 0),
+               parked_at = case when may_be_final and attempts + 1 >= cardinality($4::float8[]) then clock_timestamp() end
+           from unnest($1::bigint[], $2::text[], $3::boolean[]) as refused (refused_seq, reason, may_be_final)
+           where seq = refused_seq and published_at is null
+           returning event_id, event_type, aggregate_id, attempts, reason as "reason!", parked_at is not null as "parked!""#,
+        &seqs,
+        &reasons,
+        &may_be_final,
+        &RETRY_SECONDS[..],
+        i16::from(MAX_NACKED_ATTEMPTS),
+    )
+    .fetch_all(session)
+    .await
 }

@@ -24,6 +24,7 @@
 
 use std::{
     collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -95,6 +96,33 @@ const LAST_WAVE_AGE: Duration = Duration::from_secs(4);
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
 
+/// How long steps may fail before the status says so. A restart of the database is shorter.
+const STALL_LIMIT: Duration = Duration::from_secs(8);
+
+/// Whether the steps of a relay succeed. Cheap to clone; all clones show the same.
+#[derive(Debug, Clone, Default)]
+pub struct RelayStatus(Arc<Mutex<Option<(Instant, String)>>>);
+
+impl RelayStatus {
+    /// `Err` says since when no step has succeeded, and why the last one failed.
+    pub fn state(&self) -> Result<(), String> {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some((since, cause)) if since.elapsed() > STALL_LIMIT => {
+                Err(format!("no step has succeeded for {} s: {cause}", since.elapsed().as_secs()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn record(&self, step: &Result<Step, Error>) {
+        let mut failing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *failing = step.as_ref().err().map(|error| {
+            let since = failing.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+            (since, format!("{error}: {}", error.source))
+        });
+    }
+}
+
 /// Publishes the pending events of an outbox. Any number of relays may work on one outbox, in one process or many.
 pub struct Relay<P, S = PostgresStore> {
     store: S,
@@ -102,6 +130,7 @@ pub struct Relay<P, S = PostgresStore> {
     options: RelayOptions,
     /// Whether the last marks failed, so that what was published then will be published again.
     marks_failed: bool,
+    status: RelayStatus,
 }
 
 impl<P: Publisher> Relay<P> {
@@ -114,7 +143,13 @@ impl<P: Publisher> Relay<P> {
 impl<P: Publisher, S: Store> Relay<P, S> {
     /// A relay over any outbox.
     pub fn over(store: S, publisher: P, options: RelayOptions) -> Self {
-        Self { store, publisher, options, marks_failed: false }
+        Self { store, publisher, options, marks_failed: false, status: RelayStatus::default() }
+    }
+
+    /// With the status that [`run`](Self::run) reports its steps to.
+    #[must_use]
+    pub fn with_status(self, status: RelayStatus) -> Self {
+        Self { status, ..self }
     }
 
     /// One short transaction: claim events and lock their lanes, publish them, mark what was confirmed, commit. The head of
@@ -168,6 +203,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
             let took = began.elapsed();
             log_change(&mut database_answers, &step);
             wake.set_behind(matches!(step, Ok(Step::Published(_))));
+            self.status.record(&step);
             let step = match step {
                 Ok(Step::BrokerUnavailable | Step::NoneConfirmed) | Err(_) => {
                     // Wake-ups do not end this wait: each new order would otherwise be one more attempt to connect.

@@ -5,7 +5,7 @@ use clap::Args;
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
 use messaging::{Handler, SharedHandler, replay::ReplayPolicy};
-use outbox::{LogStore, Relay, RelayOptions, Store, Wake};
+use outbox::{LogStore, Relay, RelayOptions, RelayStatus, Store, Wake};
 use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Consumer, DeadLetterCollector, Endpoint};
 
 use crate::{
@@ -145,7 +145,7 @@ const CONNECTIONS_OF_A_RELAY: u32 = 2;
 /// The relays of a process, with the tasks that wake, watch and clean up.
 pub struct RelayTasks {
     pub endpoint: Endpoint,
-    statuses: Vec<ConnectionStatus>,
+    statuses: Vec<(ConnectionStatus, RelayStatus)>,
     pool: Pool,
     operations: Pool,
     /// Wakes these relays after a commit.
@@ -163,7 +163,10 @@ impl RelayTasks {
         let connections = u32::from(settings.relay_workers) * CONNECTIONS_OF_A_RELAY;
         Self {
             endpoint: process.endpoint(),
-            statuses: ConnectionStatus::of_users("publisher", settings.relay_workers.into()),
+            statuses: ConnectionStatus::of_users("publisher", settings.relay_workers.into())
+                .into_iter()
+                .map(|status| (status, RelayStatus::default()))
+                .collect(),
             pool: process.pool("relay", connections, PoolKind::AsyncCommit),
             operations: process.operations(),
             wake: Wake::new(),
@@ -172,10 +175,10 @@ impl RelayTasks {
         }
     }
 
-    /// A probe for `Health`: whether all relays are connected to the broker.
+    /// A probe for `Health`: whether all relays are connected to the broker, and their steps succeed.
     pub fn probe(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
         let statuses = self.statuses.clone();
-        move || statuses.iter().try_for_each(ConnectionStatus::state)
+        move || statuses.iter().try_for_each(|(broker, steps)| broker.state().and_then(|()| steps.state()))
     }
 
     /// The admin routes of the outbox.
@@ -191,7 +194,7 @@ impl RelayTasks {
     ) {
         let Self { endpoint, statuses, pool, operations, wake, settings, .. } = self;
         let stop = process.stop();
-        for status in statuses {
+        for (status, steps) in statuses {
             let publisher = ConfirmingPublisher::new(endpoint.clone(), status, settings.confirm_deadline);
             let options = RelayOptions {
                 batch: settings.relay_batch,
@@ -199,7 +202,8 @@ impl RelayTasks {
                 full_scan: settings.relay_full_scan,
                 ..RelayOptions::default()
             };
-            process.spawn("relay", relay(pool.clone(), publisher, options).run(wake.clone(), stop.clone()));
+            let relay = relay(pool.clone(), publisher, options).with_status(steps);
+            process.spawn("relay", relay.run(wake.clone(), stop.clone()));
         }
         match (settings.relay, settings.relay_workers) {
             // The log itself announces each commit.

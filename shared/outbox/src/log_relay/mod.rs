@@ -17,7 +17,7 @@
 //!
 //! One relay holds the slot, and the others look once per poll whether it is free. What cannot be repaired without a person
 //! halts the relay: a lost slot, one of another server or database, a dropped publication, or a setting that would make this
-//! relay a synchronous standby (`outbox_log_state` in `1005_outbox_log_publication.sql`).
+//! relay a synchronous standby (`outbox_log_state` in `1006_outbox_held_back.sql`).
 
 mod pgoutput;
 mod stream;
@@ -263,6 +263,7 @@ struct SlotState {
     halted: Option<String>,
     active: bool,
     lag_bytes: f64,
+    safe_bytes: f64,
 }
 
 /// `None`: no log relay has run on this outbox.
@@ -270,7 +271,7 @@ async fn slot_state(pool: &Pool) -> Result<Option<SlotState>, sqlx::Error> {
     sqlx::query_as!(
         SlotState,
         r#"select slot as "slot!", publication as "publication!", system_identifier as "system_identifier!", halted,
-                  active as "active!", lag_bytes as "lag_bytes!"
+                  active as "active!", lag_bytes as "lag_bytes!", safe_bytes as "safe_bytes!"
            from outbox_log_state()"#
     )
     .fetch_optional(pool)
@@ -279,7 +280,7 @@ async fn slot_state(pool: &Pool) -> Result<Option<SlotState>, sqlx::Error> {
 
 const READ_STATE: &str = "failed to read the state of the slot";
 
-/// Shows the slot in the gauges `outbox_log_lag_bytes` and `outbox_log_halted`, until `stop`. Where relays poll, one that earlier
+/// Shows the slot in the gauges `outbox_log_lag_bytes`, `outbox_log_safe_bytes` and `outbox_log_halted`, until `stop`. Where relays poll, one that earlier
 /// processes have left behind makes the server keep its log, and halts nothing.
 pub async fn observe_log(pool: Pool, reads_log: bool, stop: CancellationToken) {
     if !reads_log && matches!(within_deadline(READ_STATE, slot_state(&pool)).await, Ok(None)) {
@@ -288,10 +289,12 @@ pub async fn observe_log(pool: Pool, reads_log: bool, stop: CancellationToken) {
     let count = async || {
         let slot = slot_state(&pool).await?;
         let halted = reads_log && slot.as_ref().is_some_and(|slot| slot.halted.is_some());
-        Ok([slot.map_or(0.0, |slot| slot.lag_bytes), f64::from(u8::from(halted))])
+        let (lag, safe) = slot.map_or((0.0, f64::INFINITY), |slot| (slot.lag_bytes, slot.safe_bytes));
+        Ok([lag, safe, f64::from(u8::from(halted))])
     };
-    let show = |[lag_bytes, halted]: [f64; 2]| {
+    let show = |[lag_bytes, safe_bytes, halted]: [f64; 3]| {
         metrics::gauge!("outbox_log_lag_bytes").set(lag_bytes);
+        metrics::gauge!("outbox_log_safe_bytes").set(safe_bytes);
         metrics::gauge!("outbox_log_halted").set(halted);
     };
     observe(count, show, stop).await;

@@ -12,9 +12,9 @@ use events::lane;
 use messaging::{PublishOutcome, Refusal};
 use outbox::{
     Claim, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction as _, PostgresStore, PostgresTransaction,
-    RETRY_SECONDS, Relay, RelayOptions, Step, Store, Wake,
+    RETRY_SECONDS, Relay, RelayOptions, RelayStatus, Step, Store, Wake,
 };
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::eventually;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -460,6 +460,168 @@ async fn failed_marks_publish_nothing_again_before_a_write_succeeds() -> anyhow:
     assert_eq!(relay.step().await?, Step::PublishedAll(1));
     assert_eq!(broker.seen(), [id, id]);
     Ok(())
+}
+
+/// Makes every update of one column of this event's row fail.
+async fn poison(outbox: &Outbox, column: &str, event: Uuid) -> anyhow::Result<()> {
+    let sql = format!(
+        "create function poison() returns trigger language plpgsql as
+             $$ begin raise exception 'this row cannot be updated'; end $$;
+         create trigger poison before update of {column} on outbox
+             for each row when (new.event_id = '{event}') execute function poison()"
+    );
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&outbox.pool).await?;
+    Ok(())
+}
+
+/// Makes what is held back claimable.
+async fn end_holds(outbox: &Outbox) -> anyhow::Result<()> {
+    sqlx::query("update outbox_held_back set available_at = clock_timestamp()").execute(&outbox.pool).await?;
+    Ok(())
+}
+
+/// Without parts, its whole batch would be published again and again, and never marked.
+#[tokio::test]
+async fn event_whose_mark_fails_is_held_back_alone_and_the_others_are_marked() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let mut events = vec![];
+    for _ in 0..20 {
+        events.push(outbox.append(Uuid::now_v7(), 1).await?);
+    }
+    let aggregate = Uuid::now_v7();
+    let bad = outbox.append(aggregate, 1).await?;
+    let behind = outbox.append(aggregate, 2).await?;
+    poison(&outbox, "published_at", bad).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let mut relay = Relay::new(
+        outbox.relay_pool(),
+        broker.clone(),
+        RelayOptions { lanes: 16, ..RelayOptions::default() },
+    );
+    relay.step().await?;
+    for event in &events {
+        assert!(outbox.state(*event).await?.published);
+    }
+    let copies = |of: Uuid| broker.seen().iter().filter(|event| **event == of).count();
+    assert!(
+        events.iter().all(|event| copies(*event) == 1),
+        "an event was published again beside the bad one"
+    );
+    for attempt in 1..=RETRY_SECONDS.len() {
+        assert_eq!(copies(bad), attempt);
+        end_holds(&outbox).await?;
+        relay.step().await?;
+    }
+    // Its successor was in its first batch.
+    assert!(
+        copies(bad) == RETRY_SECONDS.len() && copies(behind) <= 1,
+        "{} and {}",
+        copies(bad),
+        copies(behind)
+    );
+    let (reason, parked): (String, bool) =
+        sqlx::query_as("select reason, parked_at is not null from outbox_held_back")
+            .fetch_one(&outbox.pool)
+            .await?;
+    assert!(parked && reason.contains("this row cannot be updated"), "{parked}, {reason}");
+
+    sqlx::raw_sql("drop trigger poison on outbox; delete from outbox_held_back")
+        .execute(&outbox.pool)
+        .await?;
+    relay.step().await?;
+    assert!(outbox.state(bad).await?.published && outbox.state(behind).await?.published);
+    Ok(())
+}
+
+#[tokio::test]
+async fn event_whose_refusal_cannot_be_recorded_is_held_back_alone() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let good = outbox.append(Uuid::now_v7(), 1).await?;
+    let unwanted = outbox.append(Uuid::now_v7(), 1).await?;
+    let bad = outbox.append(Uuid::now_v7(), 1).await?;
+    poison(&outbox, "attempts", bad).await?;
+    let broker = ScriptedBroker::new(move |message| match message.id == good {
+        true => PublishOutcome::Confirmed,
+        false => PublishOutcome::Refused(Refusal::Unroutable),
+    });
+    let mut relay = outbox.relay(&broker);
+    relay.step().await?;
+    assert!(outbox.state(good).await?.published);
+    assert_eq!(outbox.state(unwanted).await?, ONE_ATTEMPT);
+    let held: Vec<Uuid> = sqlx::query_scalar("select event_id from outbox join outbox_held_back using (seq)")
+        .fetch_all(&outbox.pool)
+        .await?;
+    assert_eq!(held, [bad]);
+    Ok(())
+}
+
+/// The first event of a batch may be the one whose mark fails: that does not look like a full disk.
+#[tokio::test]
+async fn event_that_cannot_be_written_does_not_stop_the_relay_after_failed_marks() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let bad = outbox.append(Uuid::now_v7(), 1).await?;
+    let good = outbox.append(Uuid::now_v7(), 1).await?;
+    poison(&outbox, "published_at", bad).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let mut relay = outbox.relay(&broker);
+    let full = "create function full_disk() returns trigger language plpgsql as
+                    $$begin raise exception 'could not extend file' using errcode = '53100'; end$$;
+                create trigger full_disk before update of published_at on outbox
+                    for each row execute function full_disk()";
+    sqlx::raw_sql(full).execute(&outbox.pool).await?;
+    assert!(relay.step().await.is_err());
+    sqlx::raw_sql("drop trigger full_disk on outbox").execute(&outbox.pool).await?;
+    relay.step().await?;
+    assert!(outbox.state(good).await?.published);
+    Ok(())
+}
+
+/// As one whose value is corrupt. `outbox_claimable` fails when the payload of this event is read.
+#[tokio::test]
+async fn event_that_cannot_be_read_is_held_back_and_the_others_are_published() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let (good, bad) = (outbox.append(Uuid::now_v7(), 1).await?, outbox.append(Uuid::now_v7(), 1).await?);
+    let columns: String = sqlx::query_scalar(
+        "select string_agg(case attname when 'payload' then 'readable(event)' else attname end, ', ' order by attnum)
+         from pg_attribute where attrelid = 'outbox'::regclass and attnum > 0 and not attisdropped",
+    )
+    .fetch_one(&outbox.pool)
+    .await?;
+    let sql = format!(
+        "create function readable(event outbox) returns json language plpgsql stable as $$ begin
+             if event.event_id = '{bad}' then raise exception 'missing chunk' using errcode = 'XX001'; end if;
+             return event.payload;
+         end $$;
+         alter function outbox_claimable rename to outbox_claimable_at_all;
+         create function outbox_claimable(in_lane smallint, scan_from bigint) returns setof outbox language sql stable
+             as $$ select {columns} from outbox_claimable_at_all(in_lane, scan_from) event $$"
+    );
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&outbox.pool).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let mut relay = outbox.relay(&broker);
+    assert!(relay.step().await.is_err(), "nothing of this batch could be read");
+    assert_eq!(relay.step().await?, Step::PublishedAll(1));
+    assert_eq!(broker.seen(), [good]);
+    let reason: String =
+        sqlx::query_scalar("select reason from outbox_held_back").fetch_one(&outbox.pool).await?;
+    assert_eq!(reason, "missing chunk");
+    Ok(())
+}
+
+#[tokio::test]
+async fn status_says_why_no_step_succeeds() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    sqlx::query("alter table outbox_lanes rename to lanes").execute(&outbox.pool).await?;
+    let (status, stop) = (RelayStatus::default(), CancellationToken::new());
+    let relay = outbox.relay(&ScriptedBroker::that_confirms()).with_status(status.clone());
+    tokio::spawn(relay.run(Wake::new(), stop.clone()));
+    let _stop = stop.drop_guard();
+    eventually("the status to say why", DEADLINE, async || {
+        Ok(status.state().is_err_and(|reason| reason.contains("outbox_lanes")).then_some(()))
+    })
+    .await?;
+    sqlx::query("alter table lanes rename to outbox_lanes").execute(&outbox.pool).await?;
+    eventually("the status to be good", DEADLINE, async || Ok(status.state().ok())).await
 }
 
 #[tokio::test]

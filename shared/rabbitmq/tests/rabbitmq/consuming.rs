@@ -74,15 +74,15 @@ async fn panicking_handler_is_tried_a_few_times_and_the_consumer_goes_on() -> an
 #[tokio::test]
 async fn different_events_that_fail_alike_for_an_unknown_reason_wait() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    let (delivered, mended) = (Switch::default(), Switch::default());
-    let (is_delivered, is_mended) = (delivered.clone(), mended.clone());
+    let (delivered, repaired) = (Switch::default(), Switch::default());
+    let (is_delivered, is_repaired) = (delivered.clone(), repaired.clone());
     let events = vhost.put_events(20).await?;
     // The first one, which is applied alone after each start, is held until all have arrived.
     let first = events[0];
     let handler = ScriptedHandler::new(move |event, _| match event.id == first {
         true if is_delivered.is_on() => Ok(()),
         true => Err(unavailable()),
-        false if is_mended.is_on() => Ok(()),
+        false if is_repaired.is_on() => Ok(()),
         false => Err(Failure::Unexpected(format!("function error for {}", event.id).into())),
     });
     let _consumer = consume(&vhost, &handler);
@@ -90,7 +90,7 @@ async fn different_events_that_fail_alike_for_an_unknown_reason_wait() -> anyhow
     delivered.set(true);
     // All others are tried beside the second one, again and again.
     handler.has_tried(events[19], 3).await?;
-    mended.set(true);
+    repaired.set(true);
     handler.has_applied(&events).await?;
     assert_eq!(handler.letters.letters(), []);
     Ok(())
