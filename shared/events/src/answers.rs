@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use crate::{
     Money,
-    envelope::{Data, check_subject},
+    envelope::{Data, MAX_TEXT, check_length, check_subject},
+    order::MAX_SKU,
 };
 
 /// `StockReserved`, version 1: the stock for all lines of an order was reserved.
@@ -29,6 +30,7 @@ pub struct StockRejected {
     /// The order that the reservation would have been for.
     pub order_id: Uuid,
     /// The first product with too little stock.
+    #[schemars(length(max = MAX_SKU))]
     pub sku: String,
     /// How many pieces were ordered.
     #[schemars(range(min = 1))]
@@ -65,6 +67,7 @@ impl Data for StockRejected {
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
         check_subject("reservationId", self.reservation_id, subject)?;
+        check_length("sku", self.sku.chars().count(), MAX_SKU)?;
         if self.wanted > self.available {
             Ok(())
         } else {
@@ -106,6 +109,7 @@ pub struct PaymentDeclined {
     /// The order that the payment would have been for.
     pub order_id: Uuid,
     /// Why, for people.
+    #[schemars(length(max = MAX_TEXT))]
     pub reason: String,
 }
 
@@ -140,7 +144,8 @@ impl Data for PaymentDeclined {
     const AGGREGATE: &'static str = "payment";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        check_subject("paymentId", self.payment_id, subject)
+        check_subject("paymentId", self.payment_id, subject)?;
+        check_length("reason", self.reason.chars().count(), MAX_TEXT)
     }
 }
 
@@ -156,5 +161,6 @@ impl Data for PaymentRefunded {
 }
 
 fn check_positive(amount: &Money) -> Result<(), String> {
+    amount.check()?;
     if amount.amount > 0 { Ok(()) } else { Err(format!("the amount {} is not positive", amount.amount)) }
 }

@@ -67,6 +67,15 @@ pub(crate) fn check_subject(name: &str, id: Uuid, subject: Uuid) -> Result<(), S
     if id == subject { Ok(()) } else { Err(format!("{name} {id} is not the subject {subject}")) }
 }
 
+/// The most characters of a text for people. A text from outside goes into an event of ours: without a bound, that event
+/// could be too large to publish, and what it undoes would stay as it is.
+pub(crate) const MAX_TEXT: usize = 500;
+
+/// Checks that a text or a list is not longer than its schema says.
+pub(crate) fn check_length(name: &str, length: usize, longest: usize) -> Result<(), String> {
+    if length <= longest { Ok(()) } else { Err(format!("{name} is longer than {longest}: {length}")) }
+}
+
 /// An event that is about to be written: the columns of an outbox row.
 ///
 /// The body is rendered here, once, when the event happens. The relay publishes these bytes later and never reads the

@@ -2,7 +2,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::envelope::{Data, check_subject};
+use crate::envelope::{Data, MAX_TEXT, check_length, check_subject};
+
+/// The most lines of an order.
+const MAX_LINES: usize = 100;
+
+/// The most characters of a stock keeping unit.
+pub(crate) const MAX_SKU: usize = 32;
+
+/// How many letters a currency has.
+const CURRENCY: usize = 3;
 
 /// `OrderCreated`, version 1: an order was accepted. A complete snapshot, so that a reader needs no further request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -13,7 +22,7 @@ pub struct OrderCreated {
     /// The customer who placed the order.
     pub customer_id: Uuid,
     /// The lines of the order, as they were in the request. Never empty.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = MAX_LINES))]
     pub lines: Vec<Line>,
     /// The sum of quantity times unit price over all lines.
     pub total: Money,
@@ -24,6 +33,7 @@ pub struct OrderCreated {
 #[serde(rename_all = "camelCase")]
 pub struct Line {
     /// The product's stock keeping unit.
+    #[schemars(length(max = MAX_SKU))]
     pub sku: String,
     /// How many pieces; at least one.
     #[schemars(range(min = 1))]
@@ -39,7 +49,14 @@ pub struct Money {
     /// In minor units: 1250 is 12.50.
     pub amount: i64,
     /// Three letters, for example `EUR`.
+    #[schemars(length(max = CURRENCY))]
     pub currency: String,
+}
+
+impl Money {
+    pub(crate) fn check(&self) -> Result<(), String> {
+        check_length("currency", self.currency.chars().count(), CURRENCY)
+    }
 }
 
 impl OrderCreated {
@@ -60,6 +77,11 @@ impl Data for OrderCreated {
         check_subject("orderId", self.order_id, subject)?;
         if self.lines.is_empty() {
             return Err("an order has at least one line".into());
+        }
+        check_length("lines", self.lines.len(), MAX_LINES)?;
+        self.total.check()?;
+        for line in &self.lines {
+            check_length("sku", line.sku.chars().count(), MAX_SKU)?;
         }
         if let Some(line) = self.lines.iter().find(|line| line.quantity < 1 || line.unit_price < 1) {
             return Err(format!("line {}: quantity and unitPrice are at least 1", line.sku));
@@ -100,6 +122,7 @@ pub struct OrderCancelled {
     #[schemars(with = "String", extend("examples" = ["customer", "outOfStock", "paymentDeclined", "timedOut"]))]
     pub cause: Cause,
     /// Why, for people.
+    #[schemars(length(max = MAX_TEXT))]
     pub detail: String,
 }
 
@@ -140,7 +163,8 @@ impl Data for OrderCancelled {
     const AGGREGATE: &'static str = "order";
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        check_subject("orderId", self.order_id, subject)
+        check_subject("orderId", self.order_id, subject)?;
+        check_length("detail", self.detail.chars().count(), MAX_TEXT)
     }
 }
 
@@ -151,6 +175,7 @@ pub struct OrderCancelledV1 {
     /// The order; the same as the envelope's `subject`.
     pub order_id: Uuid,
     /// Why, for people. Readers do not decide by it.
+    #[schemars(length(max = MAX_TEXT))]
     pub reason: String,
 }
 
@@ -160,7 +185,8 @@ impl Data for OrderCancelledV1 {
     const AGGREGATE: &'static str = OrderCancelled::AGGREGATE;
 
     fn check(&self, subject: Uuid) -> Result<(), String> {
-        check_subject("orderId", self.order_id, subject)
+        check_subject("orderId", self.order_id, subject)?;
+        check_length("reason", self.reason.chars().count(), MAX_TEXT)
     }
 }
 

@@ -175,6 +175,44 @@ fn examples_have_every_required_field_and_no_empty_list() {
     }
 }
 
+/// The paths of the texts and lists of a schema, each with its bound.
+fn bounds(at: &str, schema: &Value, found: &mut Vec<(String, Option<u64>)>) {
+    for (name, schema) in schema["properties"].as_object().unwrap_or(&Map::new()) {
+        bounds(&format!("{at}/{name}"), schema, found);
+    }
+    if schema["type"] == "array" {
+        found.push((at.to_owned(), schema["maxItems"].as_u64()));
+        bounds(&format!("{at}/0"), &schema["items"], found);
+    } else if schema["type"] == "string" && schema["format"].is_null() && schema["examples"].is_null() {
+        found.push((at.to_owned(), schema["maxLength"].as_u64()));
+    }
+}
+
+/// A text from outside is quoted in an event of ours, which must not become too large to publish.
+#[test]
+fn every_text_and_list_of_a_body_has_a_bound_that_decoding_checks() {
+    for contract in Contract::all() {
+        let mut found = vec![];
+        bounds("/data", &contract.schema["properties"]["data"], &mut found);
+        for (path, bound) in found {
+            let bound = bound.unwrap_or_else(|| panic!("{} {path} has no bound", contract.event_type));
+            let mut event = read(&contract, "example");
+            let id = event["id"].as_str().unwrap().to_owned();
+            let field = event.pointer_mut(&path).unwrap();
+            let longer = usize::try_from(bound).unwrap() + 1;
+            *field = if field.is_array() {
+                json!(vec![field[0].clone(); longer])
+            } else {
+                // Characters count and not bytes: each of these has two.
+                json!("é".repeat(longer))
+            };
+            let problem = decode(event.to_string().as_bytes(), Some(&id), None).unwrap_err();
+            let expected = format!("is longer than {bound}: {longer}");
+            assert!(problem.to_string().ends_with(&expected), "{} {path}: {problem}", contract.event_type);
+        }
+    }
+}
+
 #[test]
 fn each_kind_of_breaking_change_is_found_and_an_addition_is_not() {
     let contract = &Contract::all()[0];
