@@ -166,7 +166,7 @@ fn no_answer(request: &'static str) -> BrokerUnavailable {
 impl DeliveryChannel for Session {
     type Delivery = Delivery;
 
-    fn incoming<'a>(&self, delivery: &'a Delivery) -> Incoming<'a> {
+    fn incoming<'a>(&'a self, delivery: &'a Delivery) -> Incoming<'a> {
         if self.process.world.has(Flaw::AckBeforeCommit) {
             self.acknowledged(&mut self.process.world.lock(), delivery.tag, true);
         }
@@ -175,6 +175,7 @@ impl DeliveryChannel for Session {
             traceparent: delivery.message.traceparent.as_deref(),
             body: &delivery.message.body,
             earlier_deliveries: delivery.message.earlier_deliveries,
+            origin: None,
         }
     }
 

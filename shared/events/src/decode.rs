@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::{
     Data, Envelope, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated, PaymentCaptured,
     PaymentDeclined, PaymentRefunded, StockRejected, StockReleased, StockReserved, TraceContext,
-    envelope::schema_name,
+    envelope::{routing_key, schema_name},
 };
 
 /// An event that was received, decoded and checked.
@@ -63,6 +63,9 @@ pub enum Rejection {
     /// Well-formed, but the body contradicts itself.
     #[error("inconsistent: {0}")]
     Inconsistent(String),
+    /// Its sender is not the service that publishes such events.
+    #[error("forged: {0}")]
+    Forged(String),
 }
 
 impl Rejection {
@@ -74,7 +77,43 @@ impl Rejection {
             Self::UnknownType(_) => "unknown-type",
             Self::UnknownSchema(_) => "unknown-schema",
             Self::Inconsistent(_) => "inconsistent",
+            Self::Forged(_) => FORGED,
         }
+    }
+}
+
+/// The reason of [`Rejection::Forged`].
+pub const FORGED: &str = "forged";
+
+/// Who has sent a message, as far as the broker has checked it. A service trusts an event, and not its body alone: each of the
+/// others can write any body.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// The login that published it: the property `user_id`, in which the broker accepts no other. A release before set none.
+    pub user: Option<&'a str>,
+    /// The login of the receiver. Services that share one cannot be told apart, and whoever has it could do all that the
+    /// receiver does.
+    pub own_login: &'a str,
+    /// Its routing key, if it came by the exchange of events, where a login may have no more than its own service's keys.
+    pub routing_key: Option<&'a str>,
+}
+
+impl Origin<'_> {
+    /// # Errors
+    /// [`Rejection::Forged`], if not the event's service has sent it.
+    pub fn check(&self, event: &Event) -> Result<(), Rejection> {
+        let (Event { event_type, .. }, service) = (event, event.source.trim_start_matches('/'));
+        let problem = match (self.user, self.routing_key) {
+            (_, Some(key)) if key != routing_key(event_type) => {
+                format!("{event_type} was published as {key}")
+            }
+            (Some(user), _) if user != service && user != self.own_login => {
+                format!("{event_type} was published by the login {user}, and not by {service}")
+            }
+            (None, None) => format!("the broker has not checked who has published {event_type}"),
+            _ => return Ok(()),
+        };
+        Err(Rejection::Forged(problem))
     }
 }
 
@@ -138,6 +177,9 @@ fn read<D: Data>(
 ) -> Result<(&'static str, &'static str, Body), Rejection> {
     if !is::<D>(envelope) {
         return Err(Rejection::UnknownSchema(envelope.dataschema.chars().take(100).collect()));
+    }
+    if envelope.source != D::SOURCE {
+        return Err(Rejection::Forged(format!("the source of {} is not {}", D::TYPE, D::SOURCE)));
     }
     let malformed = |error| Rejection::Malformed(format!("data: {error}"));
     let data: D = serde_json::from_str(envelope.data.get()).map_err(malformed)?;

@@ -6,7 +6,7 @@
 //!   [`StockReleased`] (inventory), [`PaymentCaptured`], [`PaymentDeclined`], [`PaymentRefunded`] (billing): the bodies.
 //!   [`Data`] is what all bodies have in common.
 //! - [`NewEvent`]: an event that is about to be written into an outbox, with the [`lane`] of its aggregate. [`decode()`]: from a
-//!   message to an [`Event`].
+//!   message to an [`Event`], and [`Origin`]: who has sent it.
 //! - [`TraceContext`]: ties the HTTP request, the outbox row, the message and the effects together. [`spans`]: when each of
 //!   them was, for distributed tracing.
 
@@ -19,7 +19,7 @@ pub mod spans;
 pub use answers::{
     PaymentCaptured, PaymentDeclined, PaymentRefunded, StockRejected, StockReleased, StockReserved,
 };
-pub use decode::{Body, Event, Rejection, decode};
+pub use decode::{Body, Event, FORGED, Origin, Rejection, decode};
 pub use envelope::{Data, Envelope, LANES, NewEvent, derived_id, lane, routing_key};
 pub use order::{Cause, Line, Money, OrderCancelled, OrderCancelledV1, OrderConfirmed, OrderCreated};
 pub use spans::TraceContext;

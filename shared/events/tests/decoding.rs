@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition ends a test")]
 
 use events::{
-    Body, Cause, Event, Line, Money, NewEvent, OrderCancelled, OrderCreated, Rejection, TraceContext, decode,
+    Body, Cause, Event, Line, Money, NewEvent, OrderCancelled, OrderCreated, Origin, Rejection, TraceContext,
+    decode,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -114,6 +115,7 @@ fn each_kind_of_invalid_message_is_rejected_with_its_reason() {
         ("sum is not the total", with("/data/total/amount", json!(2701)), "inconsistent"),
         ("no lines", with("/data/lines", json!([])), "inconsistent"),
         ("another order", with("/data/orderId", json!(Uuid::now_v7())), "inconsistent"),
+        ("the source of another", with("/source", json!("/billing")), "forged"),
         ("time is no time", with("/time", json!("yesterday")), "malformed"),
     ];
     for (name, message, reason) in cases {
@@ -121,6 +123,26 @@ fn each_kind_of_invalid_message_is_rejected_with_its_reason() {
             Err(rejection) => assert_eq!(rejection.reason(), reason, "{name}: {rejection}"),
             Ok(event) => panic!("{name}: decoded as {event:?}"),
         }
+    }
+}
+
+#[test]
+fn event_is_believed_from_its_service_from_the_own_login_and_from_whoever_may_use_its_key() {
+    let event = message(&envelope()).decode().unwrap();
+    let (created, other) = (Some("order.created"), Some("stock.reserved"));
+    for (user, routing_key, is_believed) in [
+        (Some("orders"), created, true),
+        (Some("orders"), None, true),
+        (Some("billing"), None, true),
+        (Some("inventory"), created, false),
+        (Some("inventory"), None, false),
+        (Some("orders"), other, false),
+        (None, created, true),
+        (None, other, false),
+        (None, None, false),
+    ] {
+        let checked = Origin { user, own_login: "billing", routing_key }.check(&event);
+        assert_eq!(checked.is_ok(), is_believed, "{user:?} {routing_key:?}: {checked:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use database::{Pool, observe};
+use events::FORGED;
 use messaging::{DeadLetter, DeadLetterStore, Failure};
 use serde::Deserialize;
 use serde_json::Value;
@@ -165,7 +166,8 @@ fn storable(text: &str) -> String {
 }
 
 /// The event that the message claims to be, as far as it can be read: id, type, subject. By id and subject later events
-/// wait behind it; a replay decodes the bytes again.
+/// wait behind it; a replay decodes the bytes again. Nothing waits behind a forged one, and it does not stand for the event
+/// whose id it bears: its sender could hold back any aggregate.
 fn label(letter: &DeadLetter) -> (Option<Uuid>, Option<String>, Option<Uuid>) {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -178,5 +180,9 @@ fn label(letter: &DeadLetter) -> (Option<Uuid>, Option<String>, Option<Uuid>) {
     let label: Label = serde_json::from_slice(&letter.body).unwrap_or_default();
     let uuid = |text: &str| Uuid::parse_str(text).ok();
     let id = label.id.as_str().and_then(uuid).or_else(|| uuid(letter.message_id.as_deref()?));
-    (id, label.event_type.as_str().map(storable), label.subject.as_str().and_then(uuid))
+    let event_type = label.event_type.as_str().map(storable);
+    if letter.reason == FORGED {
+        return (None, event_type, None);
+    }
+    (id, event_type, label.subject.as_str().and_then(uuid))
 }

@@ -5,7 +5,7 @@
 use std::{slice, time::Duration};
 
 use database::Pool;
-use events::Event;
+use events::{Event, FORGED};
 use messaging::{
     Applied, Failure, Handler, Incoming, SharedHandler,
     replay::{Page, ReplayPolicy, Selection, next_page},
@@ -238,7 +238,7 @@ impl Replay<'_> {
     /// Replays one dead letter. `is_follower`: what it waited behind was replayed just now, or would have been.
     async fn one(&self, id: i64, is_follower: bool) -> Result<ReplayResult, sqlx::Error> {
         let row = sqlx::query!(
-            r#"select event_id, message_id, headers::text as "headers!", body,
+            r#"select event_id, message_id, headers::text as "headers!", body, reason,
                       coalesce(resolution = 'discarded', false) as "discarded!"
                from dead_letters where id = $1"#,
             id,
@@ -249,13 +249,17 @@ impl Replay<'_> {
         if row.discarded && !self.policy.force {
             return Ok(ReplayResult { id, event_id: row.event_id, outcome: ReplayOutcome::Discarded });
         }
+        if row.reason == FORGED && !self.policy.force {
+            let detail = "not the event's service has sent it; `force` applies it all the same";
+            return Ok(ReplayResult { id, event_id: row.event_id, outcome: still_fails(FORGED, &detail) });
+        }
         // Not by the database's `->>`, which fails for a header that holds \u0000.
         let headers: Value = serde_json::from_str(&row.headers).unwrap_or_default();
         let incoming = Incoming {
             message_id: row.message_id.as_deref(),
             traceparent: headers["traceparent"].as_str(),
             body: &row.body,
-            earlier_deliveries: 0,
+            ..Incoming::default()
         };
         let outcome = match incoming.decode() {
             Ok(event) => self.event(id, event, is_follower).await?,

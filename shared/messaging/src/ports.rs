@@ -1,6 +1,6 @@
 use std::{collections::HashSet, error::Error, future::Future, pin::Pin, sync::Arc};
 
-use events::Event;
+use events::{Event, Origin};
 use uuid::Uuid;
 
 /// A message to publish.
@@ -95,11 +95,15 @@ pub struct Incoming<'a> {
     pub body: &'a [u8],
     /// How often the broker has delivered it before, without an answer.
     pub earlier_deliveries: u32,
+    /// Who has sent it. `None`: that was checked before.
+    pub origin: Option<Origin<'a>>,
 }
 
 impl Incoming<'_> {
     pub fn decode(&self) -> Result<Event, events::Rejection> {
-        events::decode(self.body, self.message_id, self.traceparent)
+        let event = events::decode(self.body, self.message_id, self.traceparent)?;
+        self.origin.map_or(Ok(()), |origin| origin.check(&event))?;
+        Ok(event)
     }
 }
 

@@ -59,7 +59,7 @@ pub trait DeliveryChannel: Send + Sync {
     /// One delivery, not acknowledged yet.
     type Delivery: Send + Sync;
 
-    fn incoming<'a>(&self, delivery: &'a Self::Delivery) -> Incoming<'a>;
+    fn incoming<'a>(&'a self, delivery: &'a Self::Delivery) -> Incoming<'a>;
 
     /// The dead letter to be saved of a delivery that cannot be applied.
     fn dead_letter(&self, delivery: &Self::Delivery, reason: &str, detail: &str) -> DeadLetter;

@@ -119,6 +119,11 @@ impl Endpoint {
         topology::declare(connection, channel, self.own_queue, self.partitions, &self.known_queues).await
     }
 
+    /// The login of this client.
+    pub(crate) fn login(&self) -> &str {
+        &self.nodes.last().authority.userinfo.username
+    }
+
     /// How many nodes the broker has.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.count()

@@ -1,5 +1,6 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use events::Origin;
 use futures_util::{FutureExt, StreamExt};
 use lapin::{
     Channel, Connection,
@@ -280,7 +281,7 @@ impl Session<'_> {
 impl DeliveryChannel for Session<'_> {
     type Delivery = Delivery;
 
-    fn incoming<'a>(&self, delivery: &'a Delivery) -> Incoming<'a> {
+    fn incoming<'a>(&'a self, delivery: &'a Delivery) -> Incoming<'a> {
         Incoming {
             message_id: delivery.properties.message_id().as_ref().map(ShortString::as_str),
             traceparent: match header(delivery, "traceparent") {
@@ -290,6 +291,14 @@ impl DeliveryChannel for Session<'_> {
             },
             body: &delivery.data,
             earlier_deliveries: earlier_deliveries(delivery),
+            origin: Some(Origin {
+                user: delivery.properties.user_id().as_ref().map(ShortString::as_str),
+                own_login: self.consumer.endpoint.login(),
+                // What a login puts into a queue that dead-letters to the exchange of events arrives under any key.
+                routing_key: (delivery.exchange.as_str() == topology::EVENTS
+                    && header(delivery, "x-death").is_none())
+                .then(|| delivery.routing_key.as_str()),
+            }),
         }
     }
 

@@ -359,6 +359,7 @@ fn properties(message: &Outgoing, key: &str, endpoint: &Endpoint) -> BasicProper
         .with_delivery_mode(2)
         .with_timestamp(now)
         .with_app_id(endpoint.name.as_str().into())
+        .with_user_id(endpoint.login().into())
         .with_headers(headers)
 }
 

@@ -48,7 +48,8 @@ impl BrokerApi {
     /// Creates an administrator, and uses it from now on: it stays one whatever happens to the services' user.
     pub async fn create_operator(&mut self) -> Result<()> {
         let password = Uuid::new_v4().simple().to_string();
-        let operator = json!({ "password": password, "tags": "administrator" });
+        // `impersonator`: it publishes copies of the services' messages, which have their login in `user_id`.
+        let operator = json!({ "password": password, "tags": "administrator,impersonator" });
         self.put(&format!("users/{OPERATOR}"), &operator).await?;
         let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
         self.put(&format!("permissions/{}/{OPERATOR}", self.vhost), &all).await?;
@@ -163,7 +164,7 @@ impl BrokerApi {
 
     /// Publishes a message into one queue.
     pub async fn publish(&self, queue: &str, payload: &str, message_id: &str) -> Result<()> {
-        let properties = json!({ "message_id": message_id, "delivery_mode": 2 });
+        let properties = json!({ "message_id": message_id, "delivery_mode": 2, "user_id": "shop" });
         self.publish_as("amq.default", queue, payload, &properties).await
     }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 /// The body of an event that no service has written.
 pub(crate) fn foreign_event(id: &str, subject: &str, event_type: &str, data: &Value) -> String {
     json!({
-        "specversion": "1.0", "id": id, "source": "/lab", "type": event_type, "subject": subject,
+        "specversion": "1.0", "id": id, "source": "/inventory", "type": event_type, "subject": subject,
         "time": "2026-01-01T00:00:00Z", "datacontenttype": "application/json",
         "dataschema": format!("urn:shop:{event_type}:1"), "sequence": 1, "data": data,
     })

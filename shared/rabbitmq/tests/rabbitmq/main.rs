@@ -14,3 +14,4 @@ mod scripted;
 mod setting_aside;
 mod stalls;
 mod support;
+mod trust;

@@ -126,7 +126,8 @@ impl Vhost {
         properties: BasicProperties,
         body: &[u8],
     ) -> anyhow::Result<()> {
-        let properties = properties.with_delivery_mode(2);
+        let user = self.url.trim_start_matches("amqp://").split(':').next().unwrap_or_default();
+        let properties = properties.with_delivery_mode(2).with_user_id(user.into());
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let confirm = self.channel.basic_publish("".into(), queue.into(), options, body, properties).await?;
         anyhow::ensure!(confirm.await?.is_ack(), "the broker did not confirm a message");
