@@ -1,22 +1,31 @@
 use std::{
     fmt::Display,
+    io,
+    net::{Shutdown, SocketAddr, TcpStream},
+    ops::Deref,
+    os::fd::AsFd,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use lapin::{
-    Channel, Connection, ConnectionProperties, Consumer,
+    AsyncTcpStream, Channel, Connection, ConnectionProperties, Consumer,
     options::{BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions},
+    runtime::default_runtime,
+    tcp::AMQPUriTcpExt,
     types::{AMQPValue, FieldTable},
     uri::AMQPUri,
 };
-use tokio::time::timeout;
+use tokio::{
+    net::lookup_host,
+    time::{Instant, timeout, timeout_at},
+};
 
 use crate::{
-    error::{Error, request},
+    error::{Error, REQUEST_DEADLINE, request},
     topology::{self, KnownQueues, Queue},
 };
 
@@ -82,13 +91,17 @@ impl Endpoint {
     }
 
     /// Connects to the next node.
-    pub(crate) async fn connect(&self, Role(role, frame_max): Role) -> Result<Connection, Error> {
-        let name = format!("{} {role}", self.name);
-        let properties = ConnectionProperties::default().with_connection_name(name.into());
+    pub(crate) async fn connect(&self, Role(role, frame_max): Role) -> Result<OpenConnection, Error> {
+        let deadline = Instant::now() + REQUEST_DEADLINE;
         let mut uri = self.nodes.next().clone();
         uri.query.heartbeat = Some(HEARTBEAT);
         uri.query.frame_max.get_or_insert(frame_max);
-        request("connect", Connection::connect_uri(uri, properties)).await
+        let host = (uri.authority.host.as_str(), uri.authority.port);
+        let Ok(found) = timeout_at(deadline, lookup_host(host)).await else {
+            return Err(Error::Silent("look up the host"));
+        };
+        let addresses: Vec<_> = found.map_err(|error| Error::Lost(error.into()))?.collect();
+        connect_to(&uri, &addresses, &format!("{} {role}", self.name), deadline).await
     }
 
     /// Opens a connection and a channel, lets `work` use them, and closes the connection. Declares the topology first,
@@ -108,7 +121,7 @@ impl Endpoint {
         let worked = async {
             let channel = request("channel.open", connection.create_channel()).await?;
             self.declare(&connection, &channel).await?;
-            work(&connection, channel).await
+            work(&connection.connection, channel).await
         };
         let ended = worked.await;
         close(connection).await;
@@ -132,6 +145,84 @@ impl Endpoint {
     /// A failure with the node at which it happened, the one that was tried last.
     pub(crate) fn at_node(&self, failure: impl Display) -> String {
         format!("{failure} ({})", self.nodes.address())
+    }
+}
+
+/// Connects to the first address that answers. Each has its share of the time: one that is silent must not keep the client from
+/// the next.
+async fn connect_to(
+    uri: &AMQPUri,
+    addresses: &[SocketAddr],
+    name: &str,
+    deadline: Instant,
+) -> Result<OpenConnection, Error> {
+    let mut failure = Error::Silent("connect");
+    for (tried, address) in addresses.iter().enumerate() {
+        let left = u32::try_from(addresses.len() - tried).unwrap_or(1);
+        let mut uri = uri.clone();
+        uri.authority.host = address.ip().to_string();
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let share = deadline.saturating_duration_since(Instant::now()) / left;
+        match timeout(share, OpenConnection::open(uri, properties)).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => match Error::from(error) {
+                lost @ Error::Lost(_) => failure = lost,
+                refused => return Err(refused),
+            },
+            Err(_) => failure = Error::Silent("connect"),
+        }
+    }
+    Err(failure)
+}
+
+/// A connection to the broker. When it is dropped, its socket ends too.
+pub(crate) struct OpenConnection {
+    connection: Connection,
+    _socket: Arc<Socket>,
+}
+
+impl OpenConnection {
+    async fn open(uri: AMQPUri, properties: ConnectionProperties) -> Result<Self, lapin::Error> {
+        let socket = Arc::new(Socket::default());
+        let opened = Arc::downgrade(&socket);
+        let connection = Connection::connector(
+            uri,
+            default_runtime()?,
+            async move |uri, runtime| {
+                let connecting = timeout(REQUEST_DEADLINE, uri.connect_async(&runtime)).await;
+                let stream = connecting.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+                // It may have been given up in the meantime.
+                let socket = opened.upgrade().ok_or(io::Error::from(io::ErrorKind::ConnectionAborted))?;
+                // The other kinds are for TLS, which this build does not have.
+                if let AsyncTcpStream::Plain(plain) = &stream {
+                    let _ = socket.0.set(plain.get_ref().as_fd().try_clone_to_owned()?.into());
+                }
+                Ok(stream)
+            },
+            properties,
+        );
+        Ok(Self { connection: connection.await?, _socket: socket })
+    }
+}
+
+impl Deref for OpenConnection {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+/// The socket of a connection, which ends when this is dropped. lapin reads from it in a thread, without a time-out for the
+/// handshake and for a close: of a broker that accepts and stays silent, each attempt would leave a thread and a socket behind.
+#[derive(Default)]
+struct Socket(OnceLock<TcpStream>);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(stream) = self.0.get() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 }
 
@@ -188,7 +279,7 @@ impl LeaderlessChecks {
 }
 
 /// Closes a connection. An error makes no difference: what was not acknowledged returns to the broker either way.
-pub(crate) async fn close(connection: Connection) {
+pub(crate) async fn close(connection: OpenConnection) {
     let _ = timeout(CLOSE_DEADLINE, connection.close(200, "bye".into())).await;
 }
 
@@ -263,9 +354,43 @@ fn node(url: &str, host: &str) -> Result<AMQPUri, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{collections::BTreeSet, fs, net::TcpListener};
+
+    use testbed::eventually;
 
     use super::*;
+
+    /// How many threads of lapin this process has.
+    fn io_threads() -> usize {
+        let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = threads.flat_map(|thread| fs::read_to_string(thread.path().join("comm")));
+        names.filter(|name| name.trim() == "lapin-io-loop").count()
+    }
+
+    /// The other tests here connect to nothing, so all threads are this one's.
+    #[tokio::test]
+    async fn a_broker_that_accepts_and_stays_silent_costs_no_thread_and_is_passed_over() -> anyhow::Result<()>
+    {
+        const DEADLINE: Duration = Duration::from_secs(60);
+        let silent = TcpListener::bind("127.0.0.1:0")?;
+        let (silent_address, vhost) = (silent.local_addr()?, testbed::vhost().await?);
+        let endpoint = Endpoint::new(&format!("amqp://shop:shop@{silent_address}/shop"), "test")?;
+        let attempts = [(); 4].map(|()| endpoint.connect(Role::CHECK));
+        for attempt in futures_util::future::join_all(attempts).await {
+            assert!(matches!(attempt.map(drop), Err(Error::Silent("connect"))));
+        }
+        eventually("the threads to end", DEADLINE, async || Ok((io_threads() == 0).then_some(()))).await?;
+
+        // Several addresses of one name.
+        let endpoint = Endpoint::new(&vhost.url(), "test")?;
+        let uri = endpoint.nodes.next();
+        let broker = SocketAddr::new("127.0.0.1".parse()?, uri.authority.port);
+        let connection =
+            connect_to(uri, &[silent_address, broker], "test", Instant::now() + DEADLINE / 10).await?;
+        assert_eq!(io_threads(), 1);
+        close(connection).await;
+        eventually("the last thread to end", DEADLINE, async || Ok((io_threads() == 0).then_some(()))).await
+    }
 
     #[test]
     fn each_attempt_takes_the_next_node_and_clones_begin_at_different_ones() {

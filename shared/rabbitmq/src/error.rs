@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 /// How long one request to the broker may take. lapin has no time-out: connecting to a server that accepts
 /// and stays silent would hang forever.
-const REQUEST_DEADLINE: Duration = Duration::from_secs(3);
+pub(crate) const REQUEST_DEADLINE: Duration = Duration::from_secs(3);
 
 /// A failed request to the broker.
 #[derive(Debug, thiserror::Error)]

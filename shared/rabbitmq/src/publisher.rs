@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use crate::{
     ConnectionStatus, Endpoint, Error,
-    connect::{MAX_SILENCE, Role, close},
+    connect::{MAX_SILENCE, OpenConnection, Role, close},
     error::{Fault, request},
     topology::{EVENTS, FOR_EXTERNAL_CONSUMERS, partition_key},
 };
@@ -71,7 +71,7 @@ pub struct ConfirmingPublisher {
 }
 
 struct Open {
-    connection: Connection,
+    connection: OpenConnection,
     /// `None`: the next message needs a new one. Answers that are still to come on the old one would be taken for those of
     /// other messages.
     channel: Option<Channel>,
