@@ -100,10 +100,13 @@ impl Consumer {
                 stop.run_until_cancelled(sleep(AVAILABILITY_INTERVAL)).await;
                 continue;
             }
+            // Kept until the connection is closed: lapin sends `basic.cancel` when the last of these is dropped.
+            let mut subscription = None;
             let session = self.endpoint.with_connection(Role::CONSUMER, async |connection, channel| {
                 let is_free = is_free(&channel, &self.partition).await?;
                 let asked = Instant::now();
                 let deliveries = subscribe(&channel, &self.partition, self.prefetch, self.priority).await?;
+                subscription = Some(deliveries.clone());
                 self.status.working();
                 let (consumer, opened) = (&self, Instant::now());
                 let mut session = Session {
@@ -123,7 +126,9 @@ impl Consumer {
                 }
                 ended
             });
-            if let Err(error) = session.await {
+            let ended = session.await;
+            drop(subscription);
+            if let Err(error) = ended {
                 self.status.disconnected(&self.endpoint.at_node(&error));
                 show(&self.partition, None);
                 show_active(&self.partition, false);
