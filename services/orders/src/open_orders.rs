@@ -32,8 +32,11 @@ const MAX_CANCELLATIONS: i64 = 100;
 /// With so many unresolved dead letters no order is cancelled: reading all of them at each check would take long.
 const MAX_LETTERS: i64 = 1000;
 
-/// For so many checks in a row the consumer's queue must be empty: the deliveries that it held are applied by then.
+/// For so many checks in a row the consumer's queue must be empty: what came at that very moment is applied by then.
 const CAUGHT_UP_CHECKS: u32 = 10;
+
+/// For so many checks in a row orders must be late: the other instances report only then, each second.
+const LATE_CHECKS: u32 = 3;
 
 /// Counts open orders into `orders_open`, up to 100,001, and the age of the oldest into `orders_oldest_open_seconds`,
 /// or NaN when the database does not answer. Cancels those that have waited longer than `answer_within`. Until `stop`.
@@ -53,6 +56,7 @@ pub async fn watch(
     let rounds = async {
         let (mut failing, mut caught_up_checks, mut clock) = (false, 0_u32, ClockWatch::default());
         let (instance, mut watermark, mut ahead_since) = (Uuid::now_v7(), AgeWatermark::default(), None);
+        let mut late_checks = 0_u32;
         loop {
             let own_partitions = caught_up();
             caught_up_checks = own_partitions.as_ref().map_or(0, |_| caught_up_checks.saturating_add(1));
@@ -86,15 +90,16 @@ pub async fn watch(
             }
             // At rest there are none, and the search for them would be one more statement each second.
             let some_are_late = ahead_is_late || age > answer_within.as_secs_f64();
+            late_checks = if some_are_late { late_checks.saturating_add(1) } else { 0 };
             let own = own_partitions.as_deref().filter(|_| caught_up_checks > CAUGHT_UP_CHECKS && steady);
             let cancelled = if some_are_late {
                 let all = all_caught_up(&operations, instance, own, partitions);
                 match timeout(STATEMENT_DEADLINE, all).await {
-                    Ok(Ok(true)) => {
+                    Ok(Ok(true)) if late_checks > LATE_CHECKS => {
                         let late = (answer_within, scan.max_age, ahead_is_late);
                         cancel_late(&state, &operations, late).await
                     }
-                    Ok(Ok(false)) => Ok(()),
+                    Ok(Ok(_)) => Ok(()),
                     Ok(Err(error)) => Err(error.to_string()),
                     Err(late) => Err(late.to_string()),
                 }

@@ -36,7 +36,8 @@ enum State {
     Impeded(String),
     /// The rest is the progress of a consumer on its connection.
     Working {
-        /// When it last checked its queue, if it was empty then, and whether it was known to be the active consumer.
+        /// When it last checked its queue, if it was empty then and all that it held is applied, and whether it was known to be
+        /// the active consumer.
         found_empty: Option<(Instant, bool)>,
         /// When it began with the group that it works on.
         since: Option<Instant>,
@@ -71,9 +72,9 @@ impl ConnectionStatus {
         }
     }
 
-    /// Whether a consumer was known to be the active one of its queue, at the last check on this connection: if that check found
-    /// that nothing waited, and is at most ten seconds ago. What it held at that moment may not be applied yet. Of one that is
-    /// not known to be active, another client may hold messages.
+    /// Whether a consumer was known to be the active one of its queue, at a check on this connection that found that nothing
+    /// waited, and is at most ten seconds ago. What it held at that moment is applied. Of one that is not known to be active,
+    /// another client may hold messages.
     pub fn caught_up(&self) -> Option<bool> {
         match self.users()[self.user] {
             State::Working { found_empty: Some((at, is_active)), .. } if at.elapsed() < EMPTY_VALID_FOR => {
@@ -83,10 +84,11 @@ impl ConnectionStatus {
         }
     }
 
-    /// Records how many messages waited in the consumer's queue at a check; `None` if that is unknown.
-    pub(crate) fn set_waiting(&self, messages: Option<u32>, is_active: bool) {
+    /// Records up to when all that had come is applied, and whether the consumer was known to be the active one. `None`: something
+    /// waits, or it is unknown.
+    pub(crate) fn set_empty(&self, empty: Option<(Instant, bool)>) {
         if let State::Working { found_empty, .. } = &mut self.users()[self.user] {
-            *found_empty = (messages == Some(0)).then(|| (Instant::now(), is_active));
+            *found_empty = empty;
         }
     }
 

@@ -37,6 +37,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// A group takes no further message when its bodies are this large together: each is held as bytes and as an event.
 const MAX_GROUP_BYTES: usize = 8 * 1024 * 1024;
 
+/// A session ends after so many checks in a row that found messages which are not delivered. A delivery resets the number.
+const MAX_UNDELIVERED: u32 = 3;
+
 /// A connection that lasted for less than this is followed by a longer pause than the one before. Each lost connection
 /// counts as a delivery of all that it held: if the network breaks each within milliseconds, a consumer that connects
 /// again at once uses up the delivery limit of good messages within seconds.
@@ -116,6 +119,9 @@ impl Consumer {
                     deliveries,
                     checked: opened,
                     leaderless: LeaderlessChecks::default(),
+                    found_empty: None,
+                    is_drained: false,
+                    undelivered: 0,
                     // A queue whose leader is lost looks free, and a subscription waits for the next leader.
                     is_active: is_free && opened.duration_since(asked) < ELECTION,
                     is_cancelled: false,
@@ -187,6 +193,12 @@ struct Session<'run> {
     /// When the queue was last checked.
     checked: Instant,
     leaderless: LeaderlessChecks,
+    /// When the last check began, if it found nothing waiting. What the broker had delivered by then may not be settled yet.
+    found_empty: Option<Instant>,
+    /// Whether nothing that was received is left out of the last group.
+    is_drained: bool,
+    /// How many checks in a row found messages that the broker does not deliver, although this consumer is the active one.
+    undelivered: u32,
     /// Whether this consumer is known to be the active one: the queue was free when it subscribed, or something was delivered.
     is_active: bool,
     /// Whether the broker has ended the subscription. What was received before can still be acknowledged.
@@ -220,6 +232,9 @@ impl Session<'_> {
                 Pace::TooSlow => (group.len() / 2).max(1),
                 Pace::Normal => (limit * 2).min(LARGEST_GROUP),
             };
+            if self.is_drained {
+                self.all_settled();
+            }
             if self.is_cancelled {
                 return Err(Error::Cancelled);
             }
@@ -243,10 +258,13 @@ impl Session<'_> {
                 None => return Ok(None),
                 Some(Ok(Some(delivery))) => break delivery?,
                 Some(Ok(None)) => return Err(Error::Cancelled),
-                Some(Err(_)) => self.check_queue().await?,
+                Some(Err(_)) => {
+                    self.all_settled();
+                    self.check_queue().await?;
+                }
             }
         };
-        self.is_active = true;
+        (self.is_active, self.is_drained, self.undelivered) = (true, false, 0);
         let (mut bytes, mut group) = (first.data.len(), vec![first]);
         while group.len() < limit && bytes < MAX_GROUP_BYTES {
             match self.deliveries.next().now_or_never() {
@@ -260,20 +278,40 @@ impl Session<'_> {
                     self.is_cancelled = true;
                     break;
                 }
-                None => break,
+                None => {
+                    self.is_drained = true;
+                    break;
+                }
             }
         }
         Ok(Some(group))
     }
 
+    /// Records that nothing is held. If nothing waited at the last check, all that had come by then is applied: what the broker
+    /// delivered before it answered was received before the answer.
+    fn all_settled(&mut self) {
+        if let Some(at) = self.found_empty.take() {
+            self.consumer.status.set_empty(Some((at, self.is_active)));
+        }
+    }
+
     /// Checks that the queue exists and how much waits in it, and restores an external consumer's bindings.
     async fn check_queue(&mut self) -> Result<(), Error> {
         let Consumer { endpoint, queue, partition, status, .. } = self.consumer;
+        let began = Instant::now();
         let messages = message_count(&self.channel, partition).await?;
         show(partition, messages);
         self.leaderless.count(messages, endpoint)?;
-        // What another client holds does not wait, and does not reach this one.
-        status.set_waiting(messages, self.is_active);
+        self.found_empty = (messages == Some(0)).then_some(began);
+        if self.found_empty.is_none() {
+            status.set_empty(None);
+        }
+        // Or another consumer has become the active one: the broker does not say so.
+        let is_stuck = self.is_active && messages.is_some_and(|ready| ready > 0);
+        self.undelivered = if is_stuck { self.undelivered + 1 } else { 0 };
+        if self.undelivered == MAX_UNDELIVERED {
+            return Err(Error::Undelivered);
+        }
         show_active(partition, self.is_active);
         if let Some(own) = endpoint.own_queue.filter(|own| own.name == *queue) {
             topology::bind_queue(&self.channel, own).await?;

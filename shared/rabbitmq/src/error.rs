@@ -37,6 +37,9 @@ pub enum Error {
     /// No leader of the queue answers at this node, which may be cut off from the others.
     #[error("the leader of the queue does not answer")]
     NoLeader,
+    /// The broker delivers nothing to the active consumer of a queue with messages.
+    #[error("messages wait, and none is delivered")]
+    Undelivered,
     /// Messages were received and not settled.
     #[error(transparent)]
     Interrupted(#[from] Interruption),

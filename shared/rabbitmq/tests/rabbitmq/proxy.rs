@@ -4,8 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use rabbitmq::Endpoint;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, copy},
-    net::{TcpListener, TcpStream},
+    io::{self, AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
     time::sleep,
 };
 
@@ -41,7 +44,7 @@ impl Hold {
             }
             sent.len()
         };
-        Ok((proxy_with(vhost, hold.held.clone(), forwarded).await?, hold))
+        Ok((proxy_with(vhost, hold.held.clone(), Switch::default(), forwarded).await?, hold))
     }
 
     /// Waits until the request was sent.
@@ -61,13 +64,43 @@ pub(crate) async fn proxy(
     vhost: &Vhost,
     forwarded: impl Fn(Sent<'_>) -> usize + Send + Sync + 'static,
 ) -> anyhow::Result<Endpoint> {
-    proxy_with(vhost, Switch::default(), forwarded).await
+    proxy_with(vhost, Switch::default(), Switch::default(), forwarded).await
 }
 
-/// The same. While `held` is on nothing is forwarded to the broker.
+/// The same. While the switch is on, what the broker delivers is lost.
+pub(crate) async fn proxy_that_loses_deliveries(vhost: &Vhost) -> anyhow::Result<(Endpoint, Switch)> {
+    let loses = Switch::default();
+    let endpoint = proxy_with(vhost, Switch::default(), loses.clone(), |(_, _, sent)| sent.len()).await?;
+    Ok((endpoint, loses))
+}
+
+/// Forwards the frames of the broker, without deliveries while `loses` is on.
+async fn forward_frames(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, loses: Switch) -> io::Result<()> {
+    const METHOD: u8 = 1;
+    const BASIC_DELIVER: [u8; 4] = [0, 60, 0, 60];
+    let mut is_lost = false;
+    loop {
+        // The kind, the channel and the size of the payload, which one byte follows.
+        let mut frame = vec![0; 7];
+        from.read_exact(&mut frame).await?;
+        let size = u32::from_be_bytes([frame[3], frame[4], frame[5], frame[6]]);
+        frame.resize(7 + usize::try_from(size).unwrap() + 1, 0);
+        from.read_exact(&mut frame[7..]).await?;
+        // A delivery is a method with a header and a body after it.
+        if frame[0] == METHOD {
+            is_lost = loses.is_on() && frame[7..].starts_with(&BASIC_DELIVER);
+        }
+        if !is_lost {
+            to.write_all(&frame).await?;
+        }
+    }
+}
+
+/// While `held` is on nothing is forwarded to the broker.
 async fn proxy_with(
     vhost: &Vhost,
     held: Switch,
+    loses: Switch,
     forwarded: impl Fn(Sent<'_>) -> usize + Send + Sync + 'static,
 ) -> anyhow::Result<Endpoint> {
     let target = vhost.url.rsplit('@').next().and_then(|rest| rest.split('/').next()).unwrap().to_owned();
@@ -78,10 +111,10 @@ async fn proxy_with(
         for connection in 0.. {
             let Ok((client, _)) = listener.accept().await else { return };
             let Ok(server) = TcpStream::connect(&target).await else { continue };
-            let (forwarded, held) = (forwarded.clone(), held.clone());
+            let (forwarded, held, loses) = (forwarded.clone(), held.clone(), loses.clone());
             tokio::spawn(async move {
-                let (mut from_client, mut to_client) = client.into_split();
-                let (mut from_server, mut to_server) = server.into_split();
+                let (mut from_client, to_client) = client.into_split();
+                let (from_server, mut to_server) = server.into_split();
                 let up = async {
                     let (mut buffer, mut before) = (vec![0; 65_536], 0);
                     while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
@@ -98,7 +131,7 @@ async fn proxy_with(
                 // The end of one direction closes both.
                 tokio::select! {
                     () = up => {}
-                    _ = copy(&mut from_server, &mut to_client) => {}
+                    _ = forward_frames(from_server, to_client, loses) => {}
                 }
             });
         }

@@ -9,7 +9,8 @@ use testbed::Rabbitmq;
 use uuid::Uuid;
 
 use crate::{
-    scripted::{ScriptedHandler, consume, consume_with},
+    proxy::proxy_that_loses_deliveries,
+    scripted::{ScriptedHandler, consume, consume_with, unavailable},
     support::{QUEUE, Running, Switch, TestPublisher, Vhost, order_created, outgoing, until},
 };
 
@@ -186,6 +187,44 @@ async fn consumer_of_an_empty_queue_whose_messages_another_client_holds_is_not_a
     held.close(200, "done".into()).await?;
     handler.has_applied(&[event]).await?;
     until("the queue to be its own", || consumer.status.caught_up() == Some(true)).await
+}
+
+/// A proxy has lost a delivery, or another consumer is the active one by now, and the broker does not say so.
+#[tokio::test]
+async fn consumer_connects_again_when_messages_wait_and_none_is_delivered() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let (endpoint, loses) = proxy_that_loses_deliveries(&vhost).await?;
+    let handler = ScriptedHandler::that_applies();
+    let consumer = consume_with(endpoint, &handler, |consumer| consumer.prefetch(1));
+    consumer.until_working().await?;
+    loses.set(true);
+    let events = vhost.put_events(2).await?;
+    consumer.until_failing("none is delivered").await?;
+    loses.set(false);
+    handler.has_applied_exactly(&events).await
+}
+
+/// The broker has delivered everything, so nothing waits there. Orders are cancelled when all answers are applied.
+#[tokio::test]
+async fn queue_does_not_count_as_empty_while_the_consumer_holds_messages() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let ids = vhost.put_events(300).await?;
+    let (first, last) = (ids[0], ids[299]);
+    let (begin, end) = (Switch::default(), Switch::default());
+    let released = (begin.clone(), end.clone());
+    let handler = ScriptedHandler::new(move |event, _| {
+        let waits = (event.id == first && !released.0.is_on()) || (event.id == last && !released.1.is_on());
+        if waits { Err(unavailable()) } else { Ok(()) }
+    });
+    let consumer = consume(&vhost, &handler);
+    vhost.until_delivered().await?;
+    // The first group takes so long that the consumer checks its queue before the next one.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    begin.set(true);
+    handler.has_tried(last, 0).await?;
+    assert_eq!(consumer.status.caught_up(), None);
+    end.set(true);
+    until("the queue to be empty", || consumer.status.caught_up() == Some(true)).await
 }
 
 /// Two hundred large messages in one group would be held several times over.
