@@ -128,6 +128,15 @@ impl Endpoint {
         ended
     }
 
+    /// Fails if the number of partitions is another one, or is being changed.
+    pub(crate) async fn check_partitions(&self, channel: &Channel) -> Result<(), Error> {
+        if self.own_queue.is_some() {
+            Ok(())
+        } else {
+            topology::declare_number(channel, self.partitions).await
+        }
+    }
+
     pub(crate) async fn declare(&self, connection: &Connection, channel: &Channel) -> Result<(), Error> {
         topology::declare(connection, channel, self.own_queue, self.partitions, &self.known_queues).await
     }

@@ -157,7 +157,13 @@ impl ConfirmingPublisher {
         // On the same connection: events of a type that no queue wants must not slow down the others.
         open.needs_repair |= outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable));
         if !outcomes.contains(&PublishOutcome::Unknown) {
-            if !is_nacked || now < open.renew_at {
+            // While the number of partitions is changed, a message reaches no service's queue any more, and is not returned if
+            // an external consumer's queue takes it. The change records itself before it touches the bindings.
+            if self.endpoint.check_partitions(&channel).await.is_err() {
+                open.declared = None;
+                let confirmed = outcomes.iter_mut().filter(|it| **it == PublishOutcome::Confirmed);
+                confirmed.for_each(|it| *it = PublishOutcome::Unknown);
+            } else if !is_nacked || now < open.renew_at {
                 open.channel = Some(channel);
             }
         } else if !channel.status().connected() {

@@ -211,6 +211,25 @@ async fn interrupted_change_of_the_number_is_finished_or_undone_at_the_next_star
     Ok(())
 }
 
+/// A relay of the old number may still run. An external consumer's queue takes the event, so it is not returned.
+#[tokio::test]
+async fn event_that_no_service_received_because_the_number_was_changed_is_not_confirmed() -> anyhow::Result<()>
+{
+    let vhost = Vhost::new().await?;
+    let mut publisher = vhost.publisher().await?;
+    let (queue, exchange, key) = ("external", topology::EVENTS, "order.created");
+    let channel = vhost.record("1.changing").await?;
+    channel.queue_declare(queue.into(), QueueDeclareOptions::default(), FieldTable::default()).await?;
+    let options = QueueBindOptions::default();
+    channel.queue_bind(queue.into(), exchange.into(), key.into(), options, FieldTable::default()).await?;
+    for service in [topology::INVENTORY, topology::BILLING] {
+        let arguments = FieldTable::default();
+        channel.queue_unbind(service.into(), exchange.into(), key.into(), arguments).await?;
+    }
+    assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [PublishOutcome::Unknown]);
+    Ok(())
+}
+
 /// A process may be so slow that the number is changed while it declares the queues of the old one.
 #[tokio::test]
 async fn late_declaration_with_the_old_number_leaves_no_binding() -> anyhow::Result<()> {
