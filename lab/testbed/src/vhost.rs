@@ -64,11 +64,11 @@ impl TestVhost {
         Ok(Url::parse(&self.api).context("the management API's URL is invalid")?.username().to_owned())
     }
 
-    /// Sets the only policy, on one queue, as an operator may: a JSON object. `None` removes it.
-    pub async fn set_policy(&self, queue: &str, definition: Option<&str>) -> Result<()> {
-        let pattern = queue.replace('.', r"\\.");
+    /// Sets the only policy, on one queue or exchange, as an operator may: a JSON object. `None` removes it.
+    pub async fn set_policy(&self, name: &str, definition: Option<&str>) -> Result<()> {
+        let pattern = name.replace('.', r"\\.");
         let policy = definition.map(|definition| {
-            format!(r#"{{"pattern": "^{pattern}$", "definition": {definition}, "apply-to": "queues"}}"#)
+            format!(r#"{{"pattern": "^{pattern}$", "definition": {definition}, "apply-to": "all"}}"#)
         });
         self.set(&format!("policies/{}/only", self.name), policy).await
     }

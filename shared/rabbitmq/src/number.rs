@@ -94,14 +94,14 @@ async fn change_number(
         record_number(&channel, number).await
     };
     if wanted == current {
-        declare_queues(&channel, &SHOP_QUEUES, current, known).await?;
+        declare_queues(connection, &channel, &SHOP_QUEUES, current, known).await?;
         return record(&current.to_string()).await;
     }
     check_unused(connection, current, known).await?;
     record(&changing(current)).await?;
     unbind_queues(&channel, current).await?;
     if let Err(used) = check_unused(connection, current, known).await {
-        declare_queues(&channel, &SHOP_QUEUES, current, known).await?;
+        declare_queues(connection, &channel, &SHOP_QUEUES, current, known).await?;
         record(&current.to_string()).await?;
         return Err(used);
     }

@@ -55,6 +55,12 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 const REFUSAL_SHOWN: Duration = Duration::from_secs(65);
 const REFUSED: &str = "a queue refuses messages, or does not confirm them";
 
+/// How often it is checked that the broker returns what no queue is bound for. An alternate exchange, also one by a policy, takes
+/// such messages: a confirm then says nothing.
+const RETURN_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+const NOT_RETURNED: &str =
+    "unroutable messages are not returned: shop.events has an alternate exchange, or a queue is bound with #";
+
 /// How often the wait for confirms checks for an alarm: the broker announces it in answer to the first publish, and sends
 /// no confirms before it is over.
 const ALARM_CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -68,6 +74,10 @@ pub struct ConfirmingPublisher {
     open: Option<Open>,
     /// When a queue last refused a message.
     refused: Option<Instant>,
+    /// When a message was last sent that must be returned.
+    checked_returns: Option<Instant>,
+    /// Whether it was returned.
+    returns: bool,
 }
 
 struct Open {
@@ -89,7 +99,8 @@ impl ConfirmingPublisher {
     /// A publisher, not connected yet. `confirm_deadline` bounds one batch from its first publish to its last confirm;
     /// after it the outcome of an unanswered message is unknown.
     pub fn new(endpoint: Endpoint, status: ConnectionStatus, confirm_deadline: Duration) -> Self {
-        Self { endpoint, status, confirm_deadline, open: None, refused: None }
+        let (refused, checked_returns) = (None, None);
+        Self { endpoint, status, confirm_deadline, open: None, refused, checked_returns, returns: true }
     }
 }
 
@@ -106,6 +117,7 @@ impl Publisher for ConfirmingPublisher {
         }
         match self.refused {
             Some(at) if at.elapsed() < REFUSAL_SHOWN => self.status.impeded(REFUSED),
+            _ if !self.returns => self.status.impeded(NOT_RETURNED),
             _ => self.status.working(),
         }
         Ok(())
@@ -145,10 +157,22 @@ impl ConfirmingPublisher {
         else {
             return (vec![PublishOutcome::Unknown; batch.len()], false);
         };
-        let sent = send_all(&channel, batch, &self.endpoint, deadline).await;
+        let is_due = self.checked_returns.is_none_or(|at| at.elapsed() > RETURN_CHECK_INTERVAL);
+        let unbound = batch.first().filter(|_| is_due).map(|message| unbound(message));
+        let all: Vec<_> = batch.iter().copied().chain(&unbound).collect();
+        let sent = send_all(&channel, &all, &self.endpoint, deadline).await;
         crash_point("batch-sent");
-        let (mut outcomes, refusal) = await_confirms(&open.connection, batch, sent, deadline).await;
+        let (mut outcomes, refusal) = await_confirms(&open.connection, &all, sent, deadline).await;
         let now = Instant::now();
+        if unbound.is_some() {
+            self.checked_returns = Some(now);
+            match outcomes.pop() {
+                Some(PublishOutcome::Confirmed) => self.returns = false,
+                Some(PublishOutcome::Refused(Refusal::Unroutable)) => self.returns = true,
+                _ => {}
+            }
+            metrics::gauge!("broker_returns_unroutable").set(f64::from(u8::from(self.returns)));
+        }
         open.last_answer = now;
         let is_nacked = outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked));
         if is_nacked {
@@ -224,7 +248,8 @@ impl ConfirmingPublisher {
                 confirm_channel(&open.connection).await?
             }
         };
-        let interval = if open.needs_repair { REPAIR_INTERVAL } else { DECLARE_INTERVAL };
+        let is_urgent = open.needs_repair || !self.returns;
+        let interval = if is_urgent { REPAIR_INTERVAL } else { DECLARE_INTERVAL };
         if open.declared.is_none_or(|at| at.elapsed() > interval) {
             self.endpoint.declare(&open.connection, &channel).await?;
             open.last_answer = Instant::now();
@@ -339,6 +364,12 @@ fn is_too_large(message: &Outgoing, routing_key: &str) -> bool {
     message.body.len() > MAX_BODY_BYTES
         || routing_key.len().max(message.event_type.len()) > MAX_NAME_BYTES
         || message.traceparent.as_ref().is_some_and(|trace| trace.len() > MAX_TRACEPARENT_BYTES)
+}
+
+/// A message that no queue is bound for. Its routing key begins like that of an event which this login may publish.
+fn unbound(event: &Outgoing) -> Outgoing {
+    let event_type = format!("{}Unbound", event.event_type);
+    Outgoing { id: Uuid::now_v7(), event_type, lane: event.lane, body: vec![], traceparent: None }
 }
 
 /// The id of a message that was returned with a confirm.

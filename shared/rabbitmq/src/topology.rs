@@ -124,7 +124,7 @@ pub(crate) async fn declare(
     }
     let Some(own) = own_queue else {
         declare_number(channel, number).await?;
-        declare_queues(channel, &SHOP_QUEUES, number, known).await?;
+        declare_queues(connection, channel, &SHOP_QUEUES, number, known).await?;
         // Another process may have changed it in between. These bindings would then fill queues that nothing reads.
         let declared = declare_number(channel, number).await;
         if matches!(declared, Err(Error::OtherPartitions { .. })) {
@@ -134,15 +134,28 @@ pub(crate) async fn declare(
         }
         return declared;
     };
-    declare_queues(channel, &[own], 1, known).await
+    declare_queues(connection, channel, &[own], 1, known).await
 }
 
+/// With the name of an external consumer's queue, or a number of partitions: an exchange that is declared after the queues. It
+/// carries nothing. While it exists, a queue that is missing was lost.
+const DECLARED: &str = "shop.declared";
+
 pub(crate) async fn declare_queues(
+    connection: &Connection,
     channel: &Channel,
     queues: &[Queue],
     number: u8,
     known: &KnownQueues,
 ) -> Result<(), Error> {
+    let declared = match queues {
+        [own] => format!("{DECLARED}.{}", own.name),
+        _ => format!("{DECLARED}.{number}"),
+    };
+    let is_first = known.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+    if is_first {
+        count_lost(connection, queues, number, &declared).await?;
+    }
     for queue in queues {
         let dead = dead_letter_queue(queue.name);
         declare_queue(channel, &dead, dead_letter_arguments(), known).await?;
@@ -160,7 +173,56 @@ pub(crate) async fn declare_queues(
             bind(channel, &name, EVENTS, &of_partition(key, partition, number)).await?;
         }
     }
+    if is_first {
+        declare_exchange(channel, &declared, ExchangeKind::Fanout, FieldTable::default()).await?;
+    }
     Ok(())
+}
+
+/// Counts the queues that are missing although they were declared once: another process may have declared them.
+async fn count_lost(
+    connection: &Connection,
+    queues: &[Queue],
+    number: u8,
+    declared: &str,
+) -> Result<(), Error> {
+    let open = async || request("channel.open", connection.create_channel()).await;
+    let mut channel = open().await?;
+    let passive = ExchangeDeclareOptions { passive: true, ..Default::default() };
+    let asked =
+        channel.exchange_declare(declared.into(), ExchangeKind::Fanout, passive, FieldTable::default());
+    let asked = request("exchange.declare", asked).await;
+    let is_new = is_missing(&asked);
+    if !is_new {
+        asked?;
+    }
+    let dead = queues.iter().map(|queue| dead_letter_queue(queue.name));
+    for queue in dead.chain(queues.iter().flat_map(|queue| partitions(queue.name, number))) {
+        let recreated = metrics::counter!("broker_queues_recreated_total", "queue" => queue.clone());
+        // From the start: an alert that compares two values would not see the first.
+        recreated.absolute(0);
+        if is_new {
+            continue;
+        }
+        let passive = QueueDeclareOptions { durable: true, passive: true, ..Default::default() };
+        let asked = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default());
+        let asked = request("queue.declare", asked).await.map(drop);
+        if is_missing(&asked) {
+            tracing::error!(queue, "a queue is missing and is made again; what it held is lost");
+            recreated.increment(1);
+            // The error has closed the channel.
+            channel = open().await?;
+        } else {
+            asked?;
+        }
+    }
+    let _ = request("channel.close", channel.close(200, "looked".into())).await;
+    Ok(())
+}
+
+/// Whether the broker has closed the channel because what was asked for does not exist.
+fn is_missing(answer: &Result<(), Error>) -> bool {
+    matches!(answer, Err(Error::Refused(_, text)) if text.starts_with("NOT_FOUND"))
 }
 
 /// Removes the bindings of the services' queues with this number of partitions.
@@ -269,15 +331,11 @@ pub(crate) async fn declare_queue(
     let declared = channel.queue_declare(queue.into(), options, arguments);
     let declared = request("queue.declare", declared).await.map(drop);
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-    match &declared {
-        Ok(()) => _ = known.insert(queue.to_owned()),
-        // The error has closed the channel. The next attempt makes all queues that are missing.
-        Err(Error::Refused(_, text)) if passive && text.starts_with("NOT_FOUND") => {
-            known.clear();
-            tracing::error!(queue, "a queue is missing and is made again; what it held is lost");
-            metrics::counter!("broker_queues_recreated_total", "queue" => queue.to_owned()).increment(1);
-        }
-        Err(_) => {}
+    if declared.is_ok() {
+        known.insert(queue.to_owned());
+    } else if passive && is_missing(&declared) {
+        // The next attempt counts the queues that are missing, and makes them.
+        known.clear();
     }
     declared
 }

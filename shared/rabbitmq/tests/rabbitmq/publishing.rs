@@ -5,7 +5,11 @@ use std::{
 
 use futures_util::StreamExt;
 use lapin::{
-    options::{BasicAckOptions, ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions},
+    ExchangeKind,
+    options::{
+        BasicAckOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions,
+        QueueDeclareOptions, QueueDeleteOptions,
+    },
     types::FieldTable,
 };
 use messaging::{PublishOutcome, Publisher as _, Refusal};
@@ -74,8 +78,8 @@ async fn deleted_queues_are_declared_again() -> anyhow::Result<()> {
     let _guard = metrics::set_default_local_recorder(&recorder);
     let vhost = Vhost::new().await?;
     let mut publisher = vhost.publisher().await?;
-    let recreated = || recorder.handle().render().contains("broker_queues_recreated_total");
-    assert!(!recreated(), "a new broker has no queues");
+    let metrics = recorder.handle().render();
+    assert!(metrics.contains("broker_queues_recreated_total{queue=\"inventory.events\"} 0"), "{metrics}");
     // Every five seconds the publisher declares them, perhaps at this moment.
     eventually("a message to be returned", DEADLINE, async || {
         for queue in [topology::INVENTORY, topology::BILLING] {
@@ -86,7 +90,21 @@ async fn deleted_queues_are_declared_again() -> anyhow::Result<()> {
     .await?;
     publisher.until_confirmed().await?;
     let metrics = recorder.handle().render();
-    assert!(metrics.contains("broker_queues_recreated_total{queue=\"inventory.events\"}"), "{metrics}");
+    assert!(!metrics.contains("broker_queues_recreated_total{queue=\"inventory.events\"} 0"), "{metrics}");
+    Ok(())
+}
+
+/// The process that would have noticed is gone.
+#[tokio::test]
+async fn queue_that_was_deleted_while_all_services_were_stopped_is_counted() -> anyhow::Result<()> {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let vhost = Vhost::new().await?;
+    vhost.channel.queue_delete(topology::BILLING.into(), QueueDeleteOptions::default()).await?;
+    vhost.endpoint().check().await?;
+    let metrics = recorder.handle().render();
+    assert!(metrics.contains("broker_queues_recreated_total{queue=\"billing.events\"} 1"), "{metrics}");
+    assert!(metrics.contains("broker_queues_recreated_total{queue=\"inventory.events\"} 0"), "{metrics}");
     Ok(())
 }
 
@@ -144,6 +162,34 @@ async fn returned_messages_do_not_end_the_connection() -> anyhow::Result<()> {
         publisher.until_ready().await?;
     }
     Ok(())
+}
+
+/// Then a confirm does not say that a service has received the event.
+#[tokio::test]
+async fn alternate_exchange_by_a_policy_is_noticed() -> anyhow::Result<()> {
+    let vhost = Vhost::new().await?;
+    let (exchange, queue) = ("elsewhere", "nowhere");
+    let channel = &vhost.channel;
+    let (options, none) = (ExchangeDeclareOptions::default(), FieldTable::default());
+    channel.exchange_declare(exchange.into(), ExchangeKind::Fanout, options, none.clone()).await?;
+    channel.queue_declare(queue.into(), QueueDeclareOptions::default(), none.clone()).await?;
+    let options = QueueBindOptions::default();
+    channel.queue_bind(queue.into(), exchange.into(), "".into(), options, none).await?;
+    let mut publisher = vhost.publisher().await?;
+    publisher.until_confirmed().await?;
+    publisher.until_ready().await?;
+    assert_eq!(publisher.status.state(), Ok(()));
+    let policy = r#"{"alternate-exchange": "elsewhere"}"#;
+    vhost.operator().set_policy(topology::EVENTS, Some(policy)).await?;
+    // A publisher checks it with its first batch, and then once a minute.
+    eventually("health to show it", DEADLINE, async || {
+        let mut publisher = vhost.publisher().await?;
+        publisher.until_confirmed().await?;
+        publisher.until_ready().await?;
+        let shown = publisher.status.state();
+        Ok(shown.is_err_and(|reason| reason.contains("alternate exchange")).then_some(()))
+    })
+    .await
 }
 
 #[tokio::test]
