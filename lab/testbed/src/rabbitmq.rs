@@ -227,7 +227,7 @@ fn config(membership: &Membership, index: usize) -> String {
         "vm_memory_high_watermark.absolute = 1GB".to_owned(),
         "disk_free_limit.absolute = 50MB".to_owned(),
         // As in `compose.yaml`: the largest message that our publishers send. The default is 128 MiB.
-        "max_message_size = 1048576".to_owned(),
+        "max_message_size = 131072".to_owned(),
     ];
     if ports.len() > 1 {
         lines.push("cluster_formation.peer_discovery_backend = classic_config".to_owned());

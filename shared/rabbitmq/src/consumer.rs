@@ -25,7 +25,7 @@ use crate::{
 
 /// How many unacknowledged messages the broker may deliver. A round trip per message costs nine tenths of the
 /// throughput; an unlimited number would be buffered here.
-const PREFETCH: u16 = 500;
+pub(crate) const PREFETCH: u16 = 500;
 
 /// The most messages that are applied in one transaction.
 const LARGEST_GROUP: usize = 250;

@@ -28,9 +28,10 @@ use crate::{
     topology::{EVENTS, FOR_EXTERNAL_CONSUMERS, partition_key},
 };
 
-/// The largest body that is sent. RabbitMQ closes the channel over one that is too large for it (16 MiB by default
-/// since 4.0), and the confirms of the whole batch are lost with it.
-const MAX_BODY_BYTES: usize = 1024 * 1024;
+/// The largest body that is sent: several times the largest that the contracts allow. RabbitMQ closes the channel over one that is
+/// too large for it, and the confirms of the whole batch are lost with it. Its own limit in our files is the same, because it
+/// also bounds what a consumer holds: a prefetch of such messages.
+const MAX_BODY_BYTES: usize = 128 * 1024;
 
 /// The longest routing key and type of AMQP. lapin panics over a longer one.
 const MAX_NAME_BYTES: usize = 255;
@@ -419,5 +420,42 @@ fn record_spans(batch: &[&Outgoing], outcomes: &[PublishOutcome], began: SystemT
                 PublishOutcome::Unknown => span.failed("not confirmed: the broker may or may not have it"),
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use events::{Line, Money, NewEvent, OrderCreated};
+
+    use super::*;
+
+    #[test]
+    fn every_broker_of_ours_has_the_limit_of_the_publisher_and_a_prefetch_fits_into_a_service() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for file in [
+            "compose.yaml",
+            "examples/kubernetes/components/single-servers/rabbitmq.conf",
+            "examples/kubernetes/components/rabbitmq-operator/cluster.yaml",
+            "lab/testbed/src/rabbitmq.rs",
+        ] {
+            let text = fs::read_to_string(root.join(file)).unwrap();
+            assert!(text.contains(&format!("max_message_size = {MAX_BODY_BYTES}")), "{file}");
+        }
+        // Of the 512 MiB that `compose.yaml` gives a service.
+        assert!(usize::from(crate::consumer::PREFETCH) * MAX_BODY_BYTES <= 512 * 1024 * 1024 / 8);
+    }
+
+    #[test]
+    fn largest_event_that_the_contracts_allow_can_be_sent() {
+        // A control character takes six bytes in JSON, more than any other.
+        let sku = "\u{1}".repeat(32);
+        let lines = vec![Line { sku, quantity: i32::MAX, unit_price: i64::MAX / 1_000_000_000_000 }; 100];
+        let total = Money { amount: OrderCreated::sum(&lines).unwrap(), currency: "\u{1}".repeat(3) };
+        let order = OrderCreated { order_id: Uuid::now_v7(), customer_id: Uuid::now_v7(), lines, total };
+        let event = NewEvent::of(order.order_id, 1, &TraceContext::root(), &order).unwrap();
+        let decoded = events::decode(event.payload.as_bytes(), Some(&event.event_id.to_string()), None);
+        assert!(decoded.is_ok() && event.payload.len() < MAX_BODY_BYTES / 2, "{}", event.payload.len());
     }
 }

@@ -196,9 +196,9 @@ async fn alternate_exchange_by_a_policy_is_noticed() -> anyhow::Result<()> {
 async fn message_above_a_size_limit_is_refused_and_others_are_confirmed() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     let [first, mut large, mut frames, mut trace, last] = ["OrderCreated"; 5].map(outgoing);
-    large.body = vec![b' '; 2 * 1024 * 1024];
-    // Many frames of the publisher's size, and below the limit.
-    frames.body = vec![b' '; 512 * 1024];
+    large.body = vec![b' '; 256 * 1024];
+    // Several frames of the publisher's size, and below the limit.
+    frames.body = vec![b' '; 100 * 1024];
     trace.traceparent = Some("0".repeat(20_000));
     // The type has 200 bytes, and its routing key twice as many.
     let name = outgoing(&"E".repeat(200));

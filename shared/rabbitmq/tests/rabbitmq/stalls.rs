@@ -235,9 +235,9 @@ async fn group_of_large_messages_is_limited_by_their_size() -> anyhow::Result<()
     let handler = ScriptedHandler::that_waits_for(&released);
     let _consumer = consume(&vhost, &handler);
     let mut ids = vec![];
-    for _ in 0..30 {
+    for _ in 0..200 {
         let event = order_created();
-        let body = event.payload + &" ".repeat(1_000_000);
+        let body = event.payload + &" ".repeat(100_000);
         ids.push(event.event_id);
         vhost.put(QUEUE, &event.event_id.to_string(), body.as_bytes()).await?;
     }
@@ -245,6 +245,6 @@ async fn group_of_large_messages_is_limited_by_their_size() -> anyhow::Result<()
     released.set(true);
     handler.has_applied_exactly(&ids).await?;
     let largest = handler.record.lock().unwrap().largest_group;
-    assert!(largest <= 9, "{largest} messages of one megabyte in a group");
+    assert!(largest <= 84, "{largest} messages of a hundred kilobytes in a group");
     Ok(())
 }
