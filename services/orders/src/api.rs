@@ -10,7 +10,7 @@ use axum::{
     body::Bytes,
     extract::{MatchedPath, Request},
     handler::Handler,
-    http::{HeaderName, StatusCode, header},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     middleware::{self, Next},
     response::{Redirect, Response},
     routing::get,
@@ -102,6 +102,9 @@ impl AppState {
 /// How soon the prices are read again for a product that is not among them.
 const PRICES_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The longest id that a client may give a request, in characters.
+const MAX_REQUEST_ID: usize = 64;
+
 /// How long a request may take. Clients give up long before the database does.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(8);
 
@@ -152,7 +155,10 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 fn add_common_headers(operation: &mut Operation) {
     let text = || ObjectBuilder::new().schema_type(Type::String);
     let headers = [
-        ("X-Request-Id", "The client's name for this request, for the log. Generated if absent."),
+        (
+            "X-Request-Id",
+            "The client's name for this request, for the log: 1 to 64 of A-Z a-z 0-9 . _ -. Else one is generated.",
+        ),
         ("traceparent", "W3C Trace Context. Passed on into the event and the logs of all services."),
     ];
     let headers = headers.map(|(name, description)| {
@@ -174,6 +180,7 @@ pub fn router(state: AppState) -> serde_json::Result<Router> {
     // A request gets its id and its trace first, so that the log shows what became of it; errors of the layers above have
     // become problems by then.
     let observed = ServiceBuilder::new()
+        .layer(middleware::map_request(|request| async move { drop_unfit_id(request) }))
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(middleware::from_fn(trace))
@@ -225,6 +232,17 @@ pub fn pretty(document: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(document).map(|text| text + "\n")
 }
 
+/// Removes an id that is not fit for the log: it is in every line of its request, and a client could fill the log with it.
+fn drop_unfit_id(mut request: Request) -> Request {
+    const HEADER: &str = "x-request-id";
+    let is_fit = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    let id = request.headers().get(HEADER).map(HeaderValue::as_bytes);
+    if id.is_some_and(|id| id.is_empty() || id.len() > MAX_REQUEST_ID || !id.iter().all(is_fit)) {
+        request.headers_mut().remove(HEADER);
+    }
+    request
+}
+
 /// Adds a trace context to a request, the caller's or a new one, and logs how the request ended.
 ///
 /// The handlers receive the trace context as an extension and write it into the outbox row; from there it reaches the
@@ -262,4 +280,27 @@ pub(crate) async fn trace(mut request: Request, next: Next) -> Response {
         span.in_scope(|| tracing::debug!(status = status.as_u16(), seconds, "request done"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[test]
+    fn only_a_short_plain_request_id_is_kept() {
+        let longest = "a".repeat(MAX_REQUEST_ID);
+        for (id, is_kept) in [
+            ("0190a1b2-0000.A_z", true),
+            (longest.as_str(), true),
+            (&format!("{longest}a"), false),
+            ("", false),
+            ("two words", false),
+            ("a\"b", false),
+        ] {
+            let request = Request::builder().header("x-request-id", id).body(Body::empty()).unwrap();
+            assert_eq!(drop_unfit_id(request).headers().contains_key("x-request-id"), is_kept, "{id:?}");
+        }
+    }
 }
