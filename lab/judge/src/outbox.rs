@@ -33,7 +33,7 @@ pub(crate) struct Event {
     pub(crate) payload: String,
 }
 
-/// Larger than what any broker here accepts: RabbitMQ 4 refuses more than 16 MiB, and the private one more than 1 MiB.
+/// Larger than what any broker here accepts: RabbitMQ 4 refuses more than 16 MiB, and the private one more than 128 KiB.
 pub(crate) const TOO_LARGE: usize = 17 * 1024 * 1024;
 
 impl Event {

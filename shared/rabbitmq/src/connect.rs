@@ -382,7 +382,7 @@ mod tests {
     {
         const DEADLINE: Duration = Duration::from_secs(60);
         let silent = TcpListener::bind("127.0.0.1:0")?;
-        let (silent_address, vhost) = (silent.local_addr()?, testbed::vhost().await?);
+        let silent_address = silent.local_addr()?;
         let endpoint = Endpoint::new(&format!("amqp://shop:shop@{silent_address}/shop"), "test")?;
         let attempts = [(); 4].map(|()| endpoint.connect(Role::CHECK));
         for attempt in futures_util::future::join_all(attempts).await {
@@ -391,6 +391,7 @@ mod tests {
         eventually("the threads to end", DEADLINE, async || Ok((io_threads() == 0).then_some(()))).await?;
 
         // Several addresses of one name.
+        let vhost = testbed::vhost().await?;
         let endpoint = Endpoint::new(&vhost.url(), "test")?;
         let uri = endpoint.nodes.next();
         let broker = SocketAddr::new("127.0.0.1".parse()?, uri.authority.port);

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// As large as the broker takes.
-const LARGEST: usize = 1024 * 1024;
+const LARGEST: usize = 128 * 1024;
 
 /// Each event of a group that is behind a dead letter is saved, in the order of the group; the others are applied.
 #[tokio::test]
