@@ -100,7 +100,7 @@ fn settings() -> Result<App> {
 
 async fn serve(app: &Arc<App>) -> Result<()> {
     let router = Router::new().route("/orders", post(place_order)).with_state(app.clone());
-    let address = env::var("HTTP_ADDRESS").unwrap_or("127.0.0.1:8085".into());
+    let address = env::var("HTTP_ADDRESS").unwrap_or("127.0.0.1:3000".into());
     let listener = TcpListener::bind(address).await.context("failed to listen at HTTP_ADDRESS")?;
     tracing::info!("listening at http://{}", listener.local_addr()?);
     Ok(axum::serve(listener, router.layer(TraceLayer::new_for_http())).await?)
@@ -288,12 +288,12 @@ async fn within<T, E: Into<Error>>(what: &str, wait: impl Future<Output = Result
 
 /// Begins again after each error, with new connections: what an old one still does is unknown.
 async fn repeat(name: &str, work: impl AsyncFn() -> Result<Infallible>) {
-    let mut pause = Duration::from_millis(100);
+    let (shortest, longest) = (Duration::from_millis(100), Duration::from_secs(5));
+    let mut pause = shortest;
     loop {
         let (began, Err(error)) = (Instant::now(), work().await);
+        pause = if began.elapsed() > 2 * DEADLINE { shortest } else { longest.min(2 * pause) };
         tracing::warn!("{name}: {error:#}; next attempt in {pause:?}");
         sleep(pause).await;
-        pause = if began.elapsed() > 2 * DEADLINE { pause / 64 } else { pause * 2 };
-        pause = pause.clamp(Duration::from_millis(100), Duration::from_secs(5));
     }
 }

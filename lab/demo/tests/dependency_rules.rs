@@ -10,7 +10,7 @@ use serde_json::Value;
 const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
 
 /// Each crate of this workspace, and those of the workspace and of [`WATCHED`] that its code may use.
-const MAY_USE: [(&str, &str); 24] = [
+const MAY_USE: [(&str, &str); 25] = [
     // Contracts and spans: no I/O, no HTTP.
     ("events", ""),
     // Ports, what confirms and deliveries mean, crash points: no I/O.
@@ -29,6 +29,8 @@ const MAY_USE: [(&str, &str); 24] = [
     ("billing", "rabbitmq database events inbox messaging outbox service sqlx"),
     // An external consumer: the consuming half of a service. No crate uses it.
     ("mailer", "rabbitmq database events inbox messaging service sqlx"),
+    // The pattern alone, to be pasted into other projects: no crate of this workspace.
+    ("one-file", "axum lapin sqlx"),
     // The lab. No service uses any of these.
     // It knows the commands of the documentation only: no crate of this workspace.
     ("docs-runner", ""),
