@@ -33,7 +33,7 @@ use uuid::Uuid;
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Over a larger body the broker closes the channel (RabbitMQ 4: 16 MiB), and the batch's confirms are lost.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
-const KEY: &str = "order.created";
+const KEY: &str = "order.created"; // The routing key.
 const QUEUE: &str = "one-file.inventory";
 const DEAD_LETTERS: &str = "one-file.inventory.dead";
 
