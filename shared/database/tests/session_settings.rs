@@ -111,7 +111,9 @@ async fn health_says_why_writes_fail() -> anyhow::Result<()> {
         Ok(probe().is_err_and(|reason| reason.contains("not accepting commands")).then_some(()))
     })
     .await?;
-    sqlx::raw_sql("drop function orders.pg_logical_emit_message(boolean, text, text)").execute(&owner).await?;
+    sqlx::raw_sql("drop function orders.pg_logical_emit_message(boolean, text, text)")
+        .execute(&owner)
+        .await?;
     testbed::eventually("health to be good", DEADLINE, async || Ok(probe().is_ok().then_some(()))).await
 }
 
