@@ -163,7 +163,14 @@ impl ConfirmingPublisher {
         let all: Vec<_> = batch.iter().copied().chain(&unbound).collect();
         let sent = send_all(&channel, &all, &self.endpoint, deadline).await;
         crash_point("batch-sent");
-        let (mut outcomes, refusal) = await_confirms(&open.connection, &all, sent, deadline).await;
+        // While the number of partitions is changed, a message reaches no service's queue any more, and is not returned if an
+        // external consumer's queue takes it. The change records itself before it touches the bindings, and the broker answers this
+        // question after it has routed the batch: so it costs no time.
+        let (confirms, partitions) = tokio::join!(
+            await_confirms(&open.connection, &all, sent, deadline),
+            self.endpoint.check_partitions(&channel)
+        );
+        let (mut outcomes, refusal) = confirms;
         let now = Instant::now();
         if unbound.is_some() {
             self.checked_returns = Some(now);
@@ -182,9 +189,7 @@ impl ConfirmingPublisher {
         // On the same connection: events of a type that no queue wants must not slow down the others.
         open.needs_repair |= outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable));
         if !outcomes.contains(&PublishOutcome::Unknown) {
-            // While the number of partitions is changed, a message reaches no service's queue any more, and is not returned if
-            // an external consumer's queue takes it. The change records itself before it touches the bindings.
-            if self.endpoint.check_partitions(&channel).await.is_err() {
+            if partitions.is_err() {
                 open.declared = None;
                 let confirmed = outcomes.iter_mut().filter(|it| **it == PublishOutcome::Confirmed);
                 confirmed.for_each(|it| *it = PublishOutcome::Unknown);
