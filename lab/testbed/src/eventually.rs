@@ -18,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// deadline passes, the error names `what` the caller waited for and why the last probe failed. A probe that hangs is
 /// cancelled at the deadline.
 ///
-/// The deadline is that of the reference machine, and [longer](crate::longer) on a slower one: it measures nothing. See
+/// The deadline is that of the reference machine, and [`longer`] on a slower one: it measures nothing. See
 /// [`within`] for a time that is a claim.
 pub async fn eventually<T>(
     what: &str,
