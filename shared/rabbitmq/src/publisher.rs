@@ -160,7 +160,7 @@ impl ConfirmingPublisher {
         };
         let is_due = self.checked_returns.is_none_or(|at| at.elapsed() > RETURN_CHECK_INTERVAL);
         let unbound = batch.first().filter(|_| is_due).map(|message| unbound(message));
-        let all: Vec<_> = batch.iter().copied().chain(&unbound).collect();
+        let all: Vec<_> = unbound.iter().chain(batch.iter().copied()).collect();
         let sent = send_all(&channel, &all, &self.endpoint, deadline).await;
         crash_point("batch-sent");
         // While the number of partitions is changed, a message reaches no service's queue any more, and is not returned if an
@@ -174,9 +174,9 @@ impl ConfirmingPublisher {
         let now = Instant::now();
         if unbound.is_some() {
             self.checked_returns = Some(now);
-            match outcomes.pop() {
-                Some(PublishOutcome::Confirmed) => self.returns = false,
-                Some(PublishOutcome::Refused(Refusal::Unroutable)) => self.returns = true,
+            match outcomes.remove(0) {
+                PublishOutcome::Confirmed => self.returns = false,
+                PublishOutcome::Refused(Refusal::Unroutable) => self.returns = true,
                 _ => {}
             }
             metrics::gauge!("broker_returns_unroutable").set(f64::from(u8::from(self.returns)));
