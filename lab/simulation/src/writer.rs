@@ -161,7 +161,7 @@ fn body(id: Uuid, aggregate: Uuid, version: i32) -> Result<Vec<u8>, serde_json::
     serde_json::to_vec(&Envelope {
         specversion: "1.0".into(),
         id,
-        source: "/simulation".into(),
+        source: OrderCreated::SOURCE.into(),
         event_type: OrderCreated::TYPE.into(),
         subject: aggregate,
         time: time::OffsetDateTime::UNIX_EPOCH,
