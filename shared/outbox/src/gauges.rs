@@ -21,8 +21,8 @@ async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
     // index counts the pending events and finds the first of each lane. The oldest is one of these, and only they are
     // read from the table: with half a million pending events, reading all of them every two seconds took most of a core,
     // and pushed everything else out of PostgreSQL's cache. While vacuum is held back a scan also reads all dead
-    // entries, so there is no second one. A replayed event waits since its replay, and only an event without attempts
-    // keeps that time.
+    // entries, so there is no second one: what is held back is looked up by its key, and not joined. A replayed event waits
+    // since its replay, and only an event without attempts keeps that time.
     let row = sqlx::query!(
         r#"with lanes as materialized (
                select lane, count(*) as pending, min(seq) as first_seq
@@ -35,8 +35,8 @@ async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
                   )), 0)::float8 as "oldest_age!",
                   ((select count(*) from outbox
                     where published_at is null and attempts > 0 and parked_at is not null)
-                   + (select count(*) from outbox_held_back held join outbox using (seq)
-                      where held.parked_at is not null and published_at is null))::float8 as "parked!"
+                   + (select count(*) from outbox_held_back held where held.parked_at is not null
+                      and (select published_at is null from outbox where outbox.seq = held.seq)))::float8 as "parked!"
            from lanes"#
     )
     .fetch_one(pool)
