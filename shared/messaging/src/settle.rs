@@ -34,7 +34,7 @@ const UNEXPECTED_TRIES: u32 = 5;
 
 /// How long different events that fail alike are kept. Then the broker delivers them again, together with what has arrived
 /// since: if some of that can be applied, the failures were the events' own.
-const ALIKE_DURATION: Duration = Duration::from_secs(30);
+const ALIKE_DURATION: Duration = Duration::from_secs(15);
 
 /// The pause before events that fail alike are tried again.
 const ALIKE_PAUSE: Duration = Duration::from_secs(2);
@@ -115,7 +115,7 @@ pub struct Settling<'a, C, H, L> {
     pub available: &'a Availability,
     /// The queue, or the partition, that the deliveries come from.
     pub queue: &'a str,
-    /// How the last event failed that was set aside for an unknown reason, if none was applied since.
+    /// How the last event failed that was set aside, or waits, for an unknown reason, if none was applied since.
     pub last_unexpected: &'a mut Option<String>,
     pub stop: &'a CancellationToken,
 }
@@ -204,6 +204,8 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                         tracing::warn!(queue, %failure, "different events fail alike: not their fault; waiting");
                     }
                     if alike_since.get_or_insert_with(Instant::now).elapsed() > ALIKE_DURATION {
+                        // The next session has to know, whatever it receives first.
+                        *self.last_unexpected = Some(without_numbers(&text));
                         return Err(Interruption::FailAlike(text));
                     }
                     self.stop.run_until_cancelled(sleep(ALIKE_PAUSE)).await.ok_or(Interruption::Stopped)?;
@@ -242,11 +244,19 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
             later.map_while(|it| Some((it.decode().ok()?, it.earlier_deliveries >= SUSPICIOUS_DELIVERIES)));
         for (event, may_crash) in rest.events.iter().skip(1).map(|event| (event.clone(), false)).chain(later)
         {
-            if !aggregates.insert(event.aggregate_id) || may_crash || rest.behind.contains(&event.id) {
+            if !aggregates.insert(event.aggregate_id) || rest.behind.contains(&event.id) {
                 continue;
             }
-            match self.retry("apply another event", 1, || self.handler.apply(slice::from_ref(&event))).await?
-            {
+            if may_crash && !matches!(self.count_attempt(&event).await?, Ok(begun) if begun <= MAX_CRASHES) {
+                continue;
+            }
+            let applied =
+                self.retry("apply another event", 1, || self.handler.apply(slice::from_ref(&event)));
+            let applied = applied.await;
+            if may_crash {
+                self.survived_attempt(&event).await;
+            }
+            match applied? {
                 Ok(_) => return Ok(false),
                 Err(other) => alike |= without_numbers(&other.to_string()) == failure,
             }
@@ -263,8 +273,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         later: &[C::Delivery],
     ) -> Result<(), Interruption> {
         let Event { id, event_type, aggregate_id, .. } = event;
-        let counting = || self.letters.begin_attempt(self.queue, *id);
-        let settled = match self.retry("count an attempt", 1, counting).await {
+        let settled = match self.count_attempt(event).await {
             Err(interruption) => Err(interruption),
             Ok(Ok(begun)) if begun > MAX_CRASHES => {
                 let detail = format!("its consumer crashed during {MAX_CRASHES} attempts to apply it alone");
@@ -278,13 +287,23 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                 self.apply_in_order(delivery, event, later).await.map(drop)
             }
         };
-        // Also after an error: this process has survived the attempt. Without its database it would only wait here.
-        if (settled.is_ok() || (self.available)().is_ok())
-            && let Err(failure) = self.letters.end_attempts(self.queue, *id).await
-        {
-            tracing::warn!(event_id = %id, %failure, "failed to forget the attempts at an event");
+        if settled.is_ok() || (self.available)().is_ok() {
+            self.survived_attempt(event).await;
         }
         settled
+    }
+
+    /// Counts an attempt that may crash this process, before it begins. Returns how many have begun since one was survived.
+    async fn count_attempt(&self, event: &Event) -> Result<Result<u32, Failure>, Interruption> {
+        let counting = || self.letters.begin_attempt(self.queue, event.id);
+        self.retry("count an attempt", 1, counting).await
+    }
+
+    /// Records that this process has survived an attempt, whatever came of it.
+    async fn survived_attempt(&self, event: &Event) {
+        if let Err(failure) = self.letters.end_attempts(self.queue, event.id).await {
+            tracing::warn!(event_id = %event.id, %failure, "failed to forget the attempts at an event");
+        }
     }
 
     /// Saves a message as a dead letter, then acknowledges it: a crash in between has it delivered and saved again, which

@@ -97,6 +97,7 @@ impl Consumer {
     /// applied at the stop is finished first.
     pub async fn run(self, handler: impl Handler, letters: impl DeadLetterStore, stop: CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+        let mut last_unexpected = None;
         while !stop.is_cancelled() {
             if let Err(reason) = (self.available)() {
                 self.status.disconnected(&Interruption::HandlerUnavailable(reason).to_string());
@@ -125,6 +126,7 @@ impl Consumer {
                     // A queue whose leader is lost looks free, and a subscription waits for the next leader.
                     is_active: is_free && opened.duration_since(asked) < ELECTION,
                     is_cancelled: false,
+                    last_unexpected: &mut last_unexpected,
                 };
                 let ended = session.consume(&handler, &letters, &stop).await;
                 if opened.elapsed() > LASTING {
@@ -203,6 +205,8 @@ struct Session<'run> {
     is_active: bool,
     /// Whether the broker has ended the subscription. What was received before can still be acknowledged.
     is_cancelled: bool,
+    /// Of [`Settling`]. It outlives the session: events that fail alike end that, and come back in the next one.
+    last_unexpected: &'run mut Option<String>,
 }
 
 impl Session<'_> {
@@ -213,19 +217,20 @@ impl Session<'_> {
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let Consumer { partition: queue, status, available, .. } = self.consumer;
-        let (mut limit, mut last_unexpected) = (LARGEST_GROUP, None);
-        let mut limiter = RoundLimiter::default();
+        let (mut limit, mut limiter) = (LARGEST_GROUP, RoundLimiter::default());
         while let Some(group) = self.receive(limit, stop).await? {
             let began = Instant::now();
             status.set_working(true);
             let shown = show_waiting(self.channel.clone(), queue);
-            let last_unexpected = &mut last_unexpected;
+            let mut last = self.last_unexpected.take();
+            let last_unexpected = &mut last;
             let mut settling =
                 Settling { channel: &mut *self, handler, letters, available, queue, last_unexpected, stop };
             let settled = tokio::select! {
                 settled = settling.settle(&group) => settled,
                 never = shown => match never {},
             };
+            *self.last_unexpected = last;
             status.set_working(false);
             // A database that is too slow for a large group is as slow for the next one.
             limit = match settled? {
