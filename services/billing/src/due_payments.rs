@@ -12,7 +12,7 @@ use database::{AgeScan, Pool};
 use events::{Money, TraceContext};
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
-    time::timeout,
+    time::Instant,
 };
 use uuid::Uuid;
 
@@ -96,8 +96,25 @@ impl ProviderCalls {
     }
 }
 
-/// Payments that were taken, and the age of the oldest due one that may be left: `None` if taking them failed.
-pub(crate) type Taken = (Vec<DuePayment>, Option<Duration>);
+/// How many of the oldest due payments are passed over, because their rows cannot be changed, and since when.
+#[derive(Default)]
+pub(crate) struct PassedOver {
+    rows: i64,
+    since: Option<Instant>,
+}
+
+/// How long they are passed over. Then they are tried again.
+const PASS_OVER_FOR: Duration = Duration::from_secs(30);
+
+/// What [`take`] returns.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pub(crate) payments: Vec<DuePayment>,
+    /// The age of the oldest due payment that may be left: `None` if taking them failed.
+    pub(crate) left: Option<Duration>,
+    /// Whether more may be due.
+    pub(crate) more: bool,
+}
 
 /// Takes payments that are due, as many as there are places, and leases them. A payment that is taken and never
 /// settled, because this process dies, is due again when its lease ends.
@@ -108,43 +125,61 @@ pub(crate) type Taken = (Vec<DuePayment>, Option<Duration>);
 ///
 /// `materialized`, because a plan may run a plain subquery once for each row that it is compared with, and its limit
 /// would then apply each time.
+///
+/// A row that cannot be changed keeps no other from being taken: after an error that is not the server's, half as many are
+/// taken, down to one. That one is then passed over for a while.
 pub(crate) async fn take(
     pool: &Pool,
     mut places: OwnedSemaphorePermit,
     lease: Duration,
     scan: &AgeScan,
+    passed: &mut PassedOver,
 ) -> Taken {
-    let most = places.num_permits();
-    let query = sqlx::query!(
-        r#"with due as materialized (
-             select id, due_at from payments
-             where state in ('asked', 'refunding')
-               and due_at > statement_timestamp() - make_interval(secs => $3)
-               and (attempts = 0 or due_at <= clock_timestamp() or due_at > clock_timestamp() + interval '1 minute')
-             order by due_at limit $1 for update skip locked
-         )
-         update payments
-         set attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => $2)
-         from due where payments.id = due.id
-         returning payments.id, order_id, customer_id, amount, currency, event_id, traceparent, attempts,
-                   cancelled_by, charge_id,
-                   greatest(extract(epoch from statement_timestamp() - due.due_at), 0)::float8 as "waited!""#,
-        i64::try_from(most).unwrap_or(i64::MAX),
-        lease.as_secs_f64(),
-        scan.max_age.as_secs_f64(),
-    );
-    let taking = async { query.fetch_all(pool.for_writing()?).await };
-    let taken = timeout(STATEMENT_DEADLINE, taking).await.unwrap_or(Err(sqlx::Error::PoolTimedOut));
-    let rows = match taken {
-        Ok(rows) => rows,
-        Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "failed to take due payments");
-            return (vec![], None);
+    if passed.since.is_some_and(|since| since.elapsed() > PASS_OVER_FOR) {
+        *passed = PassedOver::default();
+    }
+    let mut most = places.num_permits();
+    let rows = loop {
+        let query = sqlx::query!(
+            r#"with due as materialized (
+                 select id, due_at from payments
+                 where state in ('asked', 'refunding')
+                   and due_at > statement_timestamp() - make_interval(secs => $3)
+                   and (attempts = 0 or due_at <= clock_timestamp() or due_at > clock_timestamp() + interval '1 minute')
+                 order by due_at limit $1 offset $4 for update skip locked
+             )
+             update payments
+             set attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => $2)
+             from due where payments.id = due.id
+             returning payments.id, order_id, customer_id, amount, currency, event_id, traceparent, attempts,
+                       cancelled_by, charge_id,
+                       greatest(extract(epoch from statement_timestamp() - due.due_at), 0)::float8 as "waited!""#,
+            i64::try_from(most).unwrap_or(i64::MAX),
+            lease.as_secs_f64(),
+            scan.max_age.as_secs_f64(),
+            passed.rows,
+        );
+        let taking = async { query.fetch_all(pool.for_writing()?).await };
+        match database::within_deadline(STATEMENT_DEADLINE, taking).await {
+            Ok(rows) => break rows,
+            Err(error) if most > 1 && !database::is_unavailable(&error) => most /= 2,
+            Err(error) => {
+                if most == 1 && !database::is_unavailable(&error) {
+                    passed.rows += 1;
+                    passed.since.get_or_insert_with(Instant::now);
+                }
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    passed_over = passed.rows,
+                    "failed to take due payments"
+                );
+                return Taken::default();
+            }
         }
     };
     // They are taken in the order of their times: where there were too few places, the next scan begins at the last one.
-    let left =
-        if rows.len() < most { 0.0 } else { rows.iter().map(|row| row.waited).fold(f64::MAX, f64::min) };
+    let more = rows.len() == most;
+    let left = if !more { 0.0 } else { rows.iter().map(|row| row.waited).fold(f64::MAX, f64::min) };
     let due = rows.into_iter().filter_map(|row| {
         Some(DuePayment {
             id: row.id,
@@ -159,5 +194,5 @@ pub(crate) async fn take(
             _place: places.split(1)?,
         })
     });
-    (due.collect(), Duration::try_from_secs_f64(left).ok())
+    Taken { payments: due.collect(), left: Duration::try_from_secs_f64(left).ok(), more }
 }

@@ -20,14 +20,14 @@ use messaging::{RoundLimiter, crash_points::crash_point};
 use outbox::Wake;
 use tokio::{
     task::{JoinError, JoinSet},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
     PaymentProvider, ProviderCalls, ProviderResponse,
-    due_payments::{self, DuePayment, STATEMENT_DEADLINE},
+    due_payments::{self, DuePayment, PassedOver, STATEMENT_DEADLINE},
 };
 
 /// The longest sleep when nothing wakes the worker: for payments that another instance has left behind.
@@ -55,7 +55,8 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     /// finished then; a payment without an answer is due again when its lease ends.
     pub async fn run(self, stop: CancellationToken) {
         let (mut calls, mut answered) = (JoinSet::new(), vec![]);
-        let (mut limiter, mut watermark) = (RoundLimiter::default(), AgeWatermark::default());
+        let (mut limiter, mut watermark, mut passed) =
+            (RoundLimiter::default(), AgeWatermark::default(), PassedOver::default());
         // A sleep that each round begins again would never end while new payments keep coming.
         let mut next_look = Instant::now();
         while !stop.is_cancelled() {
@@ -73,7 +74,7 @@ impl<P: PaymentProvider> PaymentWorker<P> {
                 next_look = Instant::now() + POLL_INTERVAL;
                 self.calls.look();
             }
-            for payment in self.take_due(&mut watermark).await {
+            for payment in self.take_due(&mut watermark, &mut passed).await {
                 calls.spawn(call(self.provider.clone(), payment));
             }
             limiter.wait(began.elapsed()).await;
@@ -93,16 +94,15 @@ impl<P: PaymentProvider> PaymentWorker<P> {
     }
 
     /// Takes payments that are due, as far as there are places for their calls.
-    async fn take_due(&self, watermark: &mut AgeWatermark) -> Vec<DuePayment> {
+    async fn take_due(&self, watermark: &mut AgeWatermark, passed: &mut PassedOver) -> Vec<DuePayment> {
         let Some(free) = self.calls.places_for_due() else { return vec![] };
-        let most = free.num_permits();
         let scan = watermark.begin();
-        let (due, left) = due_payments::take(&self.pool, free, self.calls.retry_lease, &scan).await;
-        watermark.ended(&scan, left);
-        if due.len() == most {
+        let taken = due_payments::take(&self.pool, free, self.calls.retry_lease, &scan, passed).await;
+        watermark.ended(&scan, taken.left);
+        if taken.more {
             self.calls.look();
         }
-        due
+        taken.payments
     }
 
     /// Counts pending payments into `payments_pending` and the age of the oldest into `payments_oldest_pending_seconds`,
@@ -265,8 +265,8 @@ impl<P> PaymentWorker<P> {
             &events().map(|event| event.headers.clone()).collect::<Vec<_>>(),
             &events().map(|event| event.lane).collect::<Vec<_>>(),
         );
-        let written = timeout(STATEMENT_DEADLINE, query.fetch_one(self.pool.for_writing()?)).await;
-        let written = written.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        let writing = query.fetch_one(self.pool.for_writing()?);
+        let written = database::within_deadline(STATEMENT_DEADLINE, writing).await?;
         if written.events {
             self.wake.after_commit();
         }
@@ -337,8 +337,8 @@ async fn retry_later(pool: &Pool, unanswered: &[CalledPayment]) -> Result<Option
         &unanswered.iter().map(|called| called.payment.id).collect::<Vec<_>>(),
         &reasons,
     );
-    let scheduled = timeout(STATEMENT_DEADLINE, query.fetch_one(pool.for_writing()?)).await;
-    let first = scheduled.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+    let scheduling = query.fetch_one(pool.for_writing()?);
+    let first = database::within_deadline(STATEMENT_DEADLINE, scheduling).await?;
     Ok(first.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
 }
 

@@ -482,6 +482,30 @@ async fn cancelled_backlog_is_void_and_not_charged() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The oldest due payment is a row that PostgreSQL refuses to change, as a damaged one.
+#[tokio::test]
+async fn payment_that_cannot_be_taken_keeps_no_others_from_being_taken() -> anyhow::Result<()> {
+    let billing = Billing::start().await?;
+    let orders: Vec<_> = (0..5).map(|_| Uuid::now_v7()).collect();
+    let group: Vec<_> = orders.iter().map(|order| created(*order, Uuid::new_v4())).collect();
+    billing.handler.apply(&group).await?;
+    let (bad, good) = orders.split_first().unwrap();
+    let refuse = format!(
+        "update payments set attempts = 0, due_at = now() - interval '1 minute' * (1 + (order_id = '{bad}')::int);
+         create function refuse() returns trigger language plpgsql as
+             $$ begin raise 'this row cannot be changed' using errcode = 'data_corrupted'; end $$;
+         create trigger refuse before update on payments for each row when (old.order_id = '{bad}')
+             execute function refuse()"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(refuse)).execute(&billing.pool).await?;
+    let _worker = billing.start_worker(billing.http_provider()?);
+    for order in good {
+        billing.until(*order, "captured").await?;
+    }
+    sqlx::query("drop trigger refuse on payments").execute(&billing.pool).await?;
+    billing.until(*bad, "captured").await
+}
+
 /// Two answers cannot be written, because their events exist already: something that no code does, and no retry mends.
 #[tokio::test]
 async fn answers_that_cannot_be_written_keep_no_others_from_being_written() -> anyhow::Result<()> {
