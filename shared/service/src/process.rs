@@ -124,10 +124,20 @@ fn request(prefix: &str, port: u16, method: &str, path: &str) -> io::Result<Stri
 fn start_with_large_stacks() {
     const VARIABLE: &str = "RUST_MIN_STACK";
     let size: u64 = if cfg!(debug_assertions) { 1 << 30 } else { 256 << 20 };
-    if let (None, Ok(program)) = (std::env::var_os(VARIABLE), std::env::current_exe()) {
-        let arguments = std::env::args_os().skip(1);
-        let failed = Command::new(program).args(arguments).env(VARIABLE, size.to_string()).exec();
-        environment::exit_invalid_config(&format!("failed to start with larger stacks: {failed}"));
+    match std::env::var(VARIABLE) {
+        Ok(set) if set.parse::<u64>().is_ok_and(|set| set >= size) => {}
+        Ok(set) => {
+            let problem = format!("{VARIABLE} is {set:?}: at least {size} is needed; it need not be set");
+            environment::exit_invalid_config(&problem);
+        }
+        Err(_) => {
+            let program = std::env::current_exe();
+            let arguments = std::env::args_os().skip(1);
+            let failed = program
+                .map(|program| Command::new(program).args(arguments).env(VARIABLE, size.to_string()).exec());
+            let (Ok(failed) | Err(failed)) = failed;
+            environment::exit_invalid_config(&format!("failed to start with larger stacks: {failed}"));
+        }
     }
 }
 

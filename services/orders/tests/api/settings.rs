@@ -63,6 +63,8 @@ fn invalid_settings_end_the_start_with_one_line() {
             "ORDERS_RELAY_BACTH is not a setting; is ORDERS_RELAY_BATCH meant?",
             vec![database, broker, ("ORDERS_RELAY_BACTH", "500")],
         ),
+        // Enough for Rust's own threads, and not for a message with deeply nested headers.
+        ("RUST_MIN_STACK is \"2097152\"", vec![database, broker, ("RUST_MIN_STACK", "2097152")]),
     ];
     for (expected, settings) in cases {
         let (code, stderr) = run(&settings);
