@@ -315,6 +315,17 @@ fn invalid_url_is_refused_and_the_error_does_not_show_its_password() {
     assert!(Endpoint::new("amqp://shop:p%40ss@localhost:5672/shop", "test").is_ok());
 }
 
+/// Publishes until the broker has answered in time: while it gets no processor, outcomes are unknown.
+async fn until_known(
+    mut publish: impl AsyncFnMut() -> anyhow::Result<Vec<PublishOutcome>>,
+) -> anyhow::Result<Vec<PublishOutcome>> {
+    eventually("the broker to answer in time", DEADLINE, async || {
+        let outcomes = publish().await?;
+        Ok((!outcomes.contains(&PublishOutcome::Unknown)).then_some(outcomes))
+    })
+    .await
+}
+
 /// As unknown, the same messages would be published again every few seconds, into the queues that do confirm too.
 #[tokio::test]
 async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publisher_recovers()
@@ -323,19 +334,25 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     let vhost = Vhost::at(rabbitmq.url()).await?;
     // A queue that is slow is not stuck.
     let mut patient = vhost.publisher().await?;
-    rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
-    let batch = [outgoing("OrderCreated")];
-    let (outcomes, resumed) = tokio::join!(patient.publish(&batch), async {
-        sleep(Duration::from_secs(1)).await;
-        rabbitmq.suspend_queue(topology::INVENTORY, false).await
+    let outcomes = until_known(async || {
+        patient.until_ready().await?;
+        rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
+        let batch = [outgoing("OrderCreated")];
+        let (outcomes, resumed) = tokio::join!(patient.publish(&batch), async {
+            sleep(Duration::from_secs(1)).await;
+            rabbitmq.suspend_queue(topology::INVENTORY, false).await
+        });
+        resumed.map(|()| outcomes)
     });
-    resumed?;
-    assert_eq!(outcomes, [CONFIRMED]);
+    assert_eq!(outcomes.await?, [CONFIRMED]);
     let mut publisher = vhost.publisher_with(Duration::from_secs(2)).await?;
     publisher.until_confirmed().await?;
     rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
-    let outcomes = publisher.publish(&["OrderCreated"; 2].map(outgoing)).await;
-    assert_eq!(outcomes, [PublishOutcome::Refused(Refusal::Unconfirmed); 2]);
+    let outcomes = until_known(async || {
+        publisher.until_ready().await?;
+        Ok(publisher.publish(&["OrderCreated"; 2].map(outgoing)).await)
+    });
+    assert_eq!(outcomes.await?, [PublishOutcome::Refused(Refusal::Unconfirmed); 2]);
     assert_eq!(publisher.status.state(), Err(REFUSED.into()));
     rabbitmq.suspend_queue(topology::INVENTORY, false).await?;
     publisher.until_confirmed().await
