@@ -13,7 +13,7 @@
 -- whole server: set up two databases of one server one after the other.)
 select pg_advisory_lock(hashtext('shop.bootstrap'));
 
-do $$
+do $bootstrap$
 declare
     service text;
 begin
@@ -27,6 +27,24 @@ begin
         -- A session that does not end its transaction holds its locks and holds back vacuum in the whole database.
         execute format('alter role %I set idle_in_transaction_session_timeout = %L', service, '30s');
         execute format('grant connect on database %I to %I', current_database(), service);
+        -- A service may not see what others do, but how long the oldest snapshot of this database has been open: no row that
+        -- was deleted or changed since can be removed. So this function runs with the administrator's rights.
+        -- Without `pg_temp` at the end, a temporary view could run in the place of the server's.
+        execute format(
+            $create$
+            create or replace function %I.oldest_snapshot_seconds() returns float8
+            language sql security definer set search_path = pg_catalog, pg_temp as
+            $$
+                select coalesce(max(extract(epoch from clock_timestamp() - began)), 0)::float8
+                from (
+                    select xact_start from pg_stat_activity
+                    where backend_xmin is not null and datname = current_database() and pid <> pg_backend_pid()
+                    union all
+                    select prepared from pg_prepared_xacts where database = current_database()
+                ) snapshots (began)
+            $$
+            $create$,
+            service);
     end loop;
 
     -- The auditor reads all four schemas, so that reconciliation is one query over one snapshot. It has no grants to
@@ -60,6 +78,6 @@ begin
     execute format('revoke all on database %I from public', current_database());
     revoke all on schema public from public;
 end
-$$;
+$bootstrap$;
 
 select pg_advisory_unlock(hashtext('shop.bootstrap'));

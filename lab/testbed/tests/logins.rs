@@ -62,6 +62,22 @@ async fn service_cannot_read_another_ones_tables_and_the_auditor_cannot_write() 
 }
 
 #[tokio::test]
+async fn service_sees_the_age_of_the_oldest_snapshot_of_any_login_and_nothing_more() -> Result<()> {
+    const AGE: &str = "select oldest_snapshot_seconds()";
+    let database = database().await?;
+    let mut orders = PgConnection::connect(&database.url("orders")).await?;
+    let mut report = PgConnection::connect(&database.url("billing")).await?;
+    sqlx::raw_sql("begin isolation level repeatable read; select pg_sleep(1)").execute(&mut report).await?;
+    let held: f64 = sqlx::query_scalar(AGE).fetch_one(&mut orders).await?;
+    assert!(held >= 1.0, "{held}");
+    let hidden = "select count(*) from pg_stat_activity where usename = 'billing' and xact_start is not null";
+    assert_eq!(sqlx::query_scalar::<_, i64>(hidden).fetch_one(&mut orders).await?, 0);
+    sqlx::raw_sql("commit").execute(&mut report).await?;
+    assert!(sqlx::query_scalar::<_, f64>(AGE).fetch_one(&mut orders).await? < held);
+    Ok(())
+}
+
+#[tokio::test]
 async fn second_bootstrap_replaces_the_passwords() -> Result<()> {
     // On a private server, because logins and passwords are shared by all databases of a server.
     let server = Postgres::private().await?;

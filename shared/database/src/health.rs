@@ -25,6 +25,9 @@ const WRITE_EVERY: u32 = 10;
 const WRITE: &str = "begin; set local synchronous_commit = local;
                      select pg_logical_emit_message(true, 'probe', ''); commit";
 
+/// The age of the oldest snapshot of the database, by a function of `bootstrap.sql`: a service's login may not see it.
+const OLDEST_SNAPSHOT: &str = "select oldest_snapshot_seconds()";
+
 const COMMITS_HANG: &str = "commits wait for a synchronous standby that does not answer";
 
 /// The commits of this login that the last probe found waiting for a synchronous standby, each by its session and its transaction.
@@ -110,6 +113,10 @@ impl DatabaseHealth {
                     until_write = match until_write {
                         0 if obstacle.is_none() => {
                             raw_sql(WRITE).execute(&mut connection).await?;
+                            let seconds =
+                                sqlx::query_scalar(OLDEST_SNAPSHOT).fetch_one(&mut connection).await;
+                            metrics::gauge!("database_oldest_snapshot_seconds")
+                                .set(seconds.unwrap_or(f64::NAN));
                             WRITE_EVERY - 1
                         }
                         probes => probes.saturating_sub(1),

@@ -274,8 +274,15 @@ mod tests {
 
     /// The watched system polls, and its operators leave the broker alone. The drills of the log relay and the tests of
     /// `rabbitmq` look at the metrics of these rules, and promtool evaluates them.
-    const NOT_WATCHED: [&str; 4] =
-        ["LogRelayHalted", "LogSlotLags", "QueueRecreated", "UnroutableNotReturned"];
+    const NOT_WATCHED: [&str; 6] = [
+        "LogRelayHalted",
+        "LogSlotLags",
+        "LogSlotNearlyLost",
+        "QueueRecreated",
+        // After an hour.
+        "SnapshotOld",
+        "UnroutableNotReturned",
+    ];
 
     #[test]
     fn every_rule_has_a_fault_that_fires_it() -> Result<()> {
