@@ -1,6 +1,7 @@
 //! Payments for which the payment provider is to be called, how an instance takes them, and how many at a time.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -96,14 +97,10 @@ impl ProviderCalls {
     }
 }
 
-/// How many of the oldest due payments are passed over, because their rows cannot be changed, and since when.
-#[derive(Default)]
-pub(crate) struct PassedOver {
-    rows: i64,
-    since: Option<Instant>,
-}
+/// The payments that are passed over, because their rows cannot be changed, and since when.
+pub(crate) type PassedOver = HashMap<Uuid, Instant>;
 
-/// How long they are passed over. Then they are tried again.
+/// How long a payment is passed over. Then it is tried again.
 const PASS_OVER_FOR: Duration = Duration::from_secs(30);
 
 /// What [`take`] returns.
@@ -120,14 +117,14 @@ pub(crate) struct Taken {
 /// settled, because this process dies, is due again when its lease ends.
 ///
 /// A payment that was never taken is due whatever the clock says, and so is one whose next attempt is more than a minute
-/// ahead, which no lease and no back-off is: after the database's clock has been set back, they would wait for as long
-/// as that. Dated before the scan's watermark, both wait for its next full scan.
+/// ahead, which no lease and no back-off is: after the database's clock has been set back, they would wait until it has
+/// caught up. Dated before the scan's watermark, both wait for its next full scan.
 ///
 /// `materialized`, because a plan may run a plain subquery once for each row that it is compared with, and its limit
 /// would then apply each time.
 ///
-/// A row that cannot be changed keeps no other from being taken: after an error that is not the server's, half as many are
-/// taken, down to one. That one is then passed over for a while.
+/// A row that cannot be updated does not block the others: after an error that is not the server's, half as many are taken,
+/// down to one. That one is then passed over for a while.
 pub(crate) async fn take(
     pool: &Pool,
     mut places: OwnedSemaphorePermit,
@@ -135,18 +132,18 @@ pub(crate) async fn take(
     scan: &AgeScan,
     passed: &mut PassedOver,
 ) -> Taken {
-    if passed.since.is_some_and(|since| since.elapsed() > PASS_OVER_FOR) {
-        *passed = PassedOver::default();
-    }
+    passed.retain(|_, since| since.elapsed() < PASS_OVER_FOR);
     let mut most = places.num_permits();
     let rows = loop {
+        let passed_over: Vec<_> = passed.keys().copied().collect();
         let query = sqlx::query!(
             r#"with due as materialized (
                  select id, due_at from payments
                  where state in ('asked', 'refunding')
                    and due_at > statement_timestamp() - make_interval(secs => $3)
                    and (attempts = 0 or due_at <= clock_timestamp() or due_at > clock_timestamp() + interval '1 minute')
-                 order by due_at limit $1 offset $4 for update skip locked
+                   and id <> all($4)
+                 order by due_at limit $1 for update skip locked
              )
              update payments
              set attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => $2)
@@ -157,25 +154,41 @@ pub(crate) async fn take(
             i64::try_from(most).unwrap_or(i64::MAX),
             lease.as_secs_f64(),
             scan.max_age.as_secs_f64(),
-            passed.rows,
+            &passed_over,
         );
         let taking = async { query.fetch_all(pool.for_writing()?).await };
-        match database::within_deadline(STATEMENT_DEADLINE, taking).await {
+        let error = match database::within_deadline(STATEMENT_DEADLINE, taking).await {
             Ok(rows) => break rows,
-            Err(error) if most > 1 && !database::is_unavailable(&error) => most /= 2,
-            Err(error) => {
-                if most == 1 && !database::is_unavailable(&error) {
-                    passed.rows += 1;
-                    passed.since.get_or_insert_with(Instant::now);
-                }
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    passed_over = passed.rows,
-                    "failed to take due payments"
-                );
-                return Taken::default();
-            }
+            Err(error) => error,
+        };
+        if database::is_unavailable(&error) || database::is_locked(&error) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "failed to take due payments");
+            return Taken::default();
         }
+        if most > 1 {
+            most /= 2;
+            continue;
+        }
+        // The one that this statement has just found.
+        let culprit = sqlx::query_scalar!(
+            "select id from payments
+             where state in ('asked', 'refunding')
+               and due_at > statement_timestamp() - make_interval(secs => $1)
+               and (attempts = 0 or due_at <= clock_timestamp() or due_at > clock_timestamp() + interval '1 minute')
+               and id <> all($2)
+             order by due_at limit 1",
+            scan.max_age.as_secs_f64(),
+            &passed_over,
+        );
+        let culprit = culprit.fetch_optional(pool);
+        let culprit = database::within_deadline(STATEMENT_DEADLINE, culprit).await.ok().flatten();
+        passed.extend(culprit.map(|payment| (payment, Instant::now())));
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            payment_id = culprit.map(tracing::field::display),
+            "failed to take a due payment; passing it over for a while"
+        );
+        return Taken { more: culprit.is_some(), ..Taken::default() };
     };
     // They are taken in the order of their times: where there were too few places, the next scan begins at the last one.
     let more = rows.len() == most;
