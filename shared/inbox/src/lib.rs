@@ -123,6 +123,7 @@ impl Inbox {
             ids.insert(row.try_get::<Uuid, _>("event_id")?);
         }
         if !behind.is_empty() {
+            session.rollback().await?;
             return Err(Failure::Behind(behind).into());
         }
         Ok((session, group.iter().filter(|event| new.remove(&event.id)).collect()))

@@ -32,7 +32,7 @@ const MAX_CRASHES: u32 = 5;
 /// How often an event is tried that fails for an unknown reason, before it is set aside.
 const UNEXPECTED_TRIES: u32 = 5;
 
-/// How long different events that fail alike are kept. Then the broker delivers them again, together with what has arrived
+/// How long a consumer holds different events that fail alike. Then the broker delivers them again, together with what has arrived
 /// since: if some of that can be applied, the failures were the events' own.
 const ALIKE_DURATION: Duration = Duration::from_secs(15);
 
@@ -172,10 +172,13 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
             crash_point("group-received");
             let applying = || self.handler.apply(group);
             match self.retry("apply a group", group.len(), applying).await? {
-                Ok(_) => {
+                Ok(applied) => {
                     self.channel.acknowledge(last, true).await?;
                     crash_point("group-acknowledged");
-                    *self.last_unexpected = None;
+                    // A duplicate shows nothing: it was applied before.
+                    if applied.first > 0 {
+                        *self.last_unexpected = None;
+                    }
                     rest.advance(group.len());
                 }
                 Err(Failure::Behind(events)) => rest.behind.extend(events),
@@ -201,7 +204,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                     }
                     let queue = self.queue;
                     if alike_since.is_none() {
-                        tracing::warn!(queue, %failure, "different events fail alike: not their fault; waiting");
+                        tracing::warn!(queue, %failure, "different events fail alike, so they are probably not the cause; waiting");
                     }
                     if alike_since.get_or_insert_with(Instant::now).elapsed() > ALIKE_DURATION {
                         // The next session has to know, whatever it receives first.
@@ -257,7 +260,8 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                 self.survived_attempt(&event).await;
             }
             match applied? {
-                Ok(_) => return Ok(false),
+                Ok(applied) if applied.first > 0 => return Ok(false),
+                Ok(_) => {}
                 Err(other) => alike |= without_numbers(&other.to_string()) == failure,
             }
         }

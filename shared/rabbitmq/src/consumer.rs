@@ -97,6 +97,8 @@ impl Consumer {
     /// applied at the stop is finished first.
     pub async fn run(self, handler: impl Handler, letters: impl DeadLetterStore, stop: CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+        // Each session of these counts as a delivery of all that it held, and the broker sets aside what it has delivered too often.
+        let mut alike_backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
         let mut last_unexpected = None;
         while !stop.is_cancelled() {
             if let Err(reason) = (self.available)() {
@@ -140,7 +142,14 @@ impl Consumer {
                 self.status.disconnected(&self.endpoint.at_node(&error));
                 show(&self.partition, None);
                 show_active(&self.partition, false);
-                stop.run_until_cancelled(sleep(backoff.next_wait())).await;
+                let wait = match error {
+                    Error::Interrupted(Interruption::FailAlike(_)) => alike_backoff.next_wait(),
+                    _ => backoff.next_wait(),
+                };
+                stop.run_until_cancelled(sleep(wait)).await;
+            }
+            if last_unexpected.is_none() {
+                alike_backoff.reset();
             }
         }
     }

@@ -188,12 +188,14 @@ impl ConfirmingPublisher {
         }
         // On the same connection: events of a type that no queue wants must not slow down the others.
         open.needs_repair |= outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable));
-        if !outcomes.contains(&PublishOutcome::Unknown) {
-            if partitions.is_err() {
-                open.declared = None;
-                let confirmed = outcomes.iter_mut().filter(|it| **it == PublishOutcome::Confirmed);
-                confirmed.for_each(|it| *it = PublishOutcome::Unknown);
-            } else if !is_nacked || now < open.renew_at {
+        let all_known = !outcomes.contains(&PublishOutcome::Unknown);
+        if partitions.is_err() {
+            open.declared = None;
+            let confirmed = outcomes.iter_mut().filter(|it| **it == PublishOutcome::Confirmed);
+            confirmed.for_each(|it| *it = PublishOutcome::Unknown);
+        }
+        if all_known {
+            if partitions.is_ok() && (!is_nacked || now < open.renew_at) {
                 open.channel = Some(channel);
             }
         } else if !channel.status().connected() {

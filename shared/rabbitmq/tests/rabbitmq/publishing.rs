@@ -346,10 +346,11 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     });
     assert_eq!(outcomes.await?, [CONFIRMED]);
     let mut publisher = vhost.publisher_with(Duration::from_secs(2)).await?;
-    publisher.until_confirmed().await?;
-    rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
     let outcomes = until_known(async || {
-        publisher.until_ready().await?;
+        // A stuck queue cannot be declared again.
+        rabbitmq.suspend_queue(topology::INVENTORY, false).await?;
+        publisher.until_confirmed().await?;
+        rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
         Ok(publisher.publish(&["OrderCreated"; 2].map(outgoing)).await)
     });
     assert_eq!(outcomes.await?, [PublishOutcome::Refused(Refusal::Unconfirmed); 2]);

@@ -117,8 +117,9 @@ impl Handler for ScriptedHandler {
         }
         let mut record = self.record.lock().unwrap();
         record.largest_applied = record.largest_applied.max(group.len());
+        let first = group.iter().filter(|event| !record.applied.contains(&event.id)).count();
         record.applied.extend(group.iter().map(|event| event.id));
-        Ok(Applied { first: group.len(), duplicates: 0 })
+        Ok(Applied { first, duplicates: group.len() - first })
     }
 }
 
