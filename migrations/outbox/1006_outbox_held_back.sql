@@ -1,9 +1,9 @@
--- A batch is as good as its worst row without this: an event whose row PostgreSQL cannot read or mark (a corrupt value, a
--- constraint or a trigger of later) would have its whole batch fail, and be published again and again.
+-- Without this, one bad row fails its whole batch: an event whose row PostgreSQL cannot read or mark (a corrupt value, a
+-- constraint or a trigger that was added later) would have the batch published again and again.
 
 -- Such events. Each is tried again alone, after growing waits, and in the end waits for an operator; the later events of its
--- aggregate wait behind it. Not in `outbox`: there their rows cannot be written. Empty as a rule. A row whose event is published
--- or discarded means nothing.
+-- aggregate wait behind it. Not in `outbox`: there their rows cannot be written. Normally empty. A row whose event has
+-- been published or discarded since means nothing.
 create table outbox_held_back (
     seq bigint primary key,
     aggregate_id uuid not null,
@@ -34,7 +34,7 @@ language sql volatile as $$
     from held join outbox event using (seq)
 $$;
 
--- Holds back those of the next claimable events of each lane that cannot be read, after a claim has failed.
+-- After a claim has failed, holds back what cannot be read among the next claimable events of each lane.
 create function outbox_hold_back_unreadable(most integer, waits double precision[]) returns void
 language plpgsql volatile as $$
 declare
@@ -43,9 +43,10 @@ begin
     for next in select lanes.lane, event.seq from outbox_lanes lanes cross join lateral (
                     select seq from outbox_claimable(lanes.lane, 0) order by seq limit most) event loop
         begin
-            -- Computed from all of its bytes.
+            -- Computed from all of its bytes. From 0 on, as in the claim: read from here on, it would wait for the older events
+            -- of its aggregate.
             perform md5(event.payload::text), event.headers ->> 'traceparent'
-                from outbox_claimable(next.lane, next.seq - 1) event where event.seq = next.seq;
+                from outbox_claimable(next.lane, 0) event where event.seq = next.seq;
         exception when others then
             perform outbox_hold_back(next.seq, sqlerrm, waits);
         end;

@@ -67,8 +67,8 @@ impl Store for RowLockStore {
 }
 
 impl OutboxTransaction for RowLockTransaction {
-    async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
-        outbox::try_write(&mut self.transaction, event.seq).await
+    async fn try_write(&mut self, events: &[ClaimedEvent]) -> Result<(), Error> {
+        outbox::try_write(&mut self.transaction, events).await
     }
 
     async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {

@@ -74,11 +74,11 @@ impl<S: Store> Store for FlawedStore<S> {
 }
 
 impl<T: OutboxTransaction> OutboxTransaction for FlawedTransaction<T> {
-    async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
+    async fn try_write(&mut self, events: &[ClaimedEvent]) -> Result<(), Error> {
         if self.flaw == Some(Flaw::FailedMarksIgnored) {
             return Ok(());
         }
-        self.inner.try_write(event).await
+        self.inner.try_write(events).await
     }
 
     async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {

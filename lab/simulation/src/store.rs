@@ -171,7 +171,7 @@ impl<'store> MemoryTransaction<'store> {
 }
 
 impl OutboxTransaction for MemoryTransaction<'_> {
-    async fn try_write(&mut self, _: &ClaimedEvent) -> Result<(), Error> {
+    async fn try_write(&mut self, _: &[ClaimedEvent]) -> Result<(), Error> {
         self.store.process.world.lock().reach(Sometimes::WriteTriedAfterFailedMarks);
         self.statement("try to write", "failed to write after failed marks").await
     }

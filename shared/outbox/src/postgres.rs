@@ -3,7 +3,10 @@
 //! A step is two messages to the server: `begin` with the claim, whose text is the function `outbox_claim` in
 //! `migrations/outbox/1003_outbox_claim.sql`, and the marks with `commit`.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime},
+};
 
 use database::{Fault, Pool, Session};
 use events::LANES;
@@ -76,8 +79,8 @@ pub trait Store: Send {
 /// An open transaction that holds lanes. Its marks become true together at [`commit`](Self::commit). If it is dropped or
 /// its owner dies, none does, and the lanes are free either way.
 pub trait OutboxTransaction: Send {
-    /// Writes an event as it is: whether marks can be written.
-    fn try_write(&mut self, event: &ClaimedEvent) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Writes some of these events as they are: whether marks can be written.
+    fn try_write(&mut self, events: &[ClaimedEvent]) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Records which events the broker has refused, and why: when to try each again, or that it is parked.
     fn mark_refused(
@@ -182,8 +185,8 @@ impl Store for PostgresStore {
 }
 
 impl OutboxTransaction for PostgresTransaction<'_> {
-    async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
-        try_write(&mut self.session, event.seq).await
+    async fn try_write(&mut self, events: &[ClaimedEvent]) -> Result<(), Error> {
+        try_write(&mut self.session, events).await
     }
 
     async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
@@ -249,7 +252,8 @@ pub async fn mark_published_and_commit(
             let in_parts = async {
                 raw_sql("rollback to savepoint marks").execute(&mut *session).await?;
                 let write: Write<'_, _, _> = &|session, part| Box::pin(mark(session, marks(part)));
-                let marked = in_parts(&mut session, confirmed, |event| event.seq, write).await?;
+                let marked =
+                    in_parts(&mut session, confirmed, |event| (event.seq, event.aggregate_id), write).await?;
                 raw_sql("commit").execute(&mut *session).await?;
                 Ok(marked)
             };
@@ -285,34 +289,52 @@ async fn mark(session: &mut PgConnection, sql: String) -> Result<Vec<(String, f6
 type Write<'w, E, R> =
     &'w (dyn for<'s> Fn(&'s mut PgConnection, &'s [E]) -> BoxFuture<'s, Result<Vec<R>, sqlx::Error>> + Sync);
 
+/// After so many events that failed alike, and none that could be written, no further one is tried.
+const FAILED_ALIKE: usize = 8;
+
 /// Writes to events in parts: of a part that fails because of a row, both halves are parts. An event that fails alone is held
 /// back, and its mark is not set: without this it would have its whole batch published again and again.
+///
+/// If events of several aggregates fail alike and none can be written, no row is to blame: it is an error, and none is held back.
+/// Else a trigger or a constraint that refuses every mark would in the end park the whole outbox.
 async fn in_parts<E: Sync, R: Send>(
     session: &mut PgConnection,
     events: &[E],
-    seq: impl Fn(&E) -> i64 + Send,
+    key: impl Fn(&E) -> (i64, Uuid) + Send,
     write: Write<'_, E, R>,
 ) -> Result<Vec<R>, sqlx::Error> {
-    let (mut parts, mut written) = (vec![events], vec![]);
+    let (mut parts, mut written, mut any_succeeded) = (vec![events], vec![], false);
+    let (mut failed, mut aggregates, mut codes) = (vec![], HashSet::new(), HashSet::new());
+    let code = |error: &sqlx::Error| Some(error.as_database_error()?.code()?.into_owned());
     while let Some(part) = parts.pop() {
         raw_sql("savepoint part").execute(&mut *session).await?;
         match write(&mut *session, part).await {
             Ok(rows) => {
                 raw_sql("release savepoint part").execute(&mut *session).await?;
                 written.extend(rows);
+                any_succeeded = true;
             }
             Err(error) if Fault::of(&error).may_be_of_a_row() => {
                 raw_sql("rollback to savepoint part").execute(&mut *session).await?;
-                match part {
-                    [event] => hold_back(session, seq(event), &error.to_string()).await?,
-                    _ => {
-                        let (first, second) = part.split_at(part.len() / 2);
-                        parts.extend([second, first]);
-                    }
+                let [event] = part else {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                    continue;
+                };
+                let (seq, aggregate) = key(event);
+                aggregates.insert(aggregate);
+                codes.insert(code(&error));
+                failed.push((seq, error.to_string()));
+                let is_last = parts.is_empty() || failed.len() >= FAILED_ALIKE;
+                if is_last && !any_succeeded && aggregates.len() > 1 && codes.len() == 1 {
+                    return Err(error);
                 }
             }
             Err(error) => return Err(error),
         }
+    }
+    for (seq, why) in failed {
+        hold_back(session, seq, &why).await?;
     }
     Ok(written)
 }
@@ -354,17 +376,22 @@ pub(crate) fn array(values: impl IntoIterator<Item = impl ToString>) -> String {
     format!("{{{}}}", values.join(","))
 }
 
-/// Writes an event as it is, to the columns that a mark writes. One that is to blame itself is held back, which is a write too.
-pub async fn try_write(transaction: &mut PgConnection, seq: i64) -> Result<(), Error> {
-    let write: Write<'_, _, _> = &|session, seqs: &[i64]| {
+/// Writes an event of each of two aggregates as it is, to the columns that a mark writes. One that is to blame itself is held
+/// back, which is a write too.
+pub async fn try_write(transaction: &mut PgConnection, events: &[ClaimedEvent]) -> Result<(), Error> {
+    let write: Write<'_, _, _> = &|session, part: &[(i64, Uuid)]| {
         Box::pin(async move {
+            let seqs: Vec<_> = part.iter().map(|(seq, _)| *seq).collect();
             let writing =
-                sqlx::query!("update outbox set published_at = published_at where seq = any($1)", seqs);
+                sqlx::query!("update outbox set published_at = published_at where seq = any($1)", &seqs);
             writing.execute(session).await.map(|_| Vec::<()>::new())
         })
     };
-    let event = [seq];
-    let writing = in_parts(transaction, &event, |seq| *seq, write);
+    let first = events.first();
+    let other =
+        events.iter().find(|event| first.is_some_and(|first| first.aggregate_id != event.aggregate_id));
+    let tried: Vec<_> = first.into_iter().chain(other).map(|event| (event.seq, event.aggregate_id)).collect();
+    let writing = in_parts(transaction, &tried, |key| *key, write);
     within_deadline("failed to write to the outbox after failed marks", writing).await.map(drop)
 }
 
@@ -378,7 +405,7 @@ pub async fn mark_refused(
     refused: &[(ClaimedEvent, Refusal)],
 ) -> Result<(), Error> {
     let write: Write<'_, _, _> = &|session, part| Box::pin(mark_part_refused(session, part));
-    let marking = in_parts(transaction, refused, |(event, _)| event.seq, write);
+    let marking = in_parts(transaction, refused, |(event, _)| (event.seq, event.aggregate_id), write);
     let rows = within_deadline("failed to record refused events", marking).await?;
     for (event, refusal) in refused {
         let event_type = event.message.event_type.clone();

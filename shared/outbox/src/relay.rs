@@ -170,10 +170,8 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         crash_point("relay-claimed");
         let all = claimed.len();
         // A full disk lets lanes be locked, and refuses marks: each step would publish the same events once more.
-        if self.marks_failed
-            && let Some(first) = claimed.first()
-        {
-            transaction.try_write(first).await?;
+        if self.marks_failed {
+            transaction.try_write(&claimed).await?;
         }
         // Until the commit has succeeded.
         self.marks_failed = true;

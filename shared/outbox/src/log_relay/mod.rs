@@ -224,10 +224,10 @@ pub enum LogTransaction<'store> {
 }
 
 impl OutboxTransaction for LogTransaction<'_> {
-    async fn try_write(&mut self, event: &ClaimedEvent) -> Result<(), Error> {
+    async fn try_write(&mut self, events: &[ClaimedEvent]) -> Result<(), Error> {
         match self {
-            Self::Log { session, .. } => try_write(session, event.seq).await,
-            Self::Table(transaction) => transaction.try_write(event).await,
+            Self::Log { session, .. } => try_write(session, events).await,
+            Self::Table(transaction) => transaction.try_write(events).await,
         }
     }
 

@@ -533,6 +533,38 @@ async fn event_whose_mark_fails_is_held_back_alone_and_the_others_are_marked() -
     Ok(())
 }
 
+/// A trigger or a constraint that refuses every mark would in the end park the whole outbox.
+#[tokio::test]
+async fn marks_that_all_fail_hold_no_event_back_and_publish_none_again() -> anyhow::Result<()> {
+    let outbox = Outbox::new().await?;
+    let mut events = vec![];
+    for _ in 0..20 {
+        events.push(outbox.append(Uuid::now_v7(), 1).await?);
+    }
+    let refuse = "create function refuse() returns trigger language plpgsql as $$ begin raise 'no marks'; end $$;
+                  create trigger refuse before update of published_at on outbox for each row execute function refuse()";
+    sqlx::raw_sql(refuse).execute(&outbox.pool).await?;
+    let broker = ScriptedBroker::that_confirms();
+    let mut relay = Relay::new(
+        outbox.relay_pool(),
+        broker.clone(),
+        RelayOptions { lanes: 16, ..RelayOptions::default() },
+    );
+    for _ in 0..3 {
+        assert!(relay.step().await.is_err());
+    }
+    assert_eq!(broker.seen().len(), events.len(), "published once");
+    let held: i64 =
+        sqlx::query_scalar("select count(*) from outbox_held_back").fetch_one(&outbox.pool).await?;
+    assert_eq!(held, 0);
+    sqlx::raw_sql("drop trigger refuse on outbox").execute(&outbox.pool).await?;
+    relay.step().await?;
+    for event in events {
+        assert!(outbox.state(event).await?.published);
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn event_whose_refusal_cannot_be_recorded_is_held_back_alone() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
@@ -576,11 +608,13 @@ async fn event_that_cannot_be_written_does_not_stop_the_relay_after_failed_marks
     Ok(())
 }
 
-/// As one whose value is corrupt. `outbox_claimable` fails when the payload of this event is read.
+/// As one whose value is corrupt. `outbox_claimable` fails when the payload of this event is read. It is the second event of its
+/// aggregate, and the first one is not published yet.
 #[tokio::test]
 async fn event_that_cannot_be_read_is_held_back_and_the_others_are_published() -> anyhow::Result<()> {
     let outbox = Outbox::new().await?;
-    let (good, bad) = (outbox.append(Uuid::now_v7(), 1).await?, outbox.append(Uuid::now_v7(), 1).await?);
+    let aggregate = Uuid::now_v7();
+    let (good, bad) = (outbox.append(aggregate, 1).await?, outbox.append(aggregate, 2).await?);
     let columns: String = sqlx::query_scalar(
         "select string_agg(case attname when 'payload' then 'readable(event)' else attname end, ', ' order by attnum)
          from pg_attribute where attrelid = 'outbox'::regclass and attnum > 0 and not attisdropped",
