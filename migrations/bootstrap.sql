@@ -27,8 +27,8 @@ begin
         -- A session that does not end its transaction holds its locks and holds back vacuum in the whole database.
         execute format('alter role %I set idle_in_transaction_session_timeout = %L', service, '30s');
         execute format('grant connect on database %I to %I', current_database(), service);
-        -- A service may not see what others do, but how long the oldest snapshot of this database has been open: no row that
-        -- was deleted or changed since can be removed. So this function runs with the administrator's rights.
+        -- A service cannot see other sessions. This function runs with the administrator's rights, and exposes only the age of
+        -- the oldest snapshot: vacuum removes no row that was deleted or updated since.
         -- Without `pg_temp` at the end, a temporary view could run in the place of the server's.
         execute format(
             $create$
@@ -39,6 +39,8 @@ begin
                 from (
                     select xact_start from pg_stat_activity
                     where backend_xmin is not null and datname = current_database() and pid <> pg_backend_pid()
+                        -- Other vacuums do not wait for a vacuum.
+                        and pid not in (select pid from pg_stat_progress_vacuum)
                     union all
                     select prepared from pg_prepared_xacts where database = current_database()
                 ) snapshots (began)

@@ -131,7 +131,10 @@ impl DatabaseHealth {
                         self.commits_hang.store(hang, Ordering::Relaxed);
                         f64::from(u8::from(hang))
                     }
-                    _ => f64::NAN,
+                    _ => {
+                        metrics::gauge!("database_oldest_snapshot_seconds").set(f64::NAN);
+                        f64::NAN
+                    }
                 };
                 metrics::gauge!("database_commits_hang").set(hang);
                 let now = match asked {
