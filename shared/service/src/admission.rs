@@ -1,4 +1,4 @@
-//! Optional. Without it: under overload, requests wait for longer than their clients do, and nearly all work is in vain.
+//! Optional. Without it: an overloaded service spends nearly all its time on requests whose clients have given up.
 //!
 //! Decides which requests are worked on. The others are refused early, with 503.
 
@@ -16,7 +16,7 @@ use axum::{
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, timeout},
+    time::{Instant, timeout_at},
 };
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
@@ -24,18 +24,18 @@ use tracing::Instrument as _;
 /// How long a request may wait for its turn, unless a service says otherwise. Far less than clients wait.
 pub const MAX_WAIT: Duration = Duration::from_millis(500);
 
-/// The part of the longest wait that is left while the queue never empties.
+/// Divides the longest wait while the queue never empties.
 const LATE: u32 = 5;
 
-/// The part of the requests at work that is left while the queue never empties and other work is behind.
+/// Divides the number of writing requests at work while the queue never empties and the relay is behind.
 const BEHIND: u32 = 4;
 
-/// Works on a limited number of requests, lets others wait in order, and bounds their number and their time.
+/// Runs a limited number of requests at once, and queues the others in order, up to a number and a time.
 ///
-/// A queue absorbs a burst. If it does not empty for as long as a request may wait, it no longer absorbs anything: it only
-/// makes each request late. Then requests may wait for a fifth of that time, so those that are worked on are young, and the
-/// others learn early that they have to try elsewhere or later. It is the rule of CoDel (RFC 8289), with time-outs in place
-/// of its schedule of drops.
+/// A queue absorbs a burst. If it does not empty for as long as a request may wait, it no longer absorbs anything: it only adds
+/// latency. From then on requests may wait for a fifth of that time, so the requests that run are fresh, and the others find out
+/// early that they should retry later or elsewhere. It is the rule of CoDel (RFC 8289), with time-outs in place of its schedule
+/// of drops.
 ///
 /// And then fewer are worked on while the relay is behind. Each order that is accepted is an event to publish: a service that
 /// accepts more than it publishes promises more and more, later and later.
@@ -43,10 +43,10 @@ pub struct Admission {
     at_work: Arc<Semaphore>,
     max_at_work: u32,
     is_behind: Box<dyn Fn() -> bool + Send + Sync>,
-    /// Those at work and those that wait.
+    /// Running and queued.
     places: Arc<Semaphore>,
     max_wait: Duration,
-    /// When a request last found nobody waiting.
+    /// When a request last found a turn free.
     emptied: Mutex<Instant>,
     /// Where admitted requests run.
     runtime: Handle,
@@ -66,7 +66,7 @@ impl Admission {
         }
     }
 
-    /// With another longest wait.
+    /// Overrides the longest wait.
     #[must_use]
     pub fn waiting_for(self, max_wait: Duration) -> Self {
         Self { max_wait, ..self }
@@ -83,8 +83,9 @@ impl Admission {
         self.places.clone().try_acquire_owned().ok()
     }
 
-    /// Waits for the turn of a request. `None`: it did not come in time.
-    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits for the turn of a request that arrived at this moment. `None`: it did not come in time. `writes`: whether it may
+    /// write an event.
+    async fn turn(&self, arrived: Instant, writes: bool) -> Option<OwnedSemaphorePermit> {
         if let Ok(turn) = self.at_work.clone().try_acquire_owned() {
             *self.emptied.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             return Some(turn);
@@ -92,8 +93,8 @@ impl Admission {
         let emptied = *self.emptied.lock().unwrap_or_else(PoisonError::into_inner);
         let is_late = emptied.elapsed() > self.max_wait;
         let wait = if is_late { self.max_wait / LATE } else { self.max_wait };
-        let turns = if is_late && (self.is_behind)() { BEHIND.min(self.max_at_work) } else { 1 };
-        timeout(wait, self.at_work.clone().acquire_many_owned(turns)).await.ok()?.ok()
+        let turns = if is_late && writes && (self.is_behind)() { BEHIND.min(self.max_at_work) } else { 1 };
+        timeout_at(arrived + wait, self.at_work.clone().acquire_many_owned(turns)).await.ok()?.ok()
     }
 }
 
@@ -101,14 +102,14 @@ impl Admission {
 pub(crate) async fn admit(State(admission): State<Arc<Admission>>, request: Request, next: Next) -> Response {
     let refused = || StatusCode::SERVICE_UNAVAILABLE.into_response();
     let Some(place) = admission.place() else { return refused() };
+    let (arrived, writes) = (Instant::now(), !request.method().is_safe());
     let runtime = admission.runtime.clone();
-    // It also waits there. The thread that reads requests is busy under overload: a turn that it was given would be lost until
-    // it came to take it.
+    // The wait happens there too: under overload the HTTP thread is busy, and a turn that it was given would stay unused until
+    // the thread got around to it.
     let working = async move {
-        let Some(_turn) = admission.turn().await else { return refused() };
-        let response = next.run(request).await;
-        drop(place);
-        response
+        let _place = place;
+        let Some(_turn) = admission.turn(arrived, writes).await else { return refused() };
+        next.run(request).await
     };
     match AbortOnDropHandle::new(runtime.spawn(working.in_current_span())).await {
         Ok(response) => response,
@@ -131,10 +132,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn queue_that_never_empties_keeps_requests_for_a_shorter_time() {
         let admission = Admission::new(1, 100);
-        let working = admission.turn().await.unwrap();
+        let working = admission.turn(Instant::now(), true).await.unwrap();
         let waited = async || {
             let began = Instant::now();
-            assert!(admission.turn().await.is_none());
+            assert!(admission.turn(Instant::now(), true).await.is_none());
             began.elapsed()
         };
         assert_eq!(waited().await, MAX_WAIT);
@@ -142,8 +143,8 @@ mod tests {
         assert_eq!(waited().await, MAX_WAIT / LATE);
 
         drop(working);
-        drop(admission.turn().await.unwrap());
-        let working = admission.turn().await.unwrap();
+        drop(admission.turn(Instant::now(), true).await.unwrap());
+        let working = admission.turn(Instant::now(), true).await.unwrap();
         assert_eq!(waited().await, MAX_WAIT);
         drop(working);
     }
@@ -151,13 +152,13 @@ mod tests {
     #[tokio::test]
     async fn requests_take_turns_in_order_and_have_a_limited_number_of_places() {
         let admission = Arc::new(Admission::new(1, 3));
-        let working = admission.turn().await.unwrap();
+        let working = admission.turn(Instant::now(), true).await.unwrap();
         let order = Arc::new(Mutex::new(vec![]));
         let mut waiting = JoinSet::new();
         for number in 0..2 {
             let (admission, order) = (admission.clone(), order.clone());
             waiting.spawn(async move {
-                let _turn = admission.turn().await.unwrap();
+                let _turn = admission.turn(Instant::now(), true).await.unwrap();
                 order.lock().unwrap().push(number);
             });
             tokio::task::yield_now().await;
@@ -180,7 +181,7 @@ mod tests {
             let mut waiting = JoinSet::new();
             for _ in 0..10 {
                 let admission = admission.clone();
-                waiting.spawn(async move { admission.turn().await });
+                waiting.spawn(async move { admission.turn(Instant::now(), true).await });
             }
             tokio::task::yield_now().await;
             drop(turns);
@@ -188,7 +189,7 @@ mod tests {
             waiting.join_all().await.into_iter().flatten().collect::<Vec<_>>()
         };
         let mut first = vec![];
-        while let Some(turn) = admission.turn().await {
+        while let Some(turn) = admission.turn(Instant::now(), true).await {
             first.push(turn);
         }
         assert_eq!(first.len(), 8, "the queue was empty a moment ago");

@@ -18,13 +18,16 @@ use std::{
 use axum::{
     Extension,
     body::Body,
-    extract::{Request, connect_info::Connected},
-    http::{StatusCode, header::CONTENT_LENGTH},
+    extract::{Request, State, connect_info::Connected},
+    http::{
+        HeaderValue, StatusCode,
+        header::{CONNECTION, CONTENT_LENGTH},
+    },
     middleware::{AddExtension, Next},
     response::{IntoResponse, Response},
 };
 use axum_server::{AddrListener, Address, accept::Accept};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use rustix::{
     net::{RecvFlags, listen, recv},
     process::{Resource, getrlimit, setrlimit},
@@ -67,16 +70,11 @@ fn max_connections() -> usize {
     max
 }
 
-fn count_closed(reason: &'static str) {
-    metrics::counter!("http_connections_closed_total", "reason" => reason).increment(1);
-}
-
-/// Whether the service works for a request whose client has sent all of it. Such a connection is not closed for another
-/// one.
+/// Whether the service handles a request that has arrived in full. Such a connection is not closed for another one.
 pub(crate) type InProgress = Arc<AtomicBool>;
 
 /// How long a client has been silent at least when its connection is closed for another one. A client that has just
-/// connected is about to send its request, on a busy machine after some tenths of a second.
+/// connected is about to send its request, on a busy machine possibly a few tenths of a second later.
 const MIN_SILENCE: Duration = Duration::from_secs(1);
 
 /// The time between two attempts to close a silent connection for one that waits.
@@ -84,13 +82,29 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Accepts connections up to a limit. At the limit, further ones wait in the kernel's queue; each closes the one whose client
 /// has been silent the longest, so that clients that only hold connections do not keep a health check out. A connection whose
-/// request has arrived is never closed for another one: its client would see a reset, connect again, and under overload the
-/// machine would be busy with connections alone.
+/// request has arrived is never closed for another one: its client would see a reset and reconnect, and an overloaded machine
+/// would do little but accept connections. If no client is silent, [`give_place`] ends a connection with its next answer.
 pub(crate) struct BoundedListener {
     listener: TcpListener,
     places: Arc<Semaphore>,
+    /// Whether a connection waits for a place.
+    wanted: Wanted,
     /// Wakes its waiters in the order in which they began to wait.
     silent: Arc<Notify>,
+}
+
+/// Whether a connection waits for a place of its listener.
+pub(crate) type Wanted = Arc<AtomicBool>;
+
+/// Ends a connection after this answer if another one waits for its place. Without it, clients that keep as many connections as
+/// there are places and send a request now and then would keep all others out, and the health check too.
+pub(crate) async fn give_place(State(wanted): State<Wanted>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    // One for each attempt to find a place.
+    if wanted.swap(false, Relaxed) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// The address of a client.
@@ -116,7 +130,12 @@ impl BoundedListener {
     fn over(listener: TcpListener) -> Self {
         // Again, for a longer queue than Rust asks for. Where the kernel refuses, the shorter one stays.
         let _ = listen(&listener, MAX_QUEUED);
-        Self { listener, places: Arc::new(Semaphore::new(max_connections())), silent: Arc::default() }
+        let places = Arc::new(Semaphore::new(max_connections()));
+        Self { listener, places, wanted: Arc::default(), silent: Arc::default() }
+    }
+
+    pub(crate) fn wanted(&self) -> Wanted {
+        self.wanted.clone()
     }
 
     /// Waits for a place. While there is none, asks silent connections for theirs, one at a time.
@@ -126,7 +145,9 @@ impl BoundedListener {
         }
         loop {
             self.silent.notify_one();
+            self.wanted.store(true, Relaxed);
             if let Ok(place) = timeout(RETRY_INTERVAL, self.places.clone().acquire_owned()).await {
+                self.wanted.store(false, Relaxed);
                 // If no connection was silent, the request is still there: it would close the next one that falls silent.
                 tokio::select! {
                     biased;
@@ -145,9 +166,12 @@ impl AddrListener<Connection, Peer> for BoundedListener {
     }
 
     async fn accept_stream(&self) -> io::Result<(Connection, Peer)> {
-        let (stream, peer) = self.listener.accept().await?;
+        // The caller tries again, and says nothing.
+        let accepted = self.listener.accept().await;
+        let (stream, peer) =
+            accepted.inspect_err(|error| tracing::warn!(%error, "failed to accept a connection"))?;
         let place = self.place().await.ok_or(io::ErrorKind::NotConnected)?;
-        // Fails only if the client is gone, which the first read tells.
+        // Fails only if the client is gone; the first read reports that.
         let _ = stream.set_nodelay(true);
         let connection = Connection {
             stream,
@@ -210,13 +234,14 @@ impl Connection {
                 if turn.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }
-                if since.elapsed() >= MIN_SILENCE && !self.has_arrived() {
+                // A client that leaves an answer unread waits for none of what it has sent after that.
+                if since.elapsed() >= MIN_SILENCE && (self.unread.is_some() || !self.has_arrived()) {
                     break "silent";
                 }
                 self.turn = None;
             }
         };
-        count_closed(reason);
+        metrics::counter!("http_connections_closed_total", "reason" => reason).increment(1);
         if self.unread.is_some() {
             // Else the kernel would keep what was not read for minutes. An error here means that the client is gone.
             let _ = self.stream.set_zero_linger();
@@ -303,23 +328,39 @@ pub(crate) async fn read_body(request: Request, next: Next) -> Response {
     if announced.is_some_and(|length| length > MAX_BODY_BYTES as u64) {
         return too_large(body);
     }
-    match timeout(BODY_DEADLINE, Limited::new(&mut body, MAX_BODY_BYTES).collect()).await {
-        Ok(Ok(read)) => {
+    // Into one buffer: each frame that is kept as it came would keep 8 KiB, also for one byte.
+    let reading = async {
+        let mut read = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame?.into_data() else { continue };
+            if read.len() + data.len() > MAX_BODY_BYTES {
+                return Ok(None);
+            }
+            read.extend_from_slice(&data);
+        }
+        Ok::<_, axum::Error>(Some(read))
+    };
+    let read = timeout(BODY_DEADLINE, reading).await;
+    match read {
+        Ok(Ok(Some(read))) => {
             let in_progress: Option<InProgress> = parts.extensions.get().cloned();
             let set = |to| in_progress.iter().for_each(|flag| flag.store(to, Relaxed));
             set(true);
-            let response = next.run(Request::from_parts(parts, Body::from(read.to_bytes()))).await;
+            let response = next.run(Request::from_parts(parts, Body::from(read))).await;
             set(false);
             response
         }
-        Ok(Err(error)) if error.is::<LengthLimitError>() => too_large(body),
+        Ok(Ok(None)) => too_large(body),
         Ok(Err(error)) => Problem::unreadable_body(error.to_string()).into_response(),
-        Err(_) => slow_body().into_response(),
+        Err(_) => {
+            tokio::spawn(timeout(BODY_DEADLINE, discard(body)));
+            slow_body().into_response()
+        }
     }
 }
 
 /// Answers at once, and goes on reading for a while: a connection that is closed while bytes arrive is reset, and the
-/// client might lose the answer, or that to its next request.
+/// client might lose the answer, or the one to its next request.
 fn too_large(body: Body) -> Response {
     tokio::spawn(timeout(BODY_DEADLINE, discard(body)));
     Problem::too_large().into_response()

@@ -20,7 +20,7 @@ use axum::{
 use hyper_util::rt::TokioTimer;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tower::{ServiceBuilder, timeout::TimeoutLayer};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -29,7 +29,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     admission::{Admission, admit},
-    connection::{Acceptor, BoundedListener, CLIENT_DEADLINE, Peer, read_body},
+    connection::{Acceptor, BoundedListener, CLIENT_DEADLINE, Peer, give_place, read_body},
     environment,
     problem::Problem,
 };
@@ -120,9 +120,10 @@ impl Health {
     }
 }
 
-/// `/livez`, `/readyz` and `/metrics`.
+/// `/livez`, `/readyz` and `/metrics`, for the process whose runtime this is called in.
 pub fn observability(health: Health, metrics: PrometheusHandle) -> Router {
-    observed().with_state(Observed { health: Arc::new(health), metrics }).into()
+    let process = Handle::current();
+    observed().with_state(Observed { health: Arc::new(health), metrics, process }).into()
 }
 
 /// The same three routes, for the OpenAPI document of a service.
@@ -134,6 +135,8 @@ pub fn observability_document() -> OpenApi {
 struct Observed {
     health: Arc<Health>,
     metrics: PrometheusHandle,
+    /// The runtime of everything but HTTP.
+    process: Handle,
 }
 
 fn observed() -> OpenApiRouter<Observed> {
@@ -143,12 +146,14 @@ fn observed() -> OpenApiRouter<Observed> {
 /// The content type of the Prometheus text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Whether the process is alive. Answering is enough: a process with a dead task ends.
+/// Whether the process is alive: whether it runs tasks, beside the thread that answers here. A process with a dead task ends.
 #[utoipa::path(
     get, path = "/livez", tag = "observability",
     responses((status = 200, description = "The process is alive.", body = String, content_type = "text/plain; charset=utf-8")),
 )]
-async fn livez() -> &'static str {
+async fn livez(State(observed): State<Observed>) -> &'static str {
+    // If the runtime hangs there is no answer.
+    let _ = observed.process.spawn(async {}).await;
     "alive\n"
 }
 
@@ -173,24 +178,24 @@ async fn metrics(State(observed): State<Observed>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, EXPOSITION)], observed.metrics.render())
 }
 
-/// Bounds what the requests to `routes` use: each has its body before it counts, `admission` says which are worked on, each
-/// for `deadline`. A panic is an answer.
+/// Bounds what the requests to `routes` use: each body is read in full before the request counts, `admission` picks the
+/// requests that run, each for at most `deadline`. A panic becomes a 500.
 pub fn limited<S: Clone + Send + Sync + 'static>(
     routes: Router<S>,
     admission: Admission,
     deadline: Duration,
 ) -> Router<S> {
     let limits = ServiceBuilder::new()
-        .layer(CatchPanicLayer::new())
         .layer(middleware::from_fn(read_body))
+        .layer(CatchPanicLayer::new())
         .layer(middleware::from_fn_with_state(Arc::new(admission), admit))
         .layer(HandleErrorLayer::new(async |_| StatusCode::GATEWAY_TIMEOUT))
         .layer(TimeoutLayer::new(deadline));
     routes.fallback(|| async { StatusCode::NOT_FOUND }).layer(limits)
 }
 
-/// The threads that read requests and refuse them. What is admitted runs on the process's other threads, beside the relay and
-/// the consumer: however many clients connect, these only share the cores with this one, and no queue of tasks.
+/// The thread that reads and refuses requests. Admitted requests run on the main runtime, with the relay and the consumer, so a
+/// flood of connections competes with these for the cores, and not for a queue of tasks.
 struct HttpThread(Option<Runtime>);
 
 impl HttpThread {
@@ -209,7 +214,8 @@ impl Drop for HttpThread {
     }
 }
 
-/// Serves `app` to all but pages of other sites, until `stop`. Then lets requests in progress finish, up to a deadline.
+/// Serves `app` until `stop`, and refuses browsers' requests from other sites that may change something. Then lets requests in
+/// progress finish, up to a deadline.
 pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) -> anyhow::Result<()> {
     let thread = HttpThread::start().context("failed to start the HTTP thread")?;
     let serving = serve_here(listener, app, stop);
@@ -219,7 +225,9 @@ pub async fn serve(listener: TcpListener, app: Router, stop: CancellationToken) 
 
 async fn serve_here(listener: TcpListener, app: Router, stop: CancellationToken) -> anyhow::Result<()> {
     let handle = axum_server::Handle::<Peer>::new();
-    let server = axum_server::Server::from_listener(BoundedListener::new(listener)?).handle(handle.clone());
+    let listener = BoundedListener::new(listener)?;
+    let app = app.layer(middleware::from_fn_with_state(listener.wanted(), give_place));
+    let server = axum_server::Server::from_listener(listener).handle(handle.clone());
     let mut server = server.acceptor(Acceptor).http1_only();
     server
         .http_builder()

@@ -14,7 +14,7 @@ use super::drill_run::DrillRun;
 const CONNECTIONS: u32 = 32;
 /// How long that takes, and how long each overload lasts.
 const SPAN: Duration = Duration::from_secs(5);
-/// The most orders a second that are offered: beyond that this process would be measured, and not the service.
+/// The most orders a second that are offered: above that this would measure the load generator.
 const MAX_RATE: u32 = 5_000;
 
 /// The share of the capacity that is still accepted. Measured: 0.74 to 0.93.
@@ -39,7 +39,7 @@ const CROWDS: [Crowd; 4] = [
     Crowd { times: 10, clients: 200, connects_each_time: false },
 ];
 
-/// Measures what the service accepts, offers several times that, and looks at what becomes of each order.
+/// Measures what the service accepts, offers several times that, and checks what happens to each order.
 pub(super) async fn overload(run: &DrillRun<'_>) -> Result<()> {
     run.stop_load().await?;
     let saturation = Saturation {
@@ -86,7 +86,15 @@ async fn offer(run: &DrillRun<'_>, crowd: &Crowd, capacity: f64) -> Result<()> {
     .await?;
     let pending = run.system.metric("orders", "outbox_pending").await?;
     let by_second = by_second.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    judge(run, &format!("{times} × the capacity, clients {how}"), capacity, &by_second, &summary, pending);
+    let offered = f64::from(rate) / capacity;
+    judge(
+        run,
+        &format!("{offered:.1} × the capacity, clients {how}"),
+        capacity,
+        &by_second,
+        &summary,
+        pending,
+    );
     Ok(())
 }
 
@@ -110,8 +118,9 @@ fn judge(
     let others: Vec<_> = summary.refused.keys().filter(|status| **status != 503).collect();
     run.claim(
         format!(
-            "{what}: {} refused with 503, {others:?} otherwise, {} not answered {:?}",
+            "{what}: {} refused with 503, {others:?} otherwise, {} not sent because all clients waited, {} not answered {:?}",
             summary.refused_in_all(),
+            summary.shed,
             summary.failed,
             summary.failures
         ),

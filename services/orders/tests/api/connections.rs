@@ -1,6 +1,14 @@
 //! Clients that hold connections: without a request, and without reading the answers.
 
-use std::{collections::BTreeMap, io::ErrorKind};
+use std::{
+    collections::BTreeMap,
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use reqwest::Client;
@@ -9,6 +17,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
     task::JoinSet,
+    time::{sleep, timeout},
 };
 
 use crate::support::{DEADLINE, Orders, order};
@@ -61,6 +70,36 @@ async fn silent_connections_keep_neither_requests_nor_health_out() -> anyhow::Re
     let metrics = Client::new().get(format!("{}/metrics", orders.url)).send().await?.text().await?;
     assert!(metrics.contains("http_connections_closed_total{reason=\"silent\"}"), "{metrics}");
     drop(silent);
+    Ok(())
+}
+
+/// The 200 files leave 50 connections. Sixty clients keep theirs, none of them is silent for a second, and all connect again.
+#[tokio::test]
+async fn busy_connections_keep_no_others_out() -> anyhow::Result<()> {
+    let orders = Orders::start_with(&[("OPEN_FILES", "200")]).await?;
+    let answers = Arc::new(AtomicUsize::new(0));
+    let mut clients = JoinSet::new();
+    for _ in 0..60 {
+        let (address, answers) = (orders.url.trim_start_matches("http://").to_owned(), answers.clone());
+        clients.spawn(async move {
+            loop {
+                let Ok(mut stream) = TcpStream::connect(&address).await else { continue };
+                while stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.is_ok()
+                    && stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0)
+                {
+                    answers.fetch_add(1, Relaxed);
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
+        });
+    }
+    testbed::eventually("the clients to be busy", DEADLINE, async || {
+        Ok((answers.load(Relaxed) > 1000).then_some(()))
+    })
+    .await?;
+    let url = format!("{}/readyz", orders.url);
+    let answer = timeout(testbed::longer(DEADLINE), Client::new().get(url).send()).await??;
+    assert_eq!(answer.status(), 200);
     Ok(())
 }
 
@@ -136,6 +175,36 @@ async fn readers_of_a_large_page_cost_little_memory() -> anyhow::Result<()> {
     let grown = resident_kib(&orders)?.saturating_sub(before);
     // A copy for each reader is the product of both.
     assert!(grown < READERS * size / 4, "{READERS} readers of {size} KiB took {grown} KiB");
+    Ok(())
+}
+
+/// Each body comes in many segments of one byte.
+#[tokio::test]
+async fn bodies_in_tiny_pieces_cost_little_memory() -> anyhow::Result<()> {
+    const CLIENTS: u64 = 100;
+    const PIECES: u64 = 200;
+    let orders = Orders::start().await?;
+    let address = orders.url.trim_start_matches("http://");
+    let head = "POST /orders HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n";
+    let mut clients = vec![];
+    for _ in 0..CLIENTS {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        stream.write_all(head.as_bytes()).await?;
+        clients.push(stream);
+    }
+    let before = resident_kib(&orders)?;
+    for _ in 0..PIECES {
+        for client in &mut clients {
+            // One whose body has taken too long is answered, and may be closed.
+            let _ = client.write_all(b" ").await;
+        }
+        // Else the kernel would join them.
+        tokio::task::yield_now().await;
+    }
+    let grown = resident_kib(&orders)?.saturating_sub(before);
+    // A buffer of 8 KiB for each byte is 156 MiB.
+    assert!(grown < CLIENTS * PIECES, "{CLIENTS} clients with {PIECES} pieces took {grown} KiB");
     Ok(())
 }
 
