@@ -1,6 +1,6 @@
 //! Optional. Without it: each scan walks over the index entries of all rows that were open since the last vacuum.
 //!
-//! From which age on a scan reads the partial index of open rows, by their time. An entry stays there until vacuum removes it, and
+//! How far back in time a scan reads the partial index of open rows. An entry stays there until vacuum removes it, and
 //! vacuum waits for the oldest transaction of the server (`docs/scan-watermark.md`). The watermark is a hint in memory: full scans
 //! find what it hides.
 
@@ -13,7 +13,7 @@ const LATE_COMMIT_MARGIN: Duration = Duration::from_secs(30);
 
 const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The pause after a full scan, as a multiple of what it took, and the longest one.
+/// The pause after a full scan, as a multiple of its duration, and the longest one.
 const PAUSE_FACTOR: u32 = 20;
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 

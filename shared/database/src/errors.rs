@@ -9,7 +9,7 @@ use tokio::time::timeout;
 /// Waits for an answer of the server for so long.
 ///
 /// # Errors
-/// Those of the statement, or that no answer came: a fault of the server.
+/// The statement's error, or that no answer came: a fault of the server.
 pub async fn within_deadline<T>(
     deadline: Duration,
     statement: impl Future<Output = Result<T, sqlx::Error>>,
@@ -37,7 +37,7 @@ pub enum Fault {
 }
 
 /// Every class of SQLSTATEs that PostgreSQL's appendix A lists, and each code whose fault is not its class's, with the reason.
-/// The longest one that fits decides. What is not listed is unknown.
+/// The longest matching prefix wins. A code that is not listed is unknown.
 pub const SQLSTATES: [(&str, Fault); 54] = [
     ("03", Fault::Unknown), // statement not complete: no error of a server
     ("08", Fault::Server),  // connection lost
