@@ -207,7 +207,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
                         tracing::warn!(queue, %failure, "different events fail alike, so they are probably not the cause; waiting");
                     }
                     if alike_since.get_or_insert_with(Instant::now).elapsed() > ALIKE_DURATION {
-                        // The next session has to know, whatever it receives first.
+                        // The next session compares its first failure with this one, even if it receives one event alone.
                         *self.last_unexpected = Some(without_numbers(&text));
                         return Err(Interruption::FailAlike(text));
                     }

@@ -155,7 +155,7 @@ impl Consumer {
     }
 }
 
-/// After as long RabbitMQ reports a queue whose leader does not answer, without its consumers; less than a quarter of a second.
+/// RabbitMQ waits a quarter of a second for a queue's leader, then reports no consumers. This stays below that.
 const LEADER_DEADLINE: Duration = Duration::from_millis(200);
 
 /// How often a queue is asked until its leader answers in time.

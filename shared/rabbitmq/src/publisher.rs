@@ -56,7 +56,7 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 const REFUSAL_SHOWN: Duration = Duration::from_secs(65);
 const REFUSED: &str = "a queue refuses messages, or does not confirm them";
 
-/// How often it is checked that the broker returns what no queue is bound for. An alternate exchange, also one by a policy, takes
+/// How often it is checked that the broker returns unroutable messages. An alternate exchange, also one by a policy, takes
 /// such messages: a confirm then says nothing.
 const RETURN_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const NOT_RETURNED: &str =
