@@ -17,11 +17,12 @@ const SPAN: Duration = Duration::from_secs(5);
 /// The most orders a second that are offered: above that this would measure the load generator.
 const MAX_RATE: u32 = 5_000;
 
-/// The share of the capacity that is still accepted. Measured: 0.74 to 0.93.
+/// The share of the capacity that is still accepted. Measured: 0.60 to 1.8.
 const LEAST_GOODPUT: f64 = 0.5;
-/// How late the slowest answer is, in seconds. Measured: 0.6 to 0.9.
+/// How late the slowest answer is, in seconds. Measured: 0.6 to 1.4; with new connections at five times the capacity, clients of a
+/// slow machine waited five seconds in vain.
 const LATEST_ANSWER: f64 = 2.5;
-/// How many events wait at the end, in seconds of what is accepted. Measured: 0.2 to 1.7.
+/// How many events wait at the end, in seconds of what is accepted. Measured: 0.2 to 1.7, and on a slow machine up to 19.
 const MOST_PENDING: f64 = 2.0;
 
 /// Clients that send so many times the capacity.
