@@ -55,8 +55,8 @@ pub(super) static DRILLS: [Drill; 4] = [
                   accepted orders as many as before, and the refusals early.",
         question: "Clients offer two to ten times what the service can accept. How many orders are accepted? What do the \
                    other clients see, and after how long?",
-        claim: "Under any load at least half of the capacity is accepted. Every other order is refused early with 503, no \
-                connection is reset, and events are published meanwhile.",
+        claim: "Under any load the service accepts at least half of the orders that the system can complete. It refuses \
+                every other one with 503 before its client gives up, resets no connection, and the relay keeps pace.",
         outage: Duration::ZERO,
         steps: Some(|run| Box::pin(overload(run))),
         ..ROW
