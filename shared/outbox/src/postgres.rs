@@ -13,7 +13,6 @@ use events::LANES;
 use futures_util::future::BoxFuture;
 use messaging::{Outgoing, Refusal};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow, raw_sql};
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
@@ -101,10 +100,7 @@ pub(crate) async fn within_deadline<T>(
     what: &'static str,
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, Error> {
-    match timeout(STATEMENT_DEADLINE, statement).await {
-        Ok(answer) => answer.map_err(|error| Error::new(what, error)),
-        Err(_) => Err(Error::new(what, "the database does not answer")),
-    }
+    database::within_deadline(STATEMENT_DEADLINE, statement).await.map_err(|error| Error::new(what, error))
 }
 
 /// The outbox in the pool's schema.
