@@ -19,6 +19,7 @@ use lapin::{
 };
 use serde_json::Value;
 use tokio::{
+    sync::watch,
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -27,7 +28,7 @@ use uuid::Uuid;
 use crate::outbox::WANTED;
 
 /// The queue that wants [`WANTED`] events.
-const QUEUE: &str = "judge";
+pub(crate) const QUEUE: &str = "judge";
 /// The pause before the judge connects again to a broker that was killed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
@@ -57,7 +58,10 @@ pub(crate) struct Record {
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     record: Arc<Mutex<Record>>,
+    paused: watch::Sender<bool>,
     consumer: JoinHandle<()>,
+    amqp_url: String,
+    exchange: String,
 }
 
 impl Arrivals {
@@ -66,20 +70,45 @@ impl Arrivals {
         let (connection, channel) =
             connect(amqp_url, exchange).await.context("failed to declare the queue")?;
         let record = Arc::<Mutex<Record>>::default();
+        let (paused, mut is_paused) = watch::channel(false);
         let (url, exchange, kept) = (amqp_url.to_owned(), exchange.to_owned(), record.clone());
+        let (amqp_url, to) = (url.clone(), exchange.clone());
         let consumer = tokio::spawn(async move {
             let mut open = Some((connection, channel));
             loop {
                 if let Some((_connection, channel)) = open.take() {
                     // It ends when the broker is killed. What was not acknowledged is delivered again.
-                    let _ = consume(&channel, &kept).await;
+                    tokio::select! {
+                        _ = consume(&channel, &kept) => {}
+                        _ = is_paused.wait_for(|paused| *paused) => {}
+                    }
                 }
                 sleep(RETRY_INTERVAL).await;
+                let _ = is_paused.wait_for(|paused| !paused).await;
                 // Without a deadline, a broker that is starting lets it wait forever.
-                open = timeout(CONNECT_DEADLINE, connect(&url, &exchange)).await.ok().and_then(Result::ok);
+                open = timeout(CONNECT_DEADLINE, connect(&url, &to)).await.ok().and_then(Result::ok);
             }
         });
-        Ok(Self { record, consumer })
+        Ok(Self { record, paused, consumer, amqp_url, exchange })
+    }
+
+    /// Ends the consumption, or begins again.
+    pub(crate) fn pause(&self, paused: bool) {
+        self.paused.send_replace(paused);
+    }
+
+    /// Lets the queue take the events with this routing key, too.
+    pub(crate) async fn bind(&self, routing_key: &str) -> Result<()> {
+        let (_connection, channel) = connect(&self.amqp_url, &self.exchange).await?;
+        let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
+        let bound = channel.queue_bind(
+            QUEUE.into(),
+            self.exchange.as_str().into(),
+            routing_key.into(),
+            options,
+            arguments,
+        );
+        bound.await.context("failed to bind the queue")
     }
 
     pub(crate) fn record(&self) -> MutexGuard<'_, Record> {

@@ -7,22 +7,39 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{
-    outbox::WANTED,
+    outbox::{Event, WANTED},
     stage::Stage,
     verdict::{Breach, Promise},
 };
 
-/// Which publishable events are lost, pending or not marked, and what arrived and was never committed.
-pub(crate) async fn everything_is_published(stage: &mut Stage<'_>) -> Result<Vec<Breach>> {
+/// All checks: each level is judged by each of them.
+pub(crate) async fn all(stage: &mut Stage<'_>) -> Result<Vec<Breach>> {
+    let mut breaches = publication(stage).await?;
+    breaches.extend(order(stage));
+    breaches.extend(messages(stage));
+    breaches.extend(identity(stage));
+    Ok(breaches)
+}
+
+/// Which events are lost, which are pending or not marked although they can be published, and what arrived and was never
+/// committed.
+async fn publication(stage: &mut Stage<'_>) -> Result<Vec<Breach>> {
     let pending = stage.outbox.pending().await?;
+    let publishable: HashSet<_> = stage.outbox.publishable().map(|(event, _)| event.id).collect();
     let mut breaches = vec![];
-    for (event, at) in stage.outbox.committed.iter().filter(|(event, _)| event.is_publishable()) {
+    for (event, at) in &stage.outbox.committed {
         let (committed, age) = (stage.time(*at), at.elapsed().as_secs());
         let (promise, state) = match (pending.contains(&event.id), stage.arrivals.has(event.id)) {
             (false, true) => continue,
             (false, false) => {
-                (Promise::NothingIsLost, "is marked as published, and has not arrived".to_owned())
+                let why = match event.routing_key {
+                    _ if stage.outbox.is_accepted(event) => "",
+                    WANTED => "which the broker refuses, ",
+                    _ => "which no queue wants, ",
+                };
+                (Promise::NothingIsLost, format!("{why}is marked as published, and has not arrived"))
             }
+            (true, _) if !publishable.contains(&event.id) => continue,
             (true, false) => (Promise::EverythingIsPublished, format!("is still pending {age} s later")),
             (true, true) => {
                 (Promise::EverythingIsMarked, format!("has arrived, and is pending {age} s later"))
@@ -40,20 +57,9 @@ pub(crate) async fn everything_is_published(stage: &mut Stage<'_>) -> Result<Vec
     Ok(breaches)
 }
 
-/// Which of the events that cannot be published are marked as published.
-pub(crate) async fn refused_events_are_kept(stage: &mut Stage<'_>) -> Result<Vec<Breach>> {
-    let pending = stage.outbox.pending().await?;
-    let refused =
-        stage.outbox.committed.iter().map(|(event, _)| event).filter(|event| !event.is_publishable());
-    let lost = refused.filter(|event| !pending.contains(&event.id)).map(|event| {
-        let why = if event.routing_key == WANTED { "the broker refuses" } else { "no queue wants" };
-        Breach::of(Promise::NothingIsLost, event.id, format!("which {why}, is marked as published"))
-    });
-    Ok(lost.collect())
-}
-
-/// Compares the first arrivals of each aggregate's events with their versions. A copy that arrives later is no breach.
-pub(crate) fn order(stage: &Stage<'_>) -> Vec<Breach> {
+/// Compares the first arrivals of each aggregate's events with their versions. A copy that arrives later is no breach; an event
+/// that should wait behind one that was refused is.
+fn order(stage: &Stage<'_>) -> Vec<Breach> {
     let known: HashMap<_, _> = stage.outbox.committed.iter().map(|(event, _)| (event.id, event)).collect();
     let record = stage.arrivals.record();
     let mut first: Vec<_> = record.first.iter().map(|(id, position)| (*position, *id)).collect();
@@ -73,11 +79,22 @@ pub(crate) fn order(stage: &Stage<'_>) -> Vec<Breach> {
             (*version, *before) = (event.version, at);
         }
     }
+    let publishable: HashSet<_> = stage.outbox.publishable().map(|(event, _)| event.id).collect();
+    for (event, _) in stage.outbox.committed.iter().filter(|(event, _)| !publishable.contains(&event.id)) {
+        if let Some(position) = record.first.get(&event.id) {
+            let Event { version, aggregate, .. } = event;
+            let at = stage.time(record.all[*position].at);
+            let what = format!(
+                "version {version} of aggregate {aggregate} arrived at {at}, and an older one is refused"
+            );
+            breaches.push(Breach::of(Promise::OrderOfEachAggregate, event.id, what));
+        }
+    }
     breaches
 }
 
 /// Compares each message with its event.
-pub(crate) fn messages(stage: &Stage<'_>) -> Vec<Breach> {
+fn messages(stage: &Stage<'_>) -> Vec<Breach> {
     let bodies: HashMap<Uuid, &str> =
         stage.outbox.committed.iter().map(|(event, _)| (event.id, event.payload.as_str())).collect();
     let mut breaches = vec![];
@@ -97,7 +114,7 @@ pub(crate) fn messages(stage: &Stage<'_>) -> Vec<Breach> {
 }
 
 /// Compares the `message_id` of each arrival with its event's id.
-pub(crate) fn identity(stage: &Stage<'_>) -> Vec<Breach> {
+fn identity(stage: &Stage<'_>) -> Vec<Breach> {
     let mut breaches = vec![];
     for arrival in &stage.arrivals.record().all {
         let Some(id) = arrival.id else { continue };

@@ -52,6 +52,8 @@ pub(crate) struct OutboxTable {
     pub(crate) after_commit: Option<String>,
     /// The ids, as text, of all events that are not published, also of those that the relay has set aside.
     pub(crate) pending: String,
+    /// What an operator executes after the reason of refusals is gone, where the relay does not try again by itself.
+    pub(crate) release: Option<String>,
     /// The command tag of the server's answer when a mark is committed.
     pub(crate) commit: String,
     pub(crate) exchange: String,
@@ -64,6 +66,7 @@ impl Default for OutboxTable {
                      values (:id, :aggregate, :version, :routing_key, :payload)"
                 .into(),
             after_commit: None,
+            release: None,
             pending: "select event_id::text from outbox where published_at is null".into(),
             commit: "COMMIT".into(),
             exchange: "judge.events".into(),

@@ -11,6 +11,7 @@ use fault_proxy::{
     Effect,
 };
 use sqlx::{Connection as _, PgConnection};
+use testbed::longer;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// The levels by number, from 1.
-pub const LEVELS: [&str; 11] = [
+pub const LEVELS: [&str; 12] = [
     "publish",
     "crash between publish and mark",
     "lost publish, confirm and commit answer",
@@ -36,6 +37,7 @@ pub const LEVELS: [&str; 11] = [
     "a thousand failing events",
     "fail-over",
     "a commit that the standby never had",
+    "a full queue",
 ];
 
 /// How long a relay may publish nothing after a fault while events are pending: longer than the leases and time-outs of most.
@@ -44,6 +46,8 @@ const PUBLISH_DEADLINE: Duration = Duration::from_secs(30);
 const FAULT_DEADLINE: Duration = Duration::from_secs(10);
 /// How soon a relay that does not wait for the confirm marks an event.
 const MARK_DEADLINE: Duration = Duration::from_secs(1);
+/// The same for one that marks after a while what has been sent.
+const LATE_MARK_DEADLINE: Duration = Duration::from_secs(10);
 /// How long an instance is held up while another could overtake it.
 const HELD_UP: Duration = Duration::from_secs(5);
 /// How long a relay may take to publish an event that it has read.
@@ -53,10 +57,15 @@ const READ_TO_PUBLISHED: Duration = Duration::from_secs(3);
 const LONG_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a level may take with everything that it starts.
 const LEVEL_DEADLINE: Duration = Duration::from_secs(300);
-const BROKER_AWAY: Duration = Duration::from_secs(15);
+/// Longer than a relay lasts that gives an event up after five attempts, with five seconds between them.
+const BROKER_AWAY: Duration = Duration::from_secs(40);
 const DATABASE_AWAY: Duration = Duration::from_secs(5);
-/// How often a fault is repeated.
-const ROUNDS: usize = 2;
+/// How many events wait when a fault comes, in each of its rounds: one, or a batch in flight.
+const ROUNDS: [usize; 2] = [1, 400];
+/// By how many events, and by what time, a commit is late: at first, and for a relay that looks back.
+const LATENESS: [(usize, Duration); 2] = [(5, Duration::ZERO), (10_000, Duration::from_secs(60))];
+/// How many messages the full queue holds, and for how long it is full.
+const FULL: (u32, Duration) = (100, Duration::from_secs(5));
 
 /// Judges an entrant on one level. An error in the environment makes the result inconclusive.
 pub async fn judge(servers: &Servers, entrant: &Entrant, level: u8) -> LevelResult {
@@ -73,7 +82,7 @@ pub async fn judge(servers: &Servers, entrant: &Entrant, level: u8) -> LevelResu
         error: None,
     };
     let began = Instant::now();
-    let deadline = testbed::longer(LEVEL_DEADLINE);
+    let deadline = longer(LEVEL_DEADLINE);
     let played = timeout(deadline, play(servers, entrant, level, &mut result)).await;
     let played = played.with_context(|| format!("the level did not end within {deadline:?}")).flatten();
     result.error = played.err().map(|error| format!("{error:#}"));
@@ -101,13 +110,13 @@ async fn play(servers: &Servers, entrant: &Entrant, level: u8, result: &mut Leve
         9 => failing(&mut stage).await,
         10 => fail_over(&mut stage).await,
         11 => never_replicated(&mut stage).await,
+        12 => full_queue(&mut stage).await,
         other => anyhow::bail!("there is no level {other}"),
     };
     result.breaches = std::mem::take(&mut stage.breaches);
-    // On level 4 a loss is no breach: an instance that does not wait for confirms is killed there, too.
     let played = match played {
-        Ok(()) if level != 4 => checks::everything_is_published(&mut stage).await,
-        played => played.map(|()| vec![]),
+        Ok(()) => checks::all(&mut stage).await,
+        Err(error) => Err(error),
     };
     let played = played.map(|breaches| result.breaches.extend(breaches));
     result.facts = std::mem::take(&mut stage.facts);
@@ -135,7 +144,6 @@ async fn publish(stage: &mut Stage<'_>) -> Result<()> {
         stage.pass(Duration::from_millis(50)).await?;
     }
     stage.settle(PUBLISH_DEADLINE).await?;
-    stage.breaches.extend(checks::messages(stage));
     if !stage.terminate(1).await? {
         let what = format!("it ran for {STOP_DEADLINE:?} after SIGTERM");
         stage.breaches.push(Breach { promise: Promise::EndsWhenAsked, event: None, what });
@@ -145,12 +153,12 @@ async fn publish(stage: &mut Stage<'_>) -> Result<()> {
 
 /// Level 2: the relay is killed when the broker has an event and the relay does not know it, and when it has committed a mark.
 async fn crash(stage: &mut Stage<'_>) -> Result<()> {
-    let aggregates = aggregates(1);
+    let aggregates = aggregates(10);
     let commit = stage.commit.clone();
-    for _ in 0..ROUNDS {
+    for count in ROUNDS {
         stage.start(1).await?;
-        let waits = wait_for_confirm(stage, &aggregates).await?;
-        stage.felt("killed when an event had arrived and was not marked", waits);
+        let waits = wait_for_confirm(stage, &aggregates, count, LATE_MARK_DEADLINE).await?;
+        stage.felt(format!("killed when one of {count} events had arrived, and none was marked"), waits);
         stage.kill(1).await?;
         stage.clear("broker-1")?;
         stage.start(1).await?;
@@ -160,7 +168,7 @@ async fn crash(stage: &mut Stage<'_>) -> Result<()> {
         stage.kill(1).await?;
 
         // The first commit of a relay that marks before it publishes is its mark.
-        stage.write(&aggregates, 1).await?;
+        stage.write(&aggregates, count).await?;
         let before = stage.reset_on("database-1", &commit, TowardClient)?;
         stage.launch(1)?;
         stage.until_reset("database-1", before, FAULT_DEADLINE).await?;
@@ -172,31 +180,38 @@ async fn crash(stage: &mut Stage<'_>) -> Result<()> {
         }
         stage.kill(1).await?;
     }
-    stage.breaches.extend(checks::identity(stage));
     Ok(())
 }
 
-/// Holds back the confirms of instance 1, and writes an event. False: it does not wait for the confirm.
-async fn wait_for_confirm(stage: &mut Stage<'_>, aggregates: &[Uuid]) -> Result<bool> {
+/// Holds back the confirms of instance 1, and writes events. False: it marks one without a confirm.
+async fn wait_for_confirm(
+    stage: &mut Stage<'_>,
+    aggregates: &[Uuid],
+    count: usize,
+    deadline: Duration,
+) -> Result<bool> {
     // Its connection is open then: one that is opened now would wait, too.
     stage.write(aggregates, 1).await?;
     stage.settle(PUBLISH_DEADLINE).await?;
     stage.set("broker-1", Effect::BlackHole, TowardClient)?;
-    let event = stage.write(aggregates, 1).await?;
-    let has_arrived = stage.until_arrived(event, FAULT_DEADLINE).await?;
-    let is_marked = async |stage: &mut Stage<'_>| Ok(!stage.outbox.pending().await?.contains(&event));
-    Ok(has_arrived && !stage.until(MARK_DEADLINE, is_marked).await?)
+    let before = stage.outbox.committed.len();
+    stage.write(aggregates, count).await?;
+    let events: HashSet<_> = stage.outbox.committed[before..].iter().map(|(event, _)| event.id).collect();
+    let has_arrived = async |stage: &mut Stage<'_>| Ok(events.iter().any(|event| stage.arrivals.has(*event)));
+    let has_arrived = stage.until(longer(FAULT_DEADLINE), has_arrived).await?;
+    let is_marked = async |stage: &mut Stage<'_>| Ok(!events.is_subset(&stage.outbox.pending().await?));
+    Ok(has_arrived && !stage.until(deadline, is_marked).await?)
 }
 
 /// Level 3: a connection is reset before the broker has an event, before its confirm arrives, and before the answer to the commit
 /// of a mark arrives.
 async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
-    let aggregates = aggregates(1);
+    let aggregates = aggregates(10);
     let commit = stage.commit.clone();
     stage.start(1).await?;
-    for _ in 0..ROUNDS {
+    for count in ROUNDS {
         let before = stage.reset_on("broker-1", BODY, TowardUpstream)?;
-        stage.write(&aggregates, 1).await?;
+        stage.write(&aggregates, count).await?;
         let lost = stage.until_reset("broker-1", before, FAULT_DEADLINE).await?;
         stage.felt("a publish was lost", lost);
         if !stage.settle(PUBLISH_DEADLINE).await? {
@@ -204,7 +219,7 @@ async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
         }
 
         let before = stage.reset_on("broker-1", CONFIRM, TowardClient)?;
-        stage.write(&aggregates, 1).await?;
+        stage.write(&aggregates, count).await?;
         let lost = stage.until_reset("broker-1", before, FAULT_DEADLINE).await?;
         stage.felt("a confirm was lost", lost);
         stage.clear("broker-1")?;
@@ -213,7 +228,7 @@ async fn lost_answers(stage: &mut Stage<'_>) -> Result<()> {
         }
 
         // While confirms are held back the relay commits no mark, so the next commit is one.
-        wait_for_confirm(stage, &aggregates).await?;
+        wait_for_confirm(stage, &aggregates, count, MARK_DEADLINE).await?;
         let before = stage.reset_on("database-1", &commit, TowardClient)?;
         stage.clear("broker-1")?;
         let lost = stage.until_reset("database-1", before, FAULT_DEADLINE).await?;
@@ -257,31 +272,38 @@ async fn order(stage: &mut Stage<'_>) -> Result<()> {
     }
     let settled = stage.settle(PUBLISH_DEADLINE).await?;
     stage.felt("the last events arrived and were marked", settled);
-    stage.breaches.extend(checks::order(stage));
     Ok(())
 }
 
-/// Level 5: among good events are one that no queue wants and one that the broker refuses as too large.
+/// Level 5: within a batch, and between older and younger ones of its aggregate, is an event that no queue wants, then one that the
+/// broker refuses as too large. In the end a queue wants the first.
 async fn refused(stage: &mut Stage<'_>) -> Result<()> {
     let aggregates = aggregates(10);
     stage.start(1).await?;
     stage.write(&aggregates, 10).await?;
-    let bad = [(UNWANTED, 0), (WANTED, TOO_LARGE)];
-    for (routing_key, padding) in bad {
-        let event = stage.events.next(Uuid::new_v4(), routing_key, padding);
-        stage.outbox.write(vec![event]).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+    for (routing_key, padding) in [(UNWANTED, 0), (WANTED, TOO_LARGE)] {
+        let own = [Uuid::new_v4()];
+        let mut batch = stage.events.wanted(&aggregates, 20);
+        batch.extend(stage.events.wanted(&own, 1));
+        batch.push(stage.events.next(own[0], routing_key, padding));
+        batch.extend(stage.events.wanted(&own, 2));
+        batch.extend(stage.events.wanted(&aggregates, 20));
+        stage.outbox.write(batch).await?;
         stage.write(&aggregates, 10).await?;
-        // What is committed before this one is read before it.
         stage.settle(PUBLISH_DEADLINE).await?;
     }
-    stage.write(&aggregates, 10).await?;
-    stage.settle(PUBLISH_DEADLINE).await?;
-    let lost = checks::refused_events_are_kept(stage).await?;
-    stage.breaches.extend(lost);
+    // What was published or given up too early is a breach whatever comes.
+    let early = checks::all(stage).await?;
+    stage.breaches.extend(early);
+    if stage.breaches.is_empty() {
+        stage.want_all().await?;
+        stage.settle(LONG_DEADLINE).await?;
+    }
     Ok(())
 }
 
-/// Level 6: the broker is killed and comes back, then the database.
+/// Level 6: the broker is killed in the middle of a batch, and again for longer, and comes back, then the database.
 async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     let aggregates = aggregates(10);
     let servers = stage.servers;
@@ -289,22 +311,21 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     stage.write(&aggregates, 10).await?;
     stage.settle(PUBLISH_DEADLINE).await?;
 
-    // The relay's connections are reset before it publishes anything else, so no publish is lost: that is level 3.
-    let before = stage.resets("broker-1")?;
-    stage.set("broker-1", Effect::Cut, Both)?;
-    stage.until_reset("broker-1", before, FAULT_DEADLINE).await?;
+    let last = stage.write(&aggregates, 400).await?;
+    servers.rabbitmq.first().kill().await?;
+    let was_under_way = stage.outbox.pending().await?.contains(&last);
+    stage.felt("the broker died before the last event was marked", was_under_way);
+    broker_returns(stage).await?;
+    if !stage.settle(LONG_DEADLINE).await? {
+        return Ok(());
+    }
+
     servers.rabbitmq.first().kill().await?;
     let event = stage.write(&aggregates, 20).await?;
     stage.pass(BROKER_AWAY).await?;
     let was_away = !stage.arrivals.has(event);
     stage.felt("the broker was away", was_away);
-    // Cut off until the queue works again: RabbitMQ 3.10 may never confirm what is published while a queue recovers.
-    let before = stage.arrivals.record().begun;
-    servers.rabbitmq.first().start().await?;
-    let consumes = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().begun > before);
-    let is_back = stage.until(PUBLISH_DEADLINE, consumes).await?;
-    ensure!(is_back, "the judge's queue did not come back with the broker: run the level again");
-    stage.clear("broker-1")?;
+    broker_returns(stage).await?;
     if !stage.settle(LONG_DEADLINE).await? {
         return Ok(());
     }
@@ -318,18 +339,36 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
     stage.settle(LONG_DEADLINE).await.map(drop)
 }
 
+/// Starts the broker. The relay is cut off until the queue works again: RabbitMQ 3.10 may never confirm what is published while a
+/// queue recovers.
+async fn broker_returns(stage: &mut Stage<'_>) -> Result<()> {
+    stage.set("broker-1", Effect::Cut, Both)?;
+    let before = stage.arrivals.record().begun;
+    stage.servers.rabbitmq.first().start().await?;
+    let consumes = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().begun > before);
+    let is_back = stage.until(PUBLISH_DEADLINE, consumes).await?;
+    ensure!(is_back, "the judge's queue did not come back with the broker: run the level again");
+    stage.clear("broker-1")
+}
+
 /// Level 7: a transaction that began early commits late, when later events are published. Another one's commit waits: the log
 /// shows it before its event is visible.
 async fn late_commit(stage: &mut Stage<'_>) -> Result<()> {
     stage.start(1).await?;
-    for _ in 0..ROUNDS {
+    for (count, time) in LATENESS {
         let late = stage.events.next(Uuid::new_v4(), WANTED, 0);
         let never = stage.events.next(Uuid::new_v4(), WANTED, 0);
         let open = stage.outbox.begin(&late).await?;
         let rolled_back = stage.outbox.begin(&never).await?;
-        let last = stage.write(&aggregates(5), 5).await?;
-        let overtaken = stage.until_arrived(last, PUBLISH_DEADLINE).await?;
-        stage.felt("later events were published before the commit", overtaken);
+        let (aggregates, began) = (aggregates(50), Instant::now());
+        let mut last = late.id;
+        for _ in 0..count.div_ceil(500) {
+            last = stage.write(&aggregates, count.min(500)).await?;
+        }
+        let has_last = async |stage: &mut Stage<'_>| Ok(stage.arrivals.has(last));
+        let overtaken = stage.until_idle(PUBLISH_DEADLINE, has_last).await?;
+        stage.felt(format!("{count} later events were published before the commit"), overtaken);
+        stage.pass(time.saturating_sub(began.elapsed())).await?;
         stage.outbox.commit(open, late).await?;
         roll_back(rolled_back).await?;
         if !stage.settle(PUBLISH_DEADLINE).await? {
@@ -348,8 +387,8 @@ async fn late_commit(stage: &mut Stage<'_>) -> Result<()> {
 async fn frozen(stage: &mut Stage<'_>) -> Result<()> {
     let aggregates = aggregates(3);
     stage.start(1).await?;
-    let waits = wait_for_confirm(stage, &aggregates).await?;
-    stage.felt("frozen while an event waited for its confirm", waits);
+    let waits = wait_for_confirm(stage, &aggregates, 400, MARK_DEADLINE).await?;
+    stage.felt("frozen while events waited for their confirms", waits);
     stage.freeze(1)?;
     stage.clear("broker-1")?;
     stage.start(2).await?;
@@ -421,6 +460,22 @@ async fn never_replicated(stage: &mut Stage<'_>) -> Result<()> {
     stage.restart(1).await?;
     stage.write(&aggregates, 20).await?;
     stage.settle(PUBLISH_DEADLINE).await.map(drop)
+}
+
+/// Level 12: the queue is full, so the broker answers with `basic.nack`, event by event.
+async fn full_queue(stage: &mut Stage<'_>) -> Result<()> {
+    let aggregates = aggregates(10);
+    let (messages, time) = FULL;
+    stage.start(1).await?;
+    stage.write(&aggregates, 10).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+    stage.limit_queue(Some(messages)).await?;
+    let last = stage.write(&aggregates, 400).await?;
+    stage.pass(time).await?;
+    let was_refused = stage.outbox.pending().await?.contains(&last);
+    stage.felt("the last events were refused", was_refused);
+    stage.limit_queue(None).await?;
+    stage.settle(LONG_DEADLINE).await.map(drop)
 }
 
 async fn roll_back(mut open: PgConnection) -> Result<()> {

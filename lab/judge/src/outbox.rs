@@ -36,13 +36,6 @@ pub(crate) struct Event {
 /// Larger than what any broker here accepts: RabbitMQ 4 refuses more than 16 MiB, and the private one more than 128 KiB.
 pub(crate) const TOO_LARGE: usize = 17 * 1024 * 1024;
 
-impl Event {
-    /// Whether it can be published: a queue wants it, and the broker accepts it.
-    pub(crate) fn is_publishable(&self) -> bool {
-        self.routing_key == WANTED && self.payload.len() < TOO_LARGE
-    }
-}
-
 /// Makes events, each with the next version of its aggregate.
 #[derive(Debug, Default)]
 pub(crate) struct Events(BTreeMap<Uuid, u32>);
@@ -79,11 +72,13 @@ pub(crate) struct Outbox {
     connection: Option<PgConnection>,
     /// What was committed, and when.
     pub(crate) committed: Vec<(Event, Instant)>,
+    /// Whether a queue wants [`UNWANTED`] events, too.
+    pub(crate) all_are_wanted: bool,
 }
 
 impl Outbox {
     pub(crate) fn new(table: OutboxTable, url: String) -> Self {
-        Self { table, url, connection: None, committed: vec![] }
+        Self { table, url, connection: None, committed: vec![], all_are_wanted: false }
     }
 
     /// From now on the database is at another URL.
@@ -122,6 +117,31 @@ impl Outbox {
         self.committed.extend(events.into_iter().map(|event| (event, now)));
         if let Some(sql) = self.table.after_commit.clone() {
             self.execute(&sql).await.context("failed to wake the relay")?;
+        }
+        Ok(())
+    }
+
+    /// Whether a queue wants it, and the broker accepts it.
+    pub(crate) fn is_accepted(&self, event: &Event) -> bool {
+        (event.routing_key == WANTED || self.all_are_wanted) && event.payload.len() < TOO_LARGE
+    }
+
+    /// The committed events that can be published, with the time of the commit. The later ones of an aggregate wait behind one
+    /// that cannot.
+    pub(crate) fn publishable(&self) -> impl Iterator<Item = &(Event, Instant)> {
+        let mut waiting = HashSet::new();
+        self.committed.iter().filter(move |(event, _)| {
+            if !self.is_accepted(event) {
+                waiting.insert(event.aggregate);
+            }
+            !waiting.contains(&event.aggregate)
+        })
+    }
+
+    /// Executes what an operator does after the reason of a refusal is gone, if the entrant says so.
+    pub(crate) async fn release(&mut self) -> Result<()> {
+        if let Some(sql) = self.table.release.clone() {
+            self.execute(&sql).await.context("failed to release the refused events")?;
         }
         Ok(())
     }

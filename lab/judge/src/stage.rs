@@ -17,9 +17,9 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::{
-    arrivals::Arrivals,
+    arrivals::{Arrivals, QUEUE},
     entrant::{Entrant, home},
-    outbox::{Events, Outbox},
+    outbox::{Events, Outbox, UNWANTED},
     verdict::{Breach, Fact},
 };
 
@@ -366,7 +366,7 @@ impl<'a> Stage<'a> {
     /// Waits until all publishable events have arrived and are no longer pending, for as long as there is progress. False: there
     /// was none for twice `patience`, or some are lost. In between, the relay is slow or the machine is: nothing is proven.
     pub(crate) async fn settle(&mut self, patience: Duration) -> Result<bool> {
-        let all = self.publishable();
+        let all: HashSet<_> = self.outbox.publishable().map(|(event, _)| event.id).collect();
         let mut missing = all.clone();
         let (mut looked, mut progress, mut lost_since) = (Instant::now(), Instant::now(), None);
         let mut longest = Duration::ZERO;
@@ -405,9 +405,18 @@ impl<'a> Stage<'a> {
         Ok(is_settled)
     }
 
-    fn publishable(&self) -> HashSet<Uuid> {
-        let committed = self.outbox.committed.iter().map(|(event, _)| event);
-        committed.filter(|event| event.is_publishable()).map(|event| event.id).collect()
+    /// Lets the judge's queue take so many messages and refuse others, and nobody read from it. `None`: as before.
+    pub(crate) async fn limit_queue(&mut self, messages: Option<u32>) -> Result<()> {
+        let full = messages.map(|most| format!(r#"{{"max-length": {most}, "overflow": "reject-publish"}}"#));
+        self.arrivals.pause(messages.is_some());
+        self.vhost.set_policy(QUEUE, full.as_deref()).await
+    }
+
+    /// From now on the judge's queue wants all events. Does what an operator does then.
+    pub(crate) async fn want_all(&mut self) -> Result<()> {
+        self.arrivals.bind(UNWANTED).await?;
+        self.outbox.all_are_wanted = true;
+        self.outbox.release().await
     }
 
     /// Records whether something was felt.

@@ -5,7 +5,7 @@ import sys
 import uuid
 
 import pika
-from pika.exceptions import AMQPError
+from pika.exceptions import AMQPError, ChannelClosedByBroker, NackError, UnroutableError
 from relay import Relay, run
 
 
@@ -83,6 +83,85 @@ class Cursor(Relay):
         return events
 
 
+class Window(Relay):
+    """Goes on a hundred events before the last one that it has seen."""
+    last = 0
+
+    def claim(self):
+        self.claim_sql = Relay.claim_sql.replace("order by", f"and seq > {self.last - 100} order by")
+        events = super().claim()
+        self.last = max([self.last] + [event[0] for event in events])
+        return events
+
+
+class NackIsFine(Relay):
+    """Takes each answer of the broker for a confirm."""
+
+    def publish(self, *event):
+        try:
+            return self.publish_or_fail(*event)
+        except NackError:
+            return True
+
+    def publish_or_fail(self, event_id, routing_key, payload):
+        properties = pika.BasicProperties(message_id=event_id, delivery_mode=2)
+        try:
+            self.channel.basic_publish(os.environ["EXCHANGE"], routing_key, payload, properties, True)
+        except UnroutableError:
+            return False
+        except ChannelClosedByBroker:
+            self.open_channel()
+            return False
+        return True
+
+
+class LastConfirm(Relay):
+    """Sends a batch, and waits for the confirm of its last event only."""
+
+    def open_channel(self):
+        super().open_channel()
+        self.others = self.broker.channel()
+
+    def step(self):
+        with self.database.transaction():
+            events = self.claim() if self.lock() else []
+            for _, event_id, _, routing_key, payload in events[:-1]:
+                properties = pika.BasicProperties(message_id=str(event_id), delivery_mode=2)
+                self.others.basic_publish(os.environ["EXCHANGE"], routing_key, payload, properties, True)
+            for seq, event_id, _, routing_key, payload in events[-1:]:
+                if self.publish(str(event_id), routing_key, payload):
+                    for event in events:
+                        self.mark(event[0])
+                else:
+                    self.refuse([seq])
+        return bool(events)
+
+
+class MarkLater(NoConfirms):
+    """Marks what was sent after a second and a half, if the connection is still open and nothing was returned."""
+
+    def step(self):
+        returned = set()
+        self.channel.add_on_return_callback(lambda *returned_message: returned.add(returned_message[2].message_id))
+        with self.database.transaction():
+            events = self.claim() if self.lock() else []
+            for _, event_id, _, routing_key, payload in events:
+                self.publish(str(event_id), routing_key, payload)
+            if events:
+                self.broker.sleep(1.5)
+            for seq, event_id, *_ in events:
+                if str(event_id) not in returned:
+                    self.mark(seq)
+            self.refuse([seq for seq, event_id, *_ in events if str(event_id) in returned])
+        return bool(events)
+
+
+class PastRefused(Relay):
+    """Publishes an aggregate's later events although an older one was refused."""
+    claim_sql = """select seq, event_id, seq, routing_key, payload::text from outbox
+        where published_at is null and available_at <= statement_timestamp() order by seq limit 100"""
+
+
 class NoTimeout(Relay):
     """Holds its lock for as long as it is frozen."""
     idle_limit = "0"
@@ -130,7 +209,9 @@ class NoBarrier(Relay):
 
 MISTAKES = {
     "transient": Transient, "mark-first": MarkFirst, "new-id": NewId, "no-confirms": NoConfirms,
-    "skip-locked": SkipLocked, "not-mandatory": NotMandatory, "give-up": GiveUp, "cursor": Cursor,
-    "no-timeout": NoTimeout, "no-backoff": NoBackoff, "slot": Slot, "log": Log, "no-barrier": NoBarrier,
+    "skip-locked": SkipLocked, "not-mandatory": NotMandatory, "give-up": GiveUp, "cursor": Cursor, "window": Window,
+    "nack-is-fine": NackIsFine, "last-confirm": LastConfirm,
+    "mark-later": MarkLater, "past-refused": PastRefused, "no-timeout": NoTimeout, "no-backoff": NoBackoff,
+    "slot": Slot, "log": Log, "no-barrier": NoBarrier,
 }
 run(MISTAKES[sys.argv[1]]())
