@@ -97,20 +97,15 @@ class Window(Relay):
 class NackIsFine(Relay):
     """Takes each answer of the broker for a confirm."""
 
-    def publish(self, *event):
-        try:
-            return self.publish_or_fail(*event)
-        except NackError:
-            return True
-
-    def publish_or_fail(self, event_id, routing_key, payload):
+    def publish(self, event_id, routing_key, payload):
         properties = pika.BasicProperties(message_id=event_id, delivery_mode=2)
         try:
             self.channel.basic_publish(os.environ["EXCHANGE"], routing_key, payload, properties, True)
-        except UnroutableError:
-            return False
-        except ChannelClosedByBroker:
-            self.open_channel()
+        except NackError:
+            pass
+        except (UnroutableError, ChannelClosedByBroker):
+            if self.channel.is_closed:
+                self.open_channel()
             return False
         return True
 
