@@ -51,7 +51,7 @@ struct Capacity {
 impl Crowd {
     /// How many clients wait for an answer at the same time.
     fn clients(&self, capacity: &Capacity) -> usize {
-        // Each waits until those before it are refused. A refusal takes a quarter of an order's processor time.
+        // Each waits until those before it are answered, the last of them for less time than its client has.
         // Two thousand at most: it fits.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let most = (4.0 * capacity.completed).clamp(200.0, 2_000.0) as usize;
