@@ -36,7 +36,7 @@ const BEHIND: u32 = 4;
 /// A queue absorbs a burst. If it does not empty for as long as a request may wait, it no longer absorbs anything: it only adds
 /// latency. From then on requests may wait for a fifth of that time, so the requests that run are fresh, and the others find out
 /// early that they should retry later or elsewhere. It is the rule of CoDel (RFC 8289), with time-outs in place of its schedule
-/// of drops. As many wait as are worked on: further ones would find no turn in that time, and are refused at once.
+/// of drops. Only as many wait then as are worked on: further ones would find no turn in that time, and are refused at once.
 ///
 /// And then fewer and fewer are worked on while the relay is behind, until it is not. Each order that is accepted is an event to
 /// publish: a service that accepts more than it publishes promises more and more, later and later.
