@@ -1,6 +1,7 @@
 //! Publishing: all messages of a batch at once, then all confirms, and only then what became of each.
 
 use std::{
+    collections::HashSet,
     pin::pin,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -194,6 +195,9 @@ impl ConfirmingPublisher {
             let confirmed = outcomes.iter_mut().filter(|it| **it == PublishOutcome::Confirmed);
             confirmed.for_each(|it| *it = PublishOutcome::Unknown);
         }
+        if doubt_confirms(batch, &mut outcomes, self.endpoint.partitions) {
+            open.declared = None;
+        }
         if all_known {
             if partitions.is_ok() && (!is_nacked || now < open.renew_at) {
                 open.channel = Some(channel);
@@ -372,6 +376,30 @@ fn is_too_large(message: &Outgoing, routing_key: &str) -> bool {
     message.body.len() > MAX_BODY_BYTES
         || routing_key.len().max(message.event_type.len()) > MAX_NAME_BYTES
         || message.traceparent.as_ref().is_some_and(|trace| trace.len() > MAX_TRACEPARENT_BYTES)
+}
+
+/// Makes the confirms unknown that prove nothing, and returns whether there are any. Where one message was returned and another
+/// with the same routing keys was not, bindings were deleted or restored in between, one after the other: the other may have
+/// reached one queue of two.
+fn doubt_confirms(batch: &[&Outgoing], outcomes: &mut [PublishOutcome], partitions: u8) -> bool {
+    let keys = |message: &Outgoing| {
+        let key = routing_key(&message.event_type);
+        let partition = partition_key(&key, message.lane, partitions);
+        (key, partition)
+    };
+    let unroutable = PublishOutcome::Refused(Refusal::Unroutable);
+    let returned = batch.iter().zip(&*outcomes).filter(|(_, outcome)| **outcome == unroutable);
+    let returned: HashSet<_> = returned.map(|(message, _)| keys(message)).collect();
+    let mut is_any = false;
+    if !returned.is_empty() {
+        for (message, outcome) in batch.iter().zip(outcomes) {
+            if *outcome == PublishOutcome::Confirmed && returned.contains(&keys(message)) {
+                *outcome = PublishOutcome::Unknown;
+                is_any = true;
+            }
+        }
+    }
+    is_any
 }
 
 /// A message that no queue is bound for. Its routing key begins like that of an event which this login may publish.

@@ -12,7 +12,7 @@ use lapin::{
     },
     types::FieldTable,
 };
-use messaging::{PublishOutcome, Publisher as _, Refusal};
+use messaging::{Outgoing, PublishOutcome, Publisher as _, Refusal};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use rabbitmq::{Endpoint, Error, Fault, topology};
 use testbed::{Rabbitmq, eventually};
@@ -23,7 +23,7 @@ use tokio::{
 use uuid::Uuid;
 
 use crate::{
-    proxy::proxy,
+    proxy::{Hold, proxy},
     support::{DEADLINE, TestPublisher, Vhost, outgoing},
 };
 
@@ -69,6 +69,57 @@ async fn unroutable_messages_are_never_reported_as_confirmed() -> anyhow::Result
         let expected = (0..1000).map(|number| if is_unbound(number) { UNROUTABLE } else { CONFIRMED });
         assert_eq!(outcomes, expected.collect::<Vec<_>>());
     }
+    Ok(())
+}
+
+/// While bindings are restored one after the other, a message reaches one queue of two, and its confirm looks like any other.
+#[tokio::test]
+async fn confirm_proves_nothing_where_bindings_were_restored_within_the_batch() -> anyhow::Result<()> {
+    const WITNESS: &str = "witness";
+    let vhost = Vhost::new().await?;
+    let channel = vhost.open_channel().await?;
+    channel.queue_declare(WITNESS.into(), QueueDeclareOptions::default(), FieldTable::default()).await?;
+    for key in ["order.witness", "order.marker"] {
+        let options = QueueBindOptions::default();
+        channel
+            .queue_bind(WITNESS.into(), topology::EVENTS.into(), key.into(), options, FieldTable::default())
+            .await?;
+    }
+    // What lies between the first message and the marker is more than the proxy reads at once.
+    let filler = |_| Outgoing { body: vec![0; 100_000], ..outgoing("OrderWitness") };
+    let mut batch = vec![outgoing("OrderCreated"), outgoing("OrderWitness")];
+    batch.extend((0..3).map(filler));
+    batch.extend(["OrderMarker", "OrderCreated", "OrderCancelled"].map(outgoing));
+
+    let (endpoint, hold) = Hold::request(&vhost, &[b"order.marker"]).await?;
+    let mut publisher = TestPublisher::new(endpoint, DEADLINE);
+    publisher.until_ready().await?;
+    for queue in [topology::INVENTORY, topology::BILLING] {
+        let (exchange, key) = (topology::EVENTS.into(), "order.created".into());
+        channel.queue_unbind(queue.into(), exchange, key, FieldTable::default()).await?;
+    }
+    let restore_one = async {
+        hold.sent().await?;
+        // The broker has seen the first creation, and not the second.
+        eventually("a message behind the first creation to arrive", DEADLINE, async || {
+            Ok((vhost.counts(WITNESS).await?.0 > 0).then_some(()))
+        })
+        .await?;
+        let (exchange, key) = (topology::EVENTS.into(), "order.created".into());
+        let options = QueueBindOptions::default();
+        channel.queue_bind(topology::INVENTORY.into(), exchange, key, options, FieldTable::default()).await?;
+        hold.release();
+        anyhow::Ok(())
+    };
+    let (outcomes, restored) = tokio::join!(publisher.publish(&batch), restore_one);
+    restored?;
+    assert_eq!(outcomes[0], UNROUTABLE, "the publisher has declared the bindings again before the batch");
+    assert_eq!(outcomes[6], PublishOutcome::Unknown, "billing has not received it");
+    assert_eq!(outcomes[7], CONFIRMED, "another route");
+    // The bindings are declared before the next attempt.
+    publisher.until_ready().await?;
+    assert_eq!(publisher.publish(&batch[6..7]).await, [CONFIRMED]);
+    vhost.take(topology::BILLING).await?;
     Ok(())
 }
 
