@@ -7,19 +7,19 @@ with acknowledged as (
 ), events as (
     -- The events of each service, published or not. Those that an operator has discarded are expected to have no
     -- effect.
-    select 'orders' as place, event_id, event_type, aggregate_id, published_at, parked_at, false as discarded
+    select 'orders' as place, event_id, event_type, aggregate_id, aggregate_version, created_at, published_at, parked_at, false as discarded
     from orders.outbox
     union all
-    select 'orders', event_id, event_type, aggregate_id, published_at, parked_at, true from orders.outbox_discarded
+    select 'orders', event_id, event_type, aggregate_id, aggregate_version, created_at, published_at, parked_at, true from orders.outbox_discarded
     union all
-    select 'inventory', event_id, event_type, aggregate_id, published_at, parked_at, false from inventory.outbox
+    select 'inventory', event_id, event_type, aggregate_id, aggregate_version, created_at, published_at, parked_at, false from inventory.outbox
     union all
-    select 'inventory', event_id, event_type, aggregate_id, published_at, parked_at, true
+    select 'inventory', event_id, event_type, aggregate_id, aggregate_version, created_at, published_at, parked_at, true
     from inventory.outbox_discarded
     union all
-    select 'billing', event_id, event_type, aggregate_id, published_at, parked_at, false from billing.outbox
+    select 'billing', event_id, event_type, aggregate_id, aggregate_version, created_at, published_at, parked_at, false from billing.outbox
     union all
-    select 'billing', event_id, event_type, aggregate_id, published_at, parked_at, true from billing.outbox_discarded
+    select 'billing', event_id, event_type, aggregate_id, aggregate_version, created_at, published_at, parked_at, true from billing.outbox_discarded
 ), created as (
     select event_id, aggregate_id as order_id, published_at, discarded from events where event_type = 'OrderCreated'
     union all
@@ -227,8 +227,34 @@ with acknowledged as (
     where a.published_at is not null
       and not exists (select from orders.answers h where h.event_id = a.event_id)
       and not exists (select from dead_letters d where d.place = 'orders' and d.event_id = a.event_id)
+), processed as (
+    -- Without what ever was a dead letter: an operator applies it when he wants. A copy that comes more than an hour later
+    -- sets the time of its record again.
+    select p.place, e.aggregate_id, e.aggregate_version, p.event_id, p.processed_at, p.wrote
+    from (
+        select 'orders' as place, event_id, processed_at, xmin::text as wrote from orders.processed_events
+        where not exists (select from orders.dead_letters d where d.event_id = processed_events.event_id)
+        union all
+        select 'inventory', event_id, processed_at, xmin::text from inventory.processed_events
+        where not exists (select from inventory.dead_letters d where d.event_id = processed_events.event_id)
+        union all
+        select 'billing', event_id, processed_at, xmin::text from billing.processed_events
+        where not exists (select from billing.dead_letters d where d.event_id = processed_events.event_id)
+    ) as p join events e using (event_id)
+    where p.processed_at < e.created_at + interval '1 hour'
+), next_processed as (
+    -- Of events that one transaction has applied, the times say nothing about their order.
+    select place, aggregate_id, event_id,
+           lag(processed_at) over versions > processed_at and lag(wrote) over versions <> wrote as overtook
+    from processed
+    window versions as (partition by place, aggregate_id order by aggregate_version)
 ), findings as (
     select * from missing
+    union all
+    select 'out-of-order', n.place, 'an event applied before an older one of its aggregate',
+           coalesce(a.order_id, n.aggregate_id)::text
+    from next_processed n left join answer_events a using (event_id)
+    where n.overtook
     union all
     select 'out-of-order', 'inventory', 'OrderCancelled applied before OrderCreated', c.order_id::text
     from inventory.cancelled_orders c

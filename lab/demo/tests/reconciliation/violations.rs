@@ -100,7 +100,8 @@ const RETENTION: &str = "
     insert into billing.inbox_retention values ('billing', now() - interval '30 days')";
 
 /// What cannot be found without the event itself.
-const NEEDS_THE_EVENT: [&str; 15] = [
+const NEEDS_THE_EVENT: [&str; 16] = [
+    "an event applied before an older one of its aggregate",
     "reservation without its event",
     "payment without its event",
     "order without its OrderCreated event",

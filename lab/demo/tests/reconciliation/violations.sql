@@ -46,6 +46,15 @@ update inventory.cancelled_orders set came_first = true where order_id = ORDER;
 COMPENSATED
 update billing.cancelled_orders set came_first = true where order_id = ORDER;
 
+-- out-of-order at billing: an event applied before an older one of its aggregate
+COMPENSATED
+insert into billing.processed_events (consumer, event_id, event_type, processed_at)
+    values ('billing', CANCELLATION, 'OrderCancelled', clock_timestamp() - interval '10 minutes');
+
+-- out-of-order at orders: an event applied before an older one of its aggregate
+COMPENSATED
+update orders.processed_events set processed_at = clock_timestamp() - interval '10 minutes' where event_id = RELEASE_EVENT;
+
 -- doubled at orders: order with more than one OrderCreated event
 insert into orders.outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, schema_version, payload, lane)
     values (gen_random_uuid(), 'order', ORDER, 9, 'OrderCreated', 1, '{}', 0);
