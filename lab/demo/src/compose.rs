@@ -8,6 +8,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
 use testbed::eventually;
 use testbed::guard::AtExit;
 use tokio::io::AsyncWriteExt as _;
@@ -15,6 +16,7 @@ use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
 use crate::part::{Action, BROKER, container};
+use crate::running_system::add_up;
 use crate::terminal::Terminal;
 
 /// The first build compiles all dependencies in a container.
@@ -132,6 +134,17 @@ impl Compose {
         let (status, page) = self.request(service, "/metrics", None).await?;
         ensure!(status == 200, "{service} answered {status}: {page}");
         Ok(page)
+    }
+
+    /// How many messages are in the services' queues: ready, or held by a consumer.
+    pub(crate) async fn queued(&self) -> Result<u64> {
+        let list = "rabbitmqctl -q list_queues -p shop name messages --formatter json";
+        let queues: Vec<Value> = serde_json::from_str(&self.exec("rabbitmq", list, "").await?)?;
+        add_up(
+            queues
+                .iter()
+                .map(|queue| (queue["name"].as_str().unwrap_or_default(), queue["messages"].as_u64())),
+        )
     }
 
     /// Sends a request to a service, and returns the status and the body of the answer. Only the order service's port is published,

@@ -5,6 +5,7 @@
 
 mod alteration;
 mod board;
+mod cancelling_load;
 mod choice;
 mod cli;
 mod commands;

@@ -24,7 +24,7 @@ impl RunningLoad {
     }
 
     /// Sends nothing more, and waits for the outstanding answers.
-    pub async fn stop(mut self) -> Result<Summary> {
+    pub async fn stop(&mut self) -> Result<Summary> {
         self.enough.store(true, Ordering::Relaxed);
         (&mut self.task).await.context("the load generator panicked")?
     }

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::fault::Fault;
 use crate::part::part;
-use crate::reconciliation::{Ending, Kind, Reconciliation, Wait};
+use crate::reconciliation::{Kind, Reconciliation, Wait};
 use crate::running_system::RunningSystem;
 
 use super::answer::Busy;
@@ -25,9 +25,6 @@ const RATE: u32 = 20;
 
 /// How long the load goes on after the repair.
 const RECOVERY: Duration = Duration::from_secs(4);
-
-/// How long everything may stay as it is, after the repair, until what is missing counts as lost.
-const UNCHANGED_FOR: Duration = Duration::from_secs(30);
 
 /// How long everything may take to come to rest.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(120);
@@ -220,9 +217,10 @@ async fn judge(
     system: &RunningSystem,
     load: &BoardLoad,
 ) -> Result<FaultVerdict> {
-    let wait = Wait::until_decided(SETTLE_DEADLINE).or_unchanged_for(UNCHANGED_FOR);
-    let settled = system.settle(wait, load.ledger()).await?;
-    ensure!(settled.ending != Ending::DeadlinePassed, "not everything was at rest after {SETTLE_DEADLINE:?}");
+    let settled = system.settle(Wait::until_decided(SETTLE_DEADLINE), load.ledger()).await?;
+    if let Some(why) = settled.undecided() {
+        bail!("not everything was at rest after {SETTLE_DEADLINE:?}: {why}");
+    }
     let read: &Reconciliation = &settled.reconciliation;
     let orders = |kind| read.affected.get(&kind).copied().unwrap_or_default();
     let (lost, doubled) = (orders(Kind::Missing), orders(Kind::Doubled));

@@ -65,7 +65,7 @@ impl BoardLoad {
         let next = (rate > 0).then(|| (rate, self.start(rate)));
         let before =
             std::mem::replace(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner), next);
-        if let Some((_, load)) = before {
+        if let Some((_, mut load)) = before {
             load.stop().await?;
         }
         Ok(())

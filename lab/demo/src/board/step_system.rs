@@ -269,8 +269,11 @@ impl StepSystem {
         }
         let took = order.placed.elapsed();
         self.order = None;
+        let transit = self.system.transit().await;
+        // What has not arrived by now, and is in no queue, will not.
+        let may_arrive = transit.not_ready.is_some() || transit.queued != Some(0);
         let dropped = self.system.duplicates_dropped().await.known();
-        Ok(Some(Ok(verdict(&read, took, dropped))))
+        Ok(Some(Ok(verdict(&read, may_arrive, took, dropped))))
     }
 
     fn give_up(&mut self, error: anyhow::Error) -> anyhow::Error {
@@ -287,21 +290,22 @@ impl StepSystem {
     }
 }
 
-fn verdict(read: &Reconciliation, took: Duration, dropped: u64) -> StepVerdict {
+fn verdict(read: &Reconciliation, may_arrive: bool, took: Duration, dropped: u64) -> StepVerdict {
     let held = read.findings.is_empty() && read.in_progress() == 0;
-    let outcome = match read.broken() {
-        Some(broken) => broken,
-        None if held => "nothing is lost, nothing is doubled".to_owned(),
-        None => format!("{} still in progress", read.progress()),
+    let broken = if may_arrive { read.broken_for_good() } else { read.broken() };
+    let (word, outcome) = match broken {
+        Some(broken) => ("BROKEN", broken),
+        None if held => ("HELD", "nothing is lost, nothing is doubled".to_owned()),
+        None if may_arrive => ("INCONCLUSIVE", format!("{} still in progress", read.progress())),
+        None => ("BROKEN", format!("{} still in progress, and nothing moves", read.progress())),
     };
     let aside = match read.waiting_for_operator() {
         0 => String::new(),
         count => format!("; {count} set aside for an operator"),
     };
     let sentence = format!(
-        "{}: {outcome}. Orders so far: {} acknowledged, {} confirmed, {} cancelled{aside}. The consumers have \
+        "{word}: {outcome}. Orders so far: {} acknowledged, {} confirmed, {} cancelled{aside}. The consumers have \
          dropped {dropped} copies since they started. It took {:.1} s.",
-        if held { "HELD" } else { "BROKEN" },
         read.acknowledged,
         read.confirmed,
         read.cancelled,

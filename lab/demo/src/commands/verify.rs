@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::Verdict;
 use crate::choice::Choice;
 use crate::ledger;
-use crate::reconciliation::{Reconciliation, Wait, settle};
+use crate::reconciliation::{Reconciliation, Settled, Wait, settle};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
@@ -30,10 +30,11 @@ pub(crate) async fn run(
         }
         Ok(reconciliation)
     };
-    let reconciliation = settle(Wait::until_decided(wait), read).await?.reconciliation;
+    let settled = settle(Wait::until_decided(wait), read, async || system.transit().await).await?;
+    let reconciliation = &settled.reconciliation;
     let dropped = system.duplicates_dropped().await;
     terminal.print_all(reconciliation.table(dropped));
-    let (verdict, reason) = judge(&reconciliation);
+    let (verdict, reason) = judge(&settled);
     terminal.print_verdict(verdict, &reason);
     terminal.document(&serde_json::json!({
         "verdict": verdict, "reason": reason, "reconciliation": reconciliation, "duplicatesDropped": dropped,
@@ -41,15 +42,17 @@ pub(crate) async fn run(
     Ok(verdict)
 }
 
-fn judge(reconciliation: &Reconciliation) -> (Verdict, String) {
-    if let Some(broken) = reconciliation.broken() {
+fn judge(settled: &Settled) -> (Verdict, String) {
+    if let Some(broken) = settled.broken() {
         return (Verdict::Broken, broken);
     }
+    let reconciliation = &settled.reconciliation;
     let waiting = reconciliation.waiting_for_operator();
-    if reconciliation.in_progress() + waiting > 0 {
+    if settled.undecided().is_some() || reconciliation.in_progress() + waiting > 0 {
         let progress = reconciliation.progress();
+        let why = settled.undecided().unwrap_or(&progress);
         let reason = format!(
-            "nothing is lost, but not everything has been applied: {progress}, {waiting} set aside (`cargo demo failed \
+            "nothing is lost, but not everything has been applied: {why}, {waiting} set aside (`cargo demo failed \
              list` shows them)"
         );
         return (Verdict::Inconclusive, reason);

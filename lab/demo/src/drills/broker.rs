@@ -179,8 +179,8 @@ async fn write_unroutable(run: &DrillRun<'_>) -> Result<()> {
     let refused = run.system.metric("orders", "outbox_failed_total").await?;
     // With an operator, they would be parked after twenty minutes, and then discarded.
     run.repair(burst).await?;
-    run.require(format!("{refused} publications were returned as unroutable"), refused > 4000.0);
-    run.claim(
+    run.injected(format!("{refused} publications were returned as unroutable"), refused > 4000.0);
+    run.promised(
         format!("{beside} good events were published beside them, and {alone} in the same time before"),
         beside >= 0.8 * alone,
     );
@@ -210,8 +210,8 @@ async fn delete_queue(run: &DrillRun<'_>) -> Result<()> {
     run.end().await?;
     let again = publish_again(run.system, UNAPPLIED).await?;
     run.phase("replay", format!("published {again} events again that inventory has not applied"));
-    run.require(format!("{again} events were lost with the queue"), again > 0);
-    run.claim_until("inventory has applied all events", async || {
+    run.injected(format!("{again} events were lost with the queue"), again > 0);
+    run.until_promised("inventory has applied all events", async || {
         Ok(run.system.read(UNAPPLIED).await? == "[]")
     })
     .await;

@@ -56,7 +56,7 @@ pub(crate) async fn run(
 }
 
 async fn carry_out(drill: &Drill, run: &DrillRun<'_>) -> Result<Report> {
-    run.steady().await;
+    run.steady().await?;
     match drill.steps {
         Some(steps) => steps(run).await?,
         None => {

@@ -111,8 +111,9 @@ async fn hang_up(run: &DrillRun<'_>) -> Result<()> {
     run.repair(late).await?;
     run.end().await?;
     let unknown = run.orders_of(customer).await?;
-    run.require(format!("{sent} clients sent an order and hung up"), sent > 100);
-    run.require(format!("{unknown} of their orders exist, although no client knows"), unknown > 0);
+    run.may_exist(sent);
+    run.injected(format!("{sent} clients sent an order and hung up"), sent > 100);
+    run.injected(format!("{unknown} of their orders exist, although no client knows"), unknown > 0);
     Ok(())
 }
 
@@ -153,11 +154,12 @@ async fn send_together(run: &DrillRun<'_>) -> Result<()> {
         }
     }
     let exist = run.orders_of(customer).await?;
-    run.require(
+    run.may_exist(others as u64);
+    run.injected(
         format!("{answered} requests were answered with 201, {others} otherwise"),
         answered > 2 * KEYS,
     );
-    run.claim(
+    run.promised(
         format!("{exist} orders exist for {KEYS} keys; different answers for {different:?}"),
         exist <= KEYS && different.is_empty(),
     );
@@ -198,7 +200,10 @@ impl<'a> RetriedOrder<'a> {
                 self.run.acknowledge(order["id"].as_str().context("201 without an id")?.parse()?);
                 Ok(Some(Accepted { is_repeated }))
             }
-            _ => Ok(None),
+            _ => {
+                self.run.may_exist(1);
+                Ok(None)
+            }
         }
     }
 
@@ -228,11 +233,11 @@ async fn crawl(run: &DrillRun<'_>) -> Result<()> {
     let ((), clients) = tokio::join!(run.accepted_meanwhile(), clients);
     let slow = clients.iter().filter(|client| client.bytes >= SLOW_BYTES).count();
     let disconnected = clients.iter().filter(|client| client.disconnected).count();
-    run.require(
+    run.injected(
         format!("{slow} of {SLOW_CLIENTS} clients sent {SLOW_BYTES} bytes or more, one a second"),
         slow == SLOW_CLIENTS,
     );
-    run.claim(
+    run.promised(
         format!("{disconnected} of {SLOW_CLIENTS} slow clients were disconnected"),
         disconnected == SLOW_CLIENTS,
     );

@@ -79,7 +79,7 @@ async fn kill_leader(run: &DrillRun<'_>) -> Result<()> {
     run.accepted_meanwhile().await;
     run.repair(killed).await?;
     let pause = recover(run, from).await?;
-    run.claim("events were published again within five seconds", pause < MAX_PAUSE);
+    run.promised("events were published again within five seconds", pause < MAX_PAUSE);
     Ok(())
 }
 
@@ -89,7 +89,7 @@ async fn cut_off_leader(run: &DrillRun<'_>) -> Result<()> {
     let cut_off = run.inject(&fault).await?;
     another_leads(run, cluster, leader).await;
     let (node, sign) = (cluster.node(leader)?, format!("node {leader} serves no client"));
-    run.until(&sign, async || Ok(!node.answers().await)).await;
+    run.until_injected(&sign, async || Ok(!node.answers().await)).await;
     run.accepted_meanwhile().await;
     run.repair(cut_off).await?;
     recover(run, from).await.map(drop)
@@ -104,7 +104,7 @@ async fn kill_majority(run: &DrillRun<'_>) -> Result<()> {
     let alone = SystemTime::now();
     run.accepted_meanwhile().await;
     let published: u64 = run.system.number(&published_since(alone)).await?;
-    run.claim(format!("{published} events were published without a majority"), published == 0);
+    run.promised(format!("{published} events were published without a majority"), published == 0);
     run.repair(third).await?;
     run.repair(second).await?;
     recover(run, from).await.map(drop)
@@ -119,7 +119,7 @@ async fn restart_all(run: &DrillRun<'_>) -> Result<()> {
         cluster.wait_complete(&QUEUES).await?;
         let after = run.system.pid(part).await?;
         run.phase("restart", format!("node {} was drained and restarted, and has joined again", index + 1));
-        run.require(
+        run.injected(
             format!("node {} runs as another process", index + 1),
             after.is_some() && after != before,
         );
@@ -131,14 +131,14 @@ async fn restart_all(run: &DrillRun<'_>) -> Result<()> {
 async fn complete_cluster<'a>(run: &DrillRun<'a>) -> Result<(&'a RabbitmqCluster, usize)> {
     let cluster = run.system.own()?.rabbitmq;
     let complete = cluster.wait_complete(&QUEUES).await;
-    run.require("each of three queues has three members, and all are online", complete.is_ok());
+    run.injected("each of three queues has three members, and all are online", complete.is_ok());
     let leader = cluster.members(INVENTORY).await?.leader;
     run.phase("cluster", format!("node {leader} of three leads inventory's queue"));
     Ok((cluster, leader))
 }
 
 async fn another_leads(run: &DrillRun<'_>, cluster: &RabbitmqCluster, leader: usize) {
-    run.until("another node leads inventory's queue", async || {
+    run.until_promised("another node leads inventory's queue", async || {
         Ok(cluster.members(INVENTORY).await?.leader != leader)
     })
     .await;
@@ -148,7 +148,7 @@ async fn another_leads(run: &DrillRun<'_>, cluster: &RabbitmqCluster, leader: us
 /// the order service has published nothing.
 async fn recover(run: &DrillRun<'_>, from: SystemTime) -> Result<Duration> {
     let complete = run.system.own()?.rabbitmq.wait_complete(&QUEUES).await;
-    run.require("all members of all queues are online again", complete.is_ok());
+    run.promised("all members of all queues are online again", complete.is_ok());
     run.end().await?;
     let pause = Duration::from_secs_f64(run.system.number(&longest_pause(from)).await?);
     run.recovered_in(pause);
@@ -156,7 +156,7 @@ async fn recover(run: &DrillRun<'_>, from: SystemTime) -> Result<Duration> {
     for service in SERVICES {
         recreated += run.system.metric(service, "broker_queues_recreated_total").await?;
     }
-    run.claim(format!("{recreated} queues were found missing and made again"), recreated == 0.0);
+    run.promised(format!("{recreated} queues were found missing and made again"), recreated == 0.0);
     Ok(pause)
 }
 

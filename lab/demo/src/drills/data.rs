@@ -123,9 +123,9 @@ async fn send_poison(run: &DrillRun<'_>) -> Result<()> {
         sent += 1;
         sleep(pause).await;
     }
-    run.require(format!("{sent} bad messages were sent"), sent >= LEAST);
+    run.injected(format!("{sent} bad messages were sent"), sent >= LEAST);
     let sign = format!("all {sent} bad messages are set aside");
-    run.until(&sign, async || Ok(count_waiting(run.system).await? == sent)).await;
+    run.until_promised(&sign, async || Ok(count_waiting(run.system).await? == sent)).await;
     let reasons = count_reasons(run.system).await?;
     let discarded = discard_all(run.system, "sent by the drill").await?.len();
     let listed: Vec<_> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
@@ -134,7 +134,7 @@ async fn send_poison(run: &DrillRun<'_>) -> Result<()> {
         format!("an operator has discarded {discarded} dead letters: {}", listed.join(", ")),
     );
     let given_up: usize = GIVEN_UP.iter().filter_map(|reason| reasons.get(*reason)).sum();
-    run.claim(
+    run.promised(
         format!("{given_up} were set aside at a limit, and not for what is wrong with them"),
         given_up == 0,
     );
@@ -153,7 +153,7 @@ async fn publish_reordered(run: &DrillRun<'_>) -> Result<()> {
     for message in &copies {
         publish_copy(&api, message, None).await?;
     }
-    run.require(format!("{} copies were published", copies.len()), copies.len() > 100);
+    run.injected(format!("{} copies were published", copies.len()), copies.len() > 100);
     run.accepted_meanwhile().await;
     require_drops(run, copies.len() as u64).await;
     Ok(())
@@ -179,7 +179,7 @@ async fn publish_other_bodies(run: &DrillRun<'_>) -> Result<()> {
     }
     ensure!(forged > 0, "no creation was published");
     run.phase("forged", format!("published {forged} creations again, with ten times the quantity"));
-    run.require(format!("{forged} forged messages were published"), forged > 10);
+    run.injected(format!("{forged} forged messages were published"), forged > 10);
     run.accepted_meanwhile().await;
     // Inventory and billing get each of them.
     require_drops(run, forged).await;
@@ -192,7 +192,7 @@ fn multiply(number: &mut Value) {
 }
 
 async fn require_drops(run: &DrillRun<'_>, at_least: u64) {
-    run.felt(&format!("{at_least} copies were recognised and dropped"), async || {
+    run.seen_injected(&format!("{at_least} copies were recognised and dropped"), async || {
         let dropped = run.duplicates_dropped().await.known();
         Ok((dropped >= at_least).then(|| format!("{dropped} copies were recognised and dropped")))
     })
@@ -222,7 +222,7 @@ async fn fall_behind(run: &DrillRun<'_>) -> Result<()> {
     }
     run.repair(frozen).await?;
     run.phase("resume", format!("{depth} messages wait for billing, which continues"));
-    run.require(format!("{depth} messages waited for billing"), depth >= BACKLOG_MESSAGES);
+    run.injected(format!("{depth} messages waited for billing"), depth >= BACKLOG_MESSAGES);
     run.accepted_meanwhile().await;
     Ok(())
 }
@@ -244,8 +244,8 @@ async fn replay_twice(run: &DrillRun<'_>) -> Result<()> {
         "replay",
         format!("the first replay applied {first} events, the second {second}; {again} were published again"),
     );
-    run.require(format!("a replay applied {first} events"), first > 0);
-    run.require(format!("{again} events were published again"), again > 0);
-    run.claim(format!("the second replay applied {second} events"), second == 0);
+    run.promised(format!("a replay applied {first} events"), first > 0);
+    run.promised(format!("{again} events were published again"), again > 0);
+    run.promised(format!("the second replay applied {second} events"), second == 0);
     Ok(())
 }

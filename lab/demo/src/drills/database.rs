@@ -168,7 +168,7 @@ pub(super) static DRILLS: [Drill; 11] = [
         felt: &[PENDING, Felt::Accepted],
         at_end: &[|run, ended| {
             let (copies, most) = (ended.duplicates_dropped.inventory, u64::from(2 * run.rate));
-            run.claim(
+            run.promised(
                 format!("inventory has dropped {} copies, of at most {most}", copies.unwrap_or_default()),
                 copies.is_some_and(|copies| copies <= most),
             );
@@ -250,13 +250,13 @@ async fn lose_answers(run: &DrillRun<'_>) -> Result<()> {
         proxies.clear(route).await?;
     }
     let resets = proxies.stats(route).await?.resets - resets_before;
-    run.require(
+    run.injected(
         format!("{resets} connections were reset after the commit was sent; clients saw {errors} errors"),
         resets >= ORDERS as u64 && errors >= ORDERS,
     );
-    run.require(format!("{replayed} retries got the answer of an order that existed already"), replayed > 0);
+    run.promised(format!("{replayed} retries got the answer of an order that existed already"), replayed > 0);
     let exist = run.orders_of(customer).await?;
-    run.claim(format!("{exist} orders exist for {ORDERS} keys"), exist == ORDERS);
+    run.promised(format!("{exist} orders exist for {ORDERS} keys"), exist == ORDERS);
     Ok(())
 }
 
@@ -268,15 +268,16 @@ async fn hang_commits(run: &DrillRun<'_>) -> Result<()> {
     let order = json!({ "customerId": Uuid::new_v4(), "lines": [{ "sku": "TEA-001", "quantity": 1 }] });
     let order = http::place(http::order_request(run.system.orders_url(), &order)?);
     // Under load all connections would be in use, and health would notice that.
-    let unready = run.claim_until("/readyz answers 503 while one commit waits", async || {
+    let unready = run.until_promised("/readyz answers 503 while one commit waits", async || {
         Ok(run.system.health("orders").await?.0 == 503)
     });
     let (order, ()) = tokio::join!(order, unready);
-    run.start_load();
+    run.start_load()?;
     sleep(run.outage).await;
     let acknowledged = run.accepted_since(from) + u64::from(order.is_ok());
+    run.may_exist(1);
     run.repair(hanging).await?;
-    run.claim(format!("{acknowledged} orders were acknowledged meanwhile"), acknowledged == 0);
+    run.promised(format!("{acknowledged} orders were acknowledged meanwhile"), acknowledged == 0);
     Ok(())
 }
 
@@ -302,12 +303,12 @@ async fn sample_commits(run: &DrillRun<'_>) -> Result<()> {
     let (summary, ()) = tokio::try_join!(load, sampling)?;
     let (accepted, rate) = (summary.accepted, summary.accepted_per_second());
     run.use_summary(summary);
-    run.require(format!("{accepted} orders accepted, {rate:.0} per second"), accepted > u64::from(CLIENTS));
-    run.require(
+    run.promised(format!("{accepted} orders accepted, {rate:.0} per second"), accepted > u64::from(CLIENTS));
+    run.injected(
         format!("a queue for the lock of notifying commits in {queues} of {samples} samples; the longest: {longest}"),
         samples >= MIN_SAMPLES,
     );
-    run.claim(
+    run.promised(
         format!("at most {LONGEST_ALLOWED_QUEUE} commits wait for each other, but for {queues} of {samples} samples"),
         queues < MIN_QUEUES,
     );

@@ -10,22 +10,21 @@ use testbed::{fewer, longer};
 use tokio::time::{Instant, interval, sleep, timeout};
 use uuid::Uuid;
 
+use super::confirmations::Confirmations;
 use super::progress::Progress;
 use super::report::{Found, Refusals, Report};
 use super::waiting;
 use crate::Verdict;
+use crate::cancelling_load::{CancellingLoad, Sent};
 use crate::fault::{Fact, Fault, Injected};
 use crate::ledger::Ledger;
-use crate::load::RunningLoad;
 use crate::part::{BROKER, title};
-use crate::reconciliation::{DuplicatesDropped, Reconciliation, Wait};
+use crate::reconciliation::{DuplicatesDropped, Reconciliation, Settled, Wait};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
-/// An effect that has not arrived this long after the load has ended, with everything running, counts as missing.
-const SETTLE_DEADLINE: Duration = Duration::from_secs(60);
-/// Where something is missing for good, nothing that has not arrived after this time without a change will arrive.
-const UNCHANGED_FOR: Duration = Duration::from_secs(10);
+/// How long everything may take to come to rest after the load. What is still in progress then is not judged.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(120);
 /// Each message about an order that is gone is tried and set aside alone, which takes longer than to apply many at once.
 const DAMAGE_DEADLINE: Duration = Duration::from_secs(180);
 
@@ -36,6 +35,9 @@ const FELT_INTERVAL: Duration = Duration::from_millis(200);
 const LOAD_BEFORE: Duration = Duration::from_secs(4);
 /// The load after the repair: new orders arrive while the backlog drains.
 const LOAD_AFTER: Duration = Duration::from_secs(4);
+
+/// How many orders there are for each that is cancelled at once.
+const CANCELLED_ONE_IN: u32 = 4;
 
 /// Orders per second on the reference machine.
 const DEFAULT_RATE: u32 = 60;
@@ -69,7 +71,11 @@ pub(crate) struct DrillRun<'a> {
     pub(super) seed: u64,
     terminal: &'a Terminal,
     pub(super) ledger: Arc<Ledger>,
-    load: RefCell<Option<RunningLoad>>,
+    load: RefCell<Option<CancellingLoad>>,
+    /// The orders whose cancellation was answered with 200.
+    cancelled: RefCell<Vec<Uuid>>,
+    /// A subscriber of what no service consumes.
+    confirmations: RefCell<Option<Confirmations>>,
     /// The result of the load that was stopped last.
     summary: RefCell<Option<Summary>>,
     found: RefCell<Found>,
@@ -81,6 +87,8 @@ pub(crate) struct DrillRun<'a> {
     lines: RefCell<Vec<String>>,
     /// The progress line shows what was done since this reading.
     progress_before: Option<Progress>,
+    /// The records before the drill.
+    before: Reconciliation,
     duplicates_before: DuplicatesDropped,
     timed_out_before: f64,
 }
@@ -88,7 +96,7 @@ pub(crate) struct DrillRun<'a> {
 /// The state of a drill once nothing is in progress any more.
 pub(crate) struct Ended {
     pub(crate) load: Summary,
-    pub(crate) reconciliation: Reconciliation,
+    pub(crate) settled: Settled,
     pub(crate) duplicates_dropped: DuplicatesDropped,
     /// How many orders timed out.
     pub(crate) timed_out: f64,
@@ -111,8 +119,10 @@ impl<'a> DrillRun<'a> {
             times: options.times,
             seed: options.seed,
             terminal,
-            ledger,
+            ledger: ledger.clone(),
             load: RefCell::default(),
+            cancelled: RefCell::default(),
+            confirmations: RefCell::new(Confirmations::on(system).await?),
             summary: RefCell::default(),
             found: RefCell::default(),
             started: Instant::now(),
@@ -120,6 +130,7 @@ impl<'a> DrillRun<'a> {
             phase: RefCell::new("steady"),
             lines: RefCell::default(),
             progress_before: None,
+            before: system.reconcile(&ledger.acknowledged()?).await?,
             duplicates_before: system.duplicates_dropped().await,
             timed_out_before: count_time_outs(system).await?,
         };
@@ -128,33 +139,39 @@ impl<'a> DrillRun<'a> {
     }
 
     /// Starts a load that runs until it is stopped. Each acknowledgement is in the ledger before it is counted.
-    pub(crate) fn start_load(&self) {
-        self.start_load_of(Mix::Real, vec![]);
+    pub(crate) fn start_load(&self) -> Result<()> {
+        self.start_load_of(Mix::Real, vec![])
     }
 
     /// The same, with another kind of orders, and with an equal share at each of these order services too.
-    pub(super) fn start_load_of(&self, mix: Mix, others: Vec<String>) {
+    pub(super) fn start_load_of(&self, mix: Mix, others: Vec<String>) -> Result<()> {
         let load = Load {
             mix,
             seed: self.seed,
             others,
             ..Load::new(self.system.orders_url(), self.rate, Duration::MAX)
         };
-        self.load.replace(Some(RunningLoad::start(load, self.ledger.recorder())));
+        let urls = self.system.order_services();
+        let load = CancellingLoad::start(load, urls, CANCELLED_ONE_IN, &self.ledger)?;
+        self.load.replace(Some(load));
+        Ok(())
     }
 
     /// Starts the load that lasts until [`end`](Self::end), and returns when orders are at every step.
-    pub(super) async fn steady(&self) {
+    pub(super) async fn steady(&self) -> Result<()> {
         self.phase("steady", format!("{} orders per second", self.rate));
-        self.start_load();
+        self.start_load()?;
         sleep(LOAD_BEFORE).await;
+        Ok(())
     }
 
     /// Ends the load at once.
     pub(crate) async fn stop_load(&self) -> Result<()> {
         let load = self.load.take();
         if let Some(load) = load {
-            self.use_summary(load.stop().await?);
+            let Sent { orders, cancelled } = load.stop().await?;
+            self.cancelled.borrow_mut().extend(cancelled);
+            self.use_summary(orders);
         }
         Ok(())
     }
@@ -190,27 +207,31 @@ impl<'a> DrillRun<'a> {
             if late.is_empty() {
                 let seconds = passed.as_secs_f64();
                 let what = "all that had waited was done while orders kept coming";
-                return self.claim(format!("after {seconds:.0} s {what}"), true);
+                return self.promised(format!("after {seconds:.0} s {what}"), true);
             }
             if let Some((kind, age)) = late.iter().find(|(kind, _)| passed > kind.bound) {
-                let what = kind.what;
-                return self
-                    .claim(format!("{what} has waited for {age:.0} s while orders kept coming"), false);
+                let waits = format!("{} has waited for {age:.0} s while orders kept coming", kind.what);
+                return match self.system.transit().await.not_ready {
+                    None => self.promised(waits, false),
+                    Some(part) => self.injected(format!("{waits}, with every part ready: {part}"), false),
+                };
             }
             sleep(FELT_INTERVAL).await;
         }
     }
 
-    /// Lets the report be about this load.
+    /// Lets the report be about this load, and about no earlier one.
     pub(crate) fn use_summary(&self, summary: Summary) {
-        self.summary.replace(Some(summary));
+        if let Some(earlier) = self.summary.replace(Some(summary)) {
+            self.may_exist(earlier.refused_in_all() + earlier.failed);
+        }
     }
 
     /// Injects a fault, and says so.
     pub(crate) async fn inject<'f>(&self, fault: &'f Fault<'f>) -> Result<Injected<'f>> {
         let mut injected = fault.inject(self.system).await?;
         self.phase("outage", &injected.what);
-        self.found.borrow_mut().facts.append(&mut injected.facts);
+        self.found.borrow_mut().injected.append(&mut injected.facts);
         Ok(injected)
     }
 
@@ -229,18 +250,23 @@ impl<'a> DrillRun<'a> {
             let seconds = at.elapsed().as_secs_f64();
             self.phase("recover", format!("{} works again after {seconds:.1} s, as {process}", title(part)));
         }
-        self.found.borrow_mut().facts.extend(repaired.facts);
+        self.found.borrow_mut().injected.extend(repaired.facts);
         Ok(())
     }
 
-    /// Records something without which nothing is proven.
-    pub(crate) fn require(&self, what: impl Into<String>, observed: bool) {
-        self.found.borrow_mut().facts.push(Fact::new(what, observed));
+    /// Records what the drill has done. If that was not observed, nothing is proven.
+    pub(crate) fn injected(&self, what: impl Into<String>, observed: bool) {
+        self.found.borrow_mut().injected.push(Fact::new(what, observed));
     }
 
-    /// Records a part of the claim. One that was not observed breaks it.
-    pub(crate) fn claim(&self, what: impl Into<String>, observed: bool) {
-        self.found.borrow_mut().claims.push(Fact::new(what, observed));
+    /// Records what the system has done. If that was not observed, the claim is broken.
+    pub(crate) fn promised(&self, what: impl Into<String>, observed: bool) {
+        self.found.borrow_mut().promised.push(Fact::new(what, observed));
+    }
+
+    /// Records that so many orders may exist although no client in the ledger knows: the drill's clients got no answer.
+    pub(super) fn may_exist(&self, orders: u64) {
+        self.found.borrow_mut().unanswered += orders;
     }
 
     /// Records how long the system took to recover: the report then has the line of recovery objectives.
@@ -255,36 +281,49 @@ impl<'a> DrillRun<'a> {
         self.accepted_since(from)
     }
 
-    /// Waits for the time of the outage, and requires that orders were accepted meanwhile.
+    /// Waits for the time of the outage, and claims that orders were accepted meanwhile.
     pub(crate) async fn accepted_meanwhile(&self) {
         let accepted = self.wait_outage().await;
         let seconds = self.outage.as_secs();
-        self.require(format!("{accepted} orders were accepted in {seconds} s of the outage"), accepted > 0);
+        self.promised(format!("{accepted} orders were accepted in {seconds} s of the outage"), accepted > 0);
     }
 
-    /// Requires that orders are accepted after this moment.
+    /// Claims that orders are accepted after this moment.
     pub(crate) async fn accepted_again(&self, from: SystemTime) {
-        self.until("orders are accepted again", async || Ok(self.accepted_since(from) > 0)).await;
+        self.until_promised("orders are accepted again", async || Ok(self.accepted_since(from) > 0)).await;
     }
 
-    /// Requires that this comes to be.
-    pub(crate) async fn until(&self, sign: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) {
-        self.felt(sign, async || Ok(is_so().await?.then(|| sign.to_owned()))).await;
+    /// Waits until what the drill does has taken effect.
+    pub(crate) async fn until_injected(&self, sign: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) {
+        self.seen_injected(sign, async || Ok(is_so().await?.then(|| sign.to_owned()))).await;
     }
 
-    /// Claims that this comes to be.
-    pub(crate) async fn claim_until(&self, sign: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) {
-        let seen = self.look_for(sign, async || Ok(is_so().await?.then(|| sign.to_owned()))).await;
-        self.found.borrow_mut().claims.push(seen);
+    /// Waits until the system has done what it promises.
+    pub(crate) async fn until_promised(&self, sign: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) {
+        self.seen_promised(sign, async || Ok(is_so().await?.then(|| sign.to_owned()))).await;
     }
 
-    /// Requires that the fault is felt: see [`look_for`](Self::look_for).
-    pub(crate) async fn felt(&self, expected: &str, check: impl AsyncFnMut() -> Result<Option<String>>) {
+    /// The same as [`until_injected`](Self::until_injected). `check` says in words what it has seen, or `None`.
+    pub(crate) async fn seen_injected(
+        &self,
+        expected: &str,
+        check: impl AsyncFnMut() -> Result<Option<String>>,
+    ) {
         let seen = self.look_for(expected, check).await;
-        self.found.borrow_mut().facts.push(seen);
+        self.found.borrow_mut().injected.push(seen);
     }
 
-    /// Waits until the fault was felt. `check` returns `None` while it was not, and then says in words what was seen.
+    /// The same as [`until_promised`](Self::until_promised). `check` says in words what it has seen, or `None`.
+    pub(crate) async fn seen_promised(
+        &self,
+        expected: &str,
+        check: impl AsyncFnMut() -> Result<Option<String>>,
+    ) {
+        let seen = self.look_for(expected, check).await;
+        self.found.borrow_mut().promised.push(seen);
+    }
+
+    /// Waits until `check` says in words what it has seen.
     async fn look_for(&self, expected: &str, mut check: impl AsyncFnMut() -> Result<Option<String>>) -> Fact {
         let deadline = longer(FELT_DEADLINE);
         let end = Instant::now() + deadline;
@@ -363,21 +402,38 @@ impl<'a> DrillRun<'a> {
         self.phase("drain", "waiting until nothing is pending and every order is confirmed or cancelled");
         let no_outbox = self.system.variant().is_some_and(|variant| !variant.has_outbox());
         let wait = if no_outbox || expected == Verdict::Broken {
-            Wait::until_unchanged_for(longer(UNCHANGED_FOR), longer(DAMAGE_DEADLINE))
+            Wait::until_still(longer(DAMAGE_DEADLINE))
         } else {
             Wait::until_decided(longer(SETTLE_DEADLINE))
         };
-        let reconciliation = self.system.settle(wait, &self.ledger).await?.reconciliation;
+        let settled = self.system.settle(wait, &self.ledger).await?;
+        self.promise_what_clients_were_told().await?;
         self.phase(
             "reconcile",
             "compared the acknowledged orders with the records of the services and the provider",
         );
         Ok(Ended {
             load: self.summary.take().context("the drill has no load")?,
-            reconciliation,
+            settled,
             duplicates_dropped: self.duplicates_dropped().await,
             timed_out: count_time_outs(self.system).await? - self.timed_out_before,
         })
+    }
+
+    /// What the reconciliation does not compare: acknowledged cancellations, and the events that no service consumes.
+    async fn promise_what_clients_were_told(&self) -> Result<()> {
+        let cancelled = self.cancelled.take();
+        let lost = self.system.lost_cancellations(&cancelled).await?;
+        let what =
+            format!("{} cancellations were acknowledged, {lost} of them did not happen", cancelled.len());
+        self.promised(what, lost == 0);
+        let confirmations = self.confirmations.take();
+        if let Some(confirmations) = confirmations
+            && let Some((what, all)) = confirmations.compare(self.system).await?
+        {
+            self.promised(what, all);
+        }
+        Ok(())
     }
 
     /// How many duplicates each service has dropped since the drill began.
@@ -387,8 +443,8 @@ impl<'a> DrillRun<'a> {
 
     /// Judges what was found.
     pub(super) fn report(&self, ended: Ended, refusals: Refusals) -> Report {
-        let Ended { load, reconciliation, duplicates_dropped, .. } = ended;
-        Report::new(self.found.take(), load, refusals, reconciliation, duplicates_dropped)
+        let Ended { load, settled, duplicates_dropped, .. } = ended;
+        Report::new(self.found.take(), load, refusals, &self.before, settled, duplicates_dropped)
     }
 
     /// Runs the drill, and shows the progress line meanwhile.

@@ -122,9 +122,10 @@ async fn fail_over_repeatedly(run: &DrillRun<'_>) -> Result<()> {
         let promoted = SystemTime::now();
         run.phase("promote", "the standby is the primary; it has inherited `synchronous_standby_names`");
         if number == 1 {
-            run.until("every commit at the new primary waits for a standby that there is not", async || {
-                Ok(run.system.read(COMMIT_WAITS).await? == "true")
-            })
+            run.until_injected(
+                "every commit at the new primary waits for a standby that there is not",
+                async || Ok(run.system.read(COMMIT_WAITS).await? == "true"),
+            )
             .await;
         }
         databases.wait_for_standby(false).await?;
@@ -147,7 +148,7 @@ async fn fail_over_too_early(run: &DrillRun<'_>) -> Result<()> {
     run.phase("outage", "cut the standby off; inventory stands still, so that events are on their way");
     sleep(run.outage).await;
     let at_risk = run.accepted_since(cut);
-    run.require(format!("{at_risk} orders were accepted that the standby does not have"), at_risk > 0);
+    run.injected(format!("{at_risk} orders were accepted that the standby does not have"), at_risk > 0);
     let (killed, promoted) = fail_over(run, system.databases).await?;
     run.accepted_again(promoted).await;
     run.recovered_in(killed.elapsed());
@@ -169,7 +170,7 @@ async fn lose_the_wait(run: &DrillRun<'_>, end: End) -> Result<()> {
     databases.cut_link()?;
     run.phase("outage", "cut the standby off: every commit waits for it");
     let order = RetriedOrder::new(run, Uuid::new_v4());
-    let waits = run.until("the commit of an order waits for the standby", async || {
+    let waits = run.until_injected("the commit of an order waits for the standby", async || {
         Ok(run.system.read(COMMIT_WAITS).await? == "true")
     });
     tokio::select! {
@@ -190,22 +191,22 @@ async fn lose_the_wait(run: &DrillRun<'_>, end: End) -> Result<()> {
             run.phase("restarted", "killed the primary with SIGKILL, and started it again");
         }
     }
-    run.until("the order is visible, and the standby does not have it", async || {
+    run.until_injected("the order is visible, and the standby does not have it", async || {
         Ok(run.orders_of(order.customer).await? == 1)
     })
     .await;
     let published = run.published().await?;
     // For as long, whatever the answer is: the relay polls, and consumers get what it publishes.
     let (answer, ()) = tokio::join!(order.place_until(run.outage, run.outage), sleep(run.outage));
-    run.claim("a retry with the same key was not answered", answer?.is_none());
+    run.promised("a retry with the same key was not answered", answer?.is_none());
     let published = run.published().await? - published;
-    run.claim(format!("{published} events were published meanwhile"), published == 0.0);
+    run.promised(format!("{published} events were published meanwhile"), published == 0.0);
     let (killed, _) = fail_over(run, databases).await?;
     let answer = order.place_until(RETRY_DEADLINE, RETRY_DEADLINE).await?;
     run.recovered_in(killed.elapsed());
-    run.require("a retry after the fail-over was answered", answer.is_some());
+    run.promised("a retry after the fail-over was answered", answer.is_some());
     rejoin(databases).await?;
-    run.start_load();
+    run.start_load()?;
     Ok(())
 }
 
@@ -224,13 +225,13 @@ async fn let_the_old_primary_return(run: &DrillRun<'_>) -> Result<()> {
     run.phase("returned", "the old primary goes on, and accepts connections");
     let write = databases.execute_at(old, "select pg_logical_emit_message(true, 'drill', 'late')");
     let waiting = run
-        .until("a commit at the old primary waits, although nothing is broken there", async || {
+        .until_injected("a commit at the old primary waits, although nothing is broken there", async || {
             Ok(databases.read_at(old, COMMIT_WAITS).await? == "true")
         });
     tokio::select! {
         written = write => {
             written?;
-            run.claim("the old primary has not committed", false);
+            run.promised("the old primary has not committed", false);
         }
         () = waiting => {}
     }
@@ -246,16 +247,16 @@ async fn lose_the_standby(run: &DrillRun<'_>) -> Result<()> {
     let lost = Instant::now();
     databases.standby()?.kill().await?;
     run.phase("outage", "killed the standby with SIGKILL");
-    run.claim_until("/readyz answers 503", async || Ok(run.system.health("orders").await?.0 == 503)).await;
-    run.claim_until("`database_commits_hang` is 1: the alert CommitsHang", async || {
+    run.until_promised("/readyz answers 503", async || Ok(run.system.health("orders").await?.0 == 503)).await;
+    run.until_promised("`database_commits_hang` is 1: the alert CommitsHang", async || {
         Ok(run.system.metric("orders", "database_commits_hang").await? == 1.0)
     })
     .await;
     sleep(IN_FLIGHT).await;
     let acknowledged = run.wait_outage().await;
     let waiting: u64 = run.system.number(WAITING).await?;
-    run.claim(format!("{acknowledged} orders were acknowledged meanwhile"), acknowledged == 0);
-    run.claim(
+    run.promised(format!("{acknowledged} orders were acknowledged meanwhile"), acknowledged == 0);
+    run.promised(
         format!("{waiting} sessions wait for the standby, of at most {MAX_WAITING}"),
         waiting <= MAX_WAITING,
     );

@@ -67,12 +67,13 @@ impl Felt {
             Self::NoneAccepted => {
                 sleep(IN_FLIGHT).await;
                 let accepted = run.wait_outage().await;
-                run.claim(format!("{accepted} orders were accepted without a database"), accepted == 0);
+                run.promised(format!("{accepted} orders were accepted without a database"), accepted == 0);
             }
             Self::Disconnected(service, role) => {
                 let gauge = format!("broker_connected{{role=\"{role}\"}}");
                 let sign = format!("{service} reports its {role} as disconnected");
-                run.until(&sign, async || Ok(run.system.metric(service, &gauge).await? == 0.0)).await;
+                run.until_injected(&sign, async || Ok(run.system.metric(service, &gauge).await? == 0.0))
+                    .await;
             }
             Self::More(limit, figure, sign) | Self::Grows(limit, figure, sign) => {
                 let limit = limit.of(run);
@@ -80,12 +81,12 @@ impl Felt {
                     let figure = figure.read(run).await? - before;
                     Ok((figure > limit).then(|| say(sign, &format!("{figure:.0}"))))
                 };
-                run.felt(&say(sign, &format!("more than {limit:.0}")), more).await;
+                run.seen_injected(&say(sign, &format!("more than {limit:.0}")), more).await;
             }
             Self::AtMost(limit, figure, sign) => {
                 let figure = figure.read(run).await?;
                 // An unknown figure is NaN, which is not at most anything: it proves nothing.
-                run.claim(say(sign, &format!("{figure:.0}")), figure <= limit.of(run));
+                run.promised(say(sign, &format!("{figure:.0}")), figure <= limit.of(run));
             }
         }
         Ok(())

@@ -69,7 +69,7 @@ async fn lose_the_slot(run: &DrillRun<'_>) -> Result<()> {
     stay_halted(run).await?;
     let pending = "select (count(*))::text from orders.outbox where published_at is null";
     let pending: u64 = run.system.number(pending).await?;
-    run.require(format!("{pending} events were pending when the slot was dropped"), pending > 0);
+    run.injected(format!("{pending} events were pending when the slot was dropped"), pending > 0);
     drop_the_slot(run).await
 }
 
@@ -84,24 +84,24 @@ async fn fail_over_without_slot(run: &DrillRun<'_>) -> Result<()> {
 
 /// Waits until the relay has halted, and observes that it stays so while orders are accepted.
 async fn stay_halted(run: &DrillRun<'_>) -> Result<()> {
-    run.until("outbox_log_halted is 1", async || {
+    run.until_promised("outbox_log_halted is 1", async || {
         Ok(run.system.metric("orders", "outbox_log_halted").await? == 1.0)
     })
     .await;
     let published = run.published().await?;
     run.accepted_meanwhile().await;
     let published = run.published().await? - published;
-    run.claim(format!("the halted relay has published {published} events"), published == 0.0);
+    run.promised(format!("the halted relay has published {published} events"), published == 0.0);
     Ok(())
 }
 
 async fn drop_the_slot(run: &DrillRun<'_>) -> Result<()> {
     let mut operator = PgConnection::connect(&run.system.own()?.databases.admin_url("shop")?).await?;
     let dropped = sqlx::raw_sql("select orders.outbox_log_drop()").execute(&mut operator).await;
-    run.claim("the operator could drop the slot, because no relay had begun another", dropped.is_ok());
+    run.promised("the operator could drop the slot, because no relay had begun another", dropped.is_ok());
     operator.close().await?;
     run.phase("repair", "an operator has called outbox_log_drop()");
-    run.until("the relay goes on with a new slot", async || {
+    run.until_promised("the relay goes on with a new slot", async || {
         let state =
             "select coalesce((select active and halted is null from orders.outbox_log_state()), false)::text";
         let mut operator = PgConnection::connect(&run.system.own()?.databases.admin_url("shop")?).await?;

@@ -6,6 +6,7 @@ mod broker;
 mod carry_out;
 mod client;
 mod cluster;
+mod confirmations;
 mod data;
 mod database;
 mod drill;

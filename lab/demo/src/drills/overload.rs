@@ -69,7 +69,9 @@ pub(super) async fn overload(run: &DrillRun<'_>) -> Result<()> {
         seed: run.seed,
     };
     let (completed_before, began) = (completed(run).await?, Instant::now());
-    let accepted = load_tests::saturate(saturation, run.ledger.recorder()).await?.accepted_per_second();
+    let saturated = load_tests::saturate(saturation, run.ledger.recorder()).await?;
+    run.may_exist(saturated.refused_in_all() + saturated.failed);
+    let accepted = saturated.accepted_per_second();
     let completed = completed_since(run, completed_before, began).await?;
     run.phase(
         "capacity",
@@ -85,13 +87,13 @@ pub(super) async fn overload(run: &DrillRun<'_>) -> Result<()> {
         accepted += offer(run, crowd, &capacity).await?.accepted;
     }
     let published = published(run).await? - published_before;
-    run.claim(
+    run.promised(
         format!("in all: {published:.0} events published, {accepted} orders accepted"),
         published >= LEAST_PUBLISHED * accepted as f64,
     );
     // From here on as before: the report is about this load, and none of it may be refused.
     sleep(Duration::from_secs(2)).await;
-    run.start_load();
+    run.start_load()?;
     Ok(())
 }
 
@@ -140,6 +142,7 @@ async fn offer(run: &DrillRun<'_>, crowd: &Crowd, capacity: &Capacity) -> Result
     let completed = completed_since(run, completed_before, then).await?;
     let by_second = by_second.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let what = format!("{:.1} × the capacity, clients {how}", f64::from(rate) / capacity.accepted);
+    run.may_exist(summary.refused_in_all() + summary.failed);
     judge(run, &what, capacity, &by_second, completed, &summary);
     Ok(summary)
 }
@@ -158,13 +161,13 @@ fn judge(
     let accepted = seconds.iter().sum::<u64>() as f64 / seconds.len() as f64;
     for (verb, rate) in [("accepted", accepted), ("completed", completed)] {
         let share = rate / capacity.completed;
-        run.claim(
+        run.promised(
             format!("{what}: {rate:.0} orders/s {verb}, {share:.2} of the capacity"),
             share >= LEAST_SHARE,
         );
     }
     let others: Vec<_> = summary.refused.keys().filter(|status| **status != 503).collect();
-    run.claim(
+    run.promised(
         format!(
             "{what}: {} refused with 503, {others:?} otherwise, {} not sent because all clients waited, {} not answered {:?}",
             summary.refused_in_all(),
@@ -175,6 +178,6 @@ fn judge(
         others.is_empty() && summary.failed == 0,
     );
     let slowest = summary.latency.map_or(f64::NAN, |latency| latency.max.as_secs_f64());
-    run.claim(format!("{what}: the slowest answer took {slowest:.2} s"), slowest <= LATEST_ANSWER);
-    run.require(format!("{what}: some were refused"), summary.refused_in_all() > 0);
+    run.promised(format!("{what}: the slowest answer took {slowest:.2} s"), slowest <= LATEST_ANSWER);
+    run.injected(format!("{what}: some were refused"), summary.refused_in_all() > 0);
 }

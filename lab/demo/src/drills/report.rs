@@ -8,16 +8,18 @@ use serde::Serialize;
 use super::objectives;
 use crate::Verdict;
 use crate::fault::Fact;
-use crate::reconciliation::{DuplicatesDropped, Reconciliation};
+use crate::reconciliation::{DuplicatesDropped, Reconciliation, Settled};
 use crate::terminal::Terminal;
 
 /// The observations of a drill before the verdict.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// Conditions that must be observed for the drill to prove anything.
-    pub(crate) facts: Vec<Fact>,
-    /// Parts of the claim. One that was not observed breaks it.
-    pub(crate) claims: Vec<Fact>,
+    /// What the drill has done. One that was not observed: nothing is proven.
+    pub(crate) injected: Vec<Fact>,
+    /// What the system has done. One that was not observed breaks the claim.
+    pub(crate) promised: Vec<Fact>,
+    /// Orders of the drill's own clients that may exist although no answer came.
+    pub(crate) unanswered: u64,
     /// How long the system took to recover, in a drill that measures it.
     pub(crate) recovery: Option<Duration>,
 }
@@ -50,17 +52,19 @@ impl Report {
         found: Found,
         load: Summary,
         refusals: Refusals,
-        reconciliation: Reconciliation,
+        before: &Reconciliation,
+        settled: Settled,
         duplicates_dropped: DuplicatesDropped,
     ) -> Self {
-        let Found { mut facts, claims, recovery } = found;
-        let (mut verdict, mut reason) = judge(&facts, &load, refusals, &reconciliation);
-        for claim in claims.iter().filter(|claim| !claim.observed) {
-            let not = format!("not as claimed: {}", claim.what);
+        let (mut verdict, mut reason) = judge(&found, &load, refusals, before, &settled);
+        let Found { injected: mut facts, promised, recovery, .. } = found;
+        let reconciliation = settled.reconciliation;
+        for promise in promised.iter().filter(|promise| !promise.observed) {
+            let not = format!("not as claimed: {}", promise.what);
             reason = if verdict == Verdict::Broken { format!("{reason}; and {not}") } else { not };
             verdict = Verdict::Broken;
         }
-        facts.extend(claims);
+        facts.extend(promised);
         let objectives =
             recovery.map(|recovery| objectives::line(recovery, &reconciliation, duplicates_dropped));
         Self { verdict, reason, facts, load, reconciliation, duplicates_dropped, objectives }
@@ -89,41 +93,118 @@ impl Report {
 const TOLERATED_FAILURES: f64 = 0.01;
 
 fn judge(
-    facts: &[Fact],
+    found: &Found,
     load: &Summary,
     refusals: Refusals,
-    reconciliation: &Reconciliation,
+    before: &Reconciliation,
+    settled: &Settled,
 ) -> (Verdict, String) {
-    if let Some(broken) = reconciliation.broken() {
+    if let Some(broken) = settled.broken() {
         return (Verdict::Broken, broken);
     }
-    if reconciliation.in_progress() + reconciliation.parked > 0 {
-        let (progress, parked) = (reconciliation.progress(), reconciliation.parked);
-        let reason = format!("{progress}, {parked} events parked, long after everything was repaired");
-        return (Verdict::Broken, reason);
+    if let Some(why) = settled.undecided() {
+        return (Verdict::Inconclusive, format!("nothing is proven, because it is not over: {why}"));
     }
-    // No drill may park an event, so parked events were counted above. Dead letters may be older than the drill.
-    let waiting = reconciliation.waiting_for_operator();
+    let reconciliation = &settled.reconciliation;
+    if reconciliation.in_progress() > 0 {
+        let progress = reconciliation.progress();
+        return (Verdict::Broken, format!("nothing moves although every part is ready: {progress}"));
+    }
+    let older = before.waiting_for_operator();
+    let waiting = reconciliation.waiting_for_operator().saturating_sub(older);
     if waiting > 0 {
-        let what = format!("{waiting} dead letters wait for an operator");
-        return (Verdict::Inconclusive, format!("nothing is lost, but {what}: `cargo demo failed list`"));
+        let what = format!("{waiting} messages or events were set aside: `cargo demo failed list`");
+        return (Verdict::Broken, format!("nothing is lost, but {what}"));
+    }
+    let unknown = |read: &Reconciliation| read.orders.saturating_sub(read.acknowledged);
+    let phantom = unknown(reconciliation).saturating_sub(unknown(before));
+    // After a 5xx an order may exist (docs/http.md).
+    let server_errors: u64 = load.refused.iter().filter(|(status, _)| **status >= 500).map(|(_, n)| n).sum();
+    let unanswered = load.failed + server_errors + found.unanswered;
+    if phantom > unanswered {
+        let what =
+            format!("{phantom} orders exist that no client was told of, and {unanswered} got no answer");
+        return (Verdict::Broken, what);
     }
     let unanswered = load.refused_in_all() + load.failed;
     if refusals == Refusals::BreakTheClaim && unanswered as f64 > load.sent as f64 * TOLERATED_FAILURES {
         let what = format!("{unanswered} of {} orders were refused or got no answer", load.sent);
         return (Verdict::Broken, format!("nothing is lost, but {what}"));
     }
-    if let Some(fact) = facts.iter().find(|fact| !fact.observed) {
+    if let Some(fact) = found.injected.iter().find(|fact| !fact.observed) {
         let reason = format!("nothing is proven, because this was not observed: {}", fact.what);
         return (Verdict::Inconclusive, reason);
     }
     let (accepted, confirmed, cancelled) =
         (load.accepted, reconciliation.confirmed, reconciliation.cancelled);
+    let older = if older == 0 { String::new() } else { format!("; {older} set aside before this drill") };
     (
         Verdict::Held,
         format!(
             "{accepted} orders accepted, none lost, none doubled, no effect without its order; {confirmed} of all \
-             orders are confirmed, {cancelled} cancelled, and money and stock agree"
+             orders are confirmed, {cancelled} cancelled, and money and stock agree{older}"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconciliation::{Ending, Finding, Kind, SetAside};
+
+    /// Judges a drill in which the records became so, after an empty system, and `failed` orders got no answer.
+    fn judged(reconciliation: Reconciliation, ending: Ending, failed: u64) -> (Verdict, String) {
+        let load = Summary { sent: 10 + failed, accepted: 10, failed, ..Summary::default() };
+        let before = Reconciliation { orders: 3, set_aside: vec![aside(1)], ..Reconciliation::default() };
+        let settled = Settled { reconciliation, ending };
+        judge(&Found::default(), &load, Refusals::AreExpected, &before, &settled)
+    }
+
+    fn aside(count: u64) -> SetAside {
+        SetAside { place: "billing".to_owned(), discarded: false, count, first: vec![] }
+    }
+
+    /// Three orders and a dead letter were there before.
+    fn good() -> Reconciliation {
+        Reconciliation {
+            orders: 13,
+            acknowledged: 10,
+            set_aside: vec![aside(1)],
+            ..Reconciliation::default()
+        }
+    }
+
+    #[test]
+    fn a_drill_is_judged_by_what_is_new() {
+        let (verdict, reason) = judged(good(), Ending::Quiescent, 0);
+        assert_eq!(verdict, Verdict::Held, "{reason}");
+        assert!(reason.contains("1 set aside before this drill"), "{reason}");
+        let set_aside = Reconciliation { set_aside: vec![aside(2)], ..good() };
+        assert_eq!(judged(set_aside, Ending::Quiescent, 0).0, Verdict::Broken);
+    }
+
+    #[test]
+    fn an_order_whose_client_was_refused_breaks_and_one_without_an_answer_does_not() {
+        let unknown = || Reconciliation { orders: 14, ..good() };
+        let (verdict, reason) = judged(unknown(), Ending::Quiescent, 0);
+        assert!(verdict == Verdict::Broken && reason.contains("1 orders exist"), "{reason}");
+        assert_eq!(judged(unknown(), Ending::Quiescent, 1).0, Verdict::Held);
+    }
+
+    #[test]
+    fn what_may_still_arrive_proves_nothing_and_what_cannot_breaks() {
+        let (place, what) = ("billing".to_owned(), "no payment exists".to_owned());
+        let findings = vec![Finding { kind: Kind::Missing, place, what, count: 1, first: vec![] }];
+        let missing = || Reconciliation {
+            open: 1,
+            affected: [(Kind::Missing, 1)].into(),
+            findings: findings.clone(),
+            ..good()
+        };
+        let waits = Ending::InProgress("a message waits in a queue".to_owned());
+        assert_eq!(judged(missing(), waits, 0).0, Verdict::Inconclusive);
+        assert_eq!(judged(missing(), Ending::Lost, 0).0, Verdict::Broken);
+        let open = Reconciliation { open: 1, ..good() };
+        assert_eq!(judged(open, Ending::Still, 0).0, Verdict::Broken);
+    }
 }

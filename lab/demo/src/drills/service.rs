@@ -36,9 +36,9 @@ pub(super) static DRILLS: [Drill; 20] = [
         steps: Some(|run| Box::pin(inject_in_turn(run, &KILLS))),
         refusals: Refusals::AreExpected,
         at_end: &[|run, ended| {
-            let found = &ended.reconciliation;
+            let found = &ended.settled.reconciliation;
             let (confirmed, cancelled, refunded) = (found.confirmed, found.cancelled, found.refunded);
-            run.require(
+            run.injected(
                 format!("{confirmed} orders were confirmed and {cancelled} cancelled, and {refunded} cents refunded"),
                 confirmed > 0 && cancelled > 0 && refunded > 0,
             );
@@ -360,10 +360,10 @@ const ONE_FAILED_CALL: Fault<'_> = Fault::Provider {
 /// Of good orders alone: a cancellation would have billing look for what is due.
 async fn fail_once(run: &DrillRun<'_>) -> Result<()> {
     run.stop_load().await?;
-    run.start_load_of(Mix::Good, vec![]);
+    run.start_load_of(Mix::Good, vec![])?;
     let failed = run.inject(&ONE_FAILED_CALL).await?;
     let count = || run.system.metric("provider", "provider_faults_struck_total");
-    run.until("the provider failed a call", async || Ok(count().await? == 1.0)).await;
+    run.until_injected("the provider failed a call", async || Ok(count().await? == 1.0)).await;
     run.accepted_meanwhile().await;
     run.repair(failed).await
 }
@@ -373,7 +373,7 @@ async fn break_instances(run: &DrillRun<'_>) -> Result<()> {
     let processes = &run.system.own()?.processes;
     run.stop_load().await?;
     let others = OTHERS.map(|name| processes.url(name).map(str::to_owned));
-    run.start_load_of(Mix::Real, others.into_iter().collect::<Result<_>>()?);
+    run.start_load_of(Mix::Real, others.into_iter().collect::<Result<_>>()?)?;
     inject_in_turn(run, &MIXED_FAULTS).await?;
     // The standby of a killed consumer takes over: without this, standbys that do nothing would hold.
     let published = OTHERS.map(|name| (name, "outbox_published_total"));
@@ -381,7 +381,7 @@ async fn break_instances(run: &DrillRun<'_>) -> Result<()> {
         published.into_iter().chain(["inventory-2", "billing-2"].map(|name| (name, "inbox_applied_total")))
     {
         let events = run.system.metric(name, metric).await?;
-        run.require(format!("{name}: {metric} is {events}"), events > 0.0);
+        run.promised(format!("{name}: {metric} is {events}"), events > 0.0);
     }
     Ok(())
 }
@@ -417,9 +417,12 @@ async fn freeze_relay(run: &DrillRun<'_>) -> Result<()> {
                     and state_change < now() - interval '10 s'))::text
                 from pg_stat_activity where usename in ('orders', 'inventory', 'billing')";
     let held = async || -> Result<u32> { run.system.number(held).await };
-    run.until("the frozen relay's transaction is open for ten seconds", async || Ok(held().await? > 0)).await;
+    run.until_injected("the frozen relay's transaction is open for ten seconds", async || {
+        Ok(held().await? > 0)
+    })
+    .await;
     sleep(run.outage.saturating_sub(Duration::from_secs(10))).await;
-    run.require("the server has ended that transaction", held().await? == 0);
+    run.promised("the server has ended that transaction", held().await? == 0);
     resume_process(pid)
 }
 
@@ -428,7 +431,7 @@ async fn terminate(run: &DrillRun<'_>) -> Result<()> {
     for service in SERVICES {
         let code = processes.terminate(service).await?;
         run.phase("stop", format!("{service} was asked to stop, and exited with {code:?}"));
-        run.require(format!("{service} exited with code 0"), code == Some(0));
+        run.promised(format!("{service} exited with code 0"), code == Some(0));
         sleep(run.outage).await;
         processes.start_again(service).await?;
         processes.wait_ready(CONDITION_DEADLINE).await?;
@@ -462,7 +465,7 @@ async fn kill_owners(run: &DrillRun<'_>) -> Result<()> {
              from inventory.processed_events join orders.outbox using (event_id)
              where lane % {PARTITIONS} = {partition} and processed_at > '{killed_at}'"
         );
-        run.felt("another instance applies an event of the partition", async || {
+        run.seen_promised("another instance applies an event of the partition", async || {
             let seconds = run.system.read(&applied).await?.trim().parse::<f64>().ok();
             Ok(seconds.map(|seconds| format!("{queue} was taken over {seconds:.2} s after the kill")))
         })
@@ -488,7 +491,7 @@ async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
     let refused = eventually("a service with another number to end", CONDITION_DEADLINE, async || {
         Ok(processes.pid("inventory").is_none().then_some(()))
     });
-    run.claim(
+    run.promised(
         "inventory with 4 partitions has refused to start beside the others with 1",
         refused.await.is_ok(),
     );
@@ -506,7 +509,7 @@ async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
     run.phase("drain", "no relay publishes; orders are accepted");
     for service in SERVICES {
         let ready = format!("broker_queue_ready{{queue=\"{service}.events\"}}");
-        run.until(&format!("{service}.events is empty"), async || {
+        run.until_injected(&format!("{service}.events is empty"), async || {
             Ok(run.system.metric(service, &ready).await? == 0.0)
         })
         .await;
@@ -523,7 +526,7 @@ async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
     }
     processes.wait_ready(CONDITION_DEADLINE).await?;
     run.phase("four", "all services run with 4 partitions");
-    run.until("billing consumes several partitions", async || {
+    run.until_promised("billing consumes several partitions", async || {
         Ok(run.system.metric("billing", "broker_consumer_active").await? > 1.0)
     })
     .await;
@@ -537,13 +540,13 @@ async fn stall_log_reader(run: &DrillRun<'_>) -> Result<()> {
     let dropped = run.system.metric("orders", "log_lines_dropped_total").await.unwrap_or_default();
     run.repair(stalled).await?;
     let processes = &run.system.own()?.processes;
-    run.claim_until("a line says how many lines were dropped", async || {
+    run.until_promised("a line says how many lines were dropped", async || {
         Ok(processes.log("orders")?.contains("log lines dropped"))
     })
     .await;
-    run.require(format!("{dropped} lines were dropped"), dropped > 0.0);
-    run.claim(format!("{accepted} orders were accepted meanwhile"), accepted > 0);
-    run.claim("/livez answered meanwhile", alive.is_ok());
+    run.injected(format!("{dropped} lines were dropped"), dropped > 0.0);
+    run.promised(format!("{accepted} orders were accepted meanwhile"), accepted > 0);
+    run.promised("/livez answered meanwhile", alive.is_ok());
     Ok(())
 }
 
@@ -553,13 +556,13 @@ async fn scale(run: &DrillRun<'_>) -> Result<()> {
     for name in OTHERS {
         processes.terminate(name).await?;
     }
-    run.steady().await;
+    run.steady().await?;
     for name in OTHERS {
         processes.start_again(name).await?;
     }
     processes.wait_ready(CONDITION_DEADLINE).await?;
     run.phase("four", "three more order services run");
-    run.felt("another instance publishes too", async || {
+    run.seen_promised("another instance publishes too", async || {
         let mut others = 0.0;
         for name in OTHERS {
             others += run.system.metric(name, "outbox_published_total").await?;
@@ -570,7 +573,7 @@ async fn scale(run: &DrillRun<'_>) -> Result<()> {
     sleep(run.outage).await;
     for name in OTHERS {
         let code = processes.terminate(name).await?;
-        run.require(format!("{name} was stopped with exit code 0"), code == Some(0));
+        run.promised(format!("{name} was stopped with exit code 0"), code == Some(0));
     }
     run.phase("one", "one order service runs");
     sleep(run.outage).await;
@@ -623,11 +626,11 @@ async fn write_silently(run: &DrillRun<'_>) -> Result<()> {
     run.phase("silence", format!("another program wrote {SILENT} orders, and notified no relay"));
     let pending = "select count(*)::text from orders.outbox where published_at is null";
     let left: u64 = run.system.number(pending).await?;
-    run.require(format!("{left} of their events waited for the poll"), left > 0);
+    run.injected(format!("{left} of their events waited for the poll"), left > 0);
     let polled = within("the events to be found by the poll", FOUND_WITHIN, async || {
         Ok((run.system.number::<u64>(pending).await? == 0).then_some(()))
     })
     .await;
-    run.claim("the poll has found the events in time", polled.is_ok());
+    run.promised("the poll has found the events in time", polled.is_ok());
     Ok(())
 }

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 
-use crate::reconciliation::{Kind, Reconciliation, Wait, settle};
+use crate::reconciliation::{Kind, Reconciliation, Wait};
 use crate::running_system::RunningSystem;
 
-/// A system in which something is pending, but nothing has changed for this long, is judged as it is. A relay polls
-/// every second and makes a full scan every three; a payment that a killed process was handling is due again after six, and on
-/// a busy machine nothing else may happen until several seconds later.
-const UNCHANGED_FOR: Duration = Duration::from_secs(20);
+/// A relay polls every second and makes a full scan every three; a payment that a killed process was handling is due again
+/// after six, and on a busy machine nothing else may happen until several seconds later.
+const STILL_FOR: Duration = Duration::from_secs(20);
 
 /// How long a system that keeps changing is observed.
 const JUDGE_DEADLINE: Duration = Duration::from_secs(120);
@@ -31,12 +30,17 @@ impl Breach {
     }
 }
 
-/// Waits until nothing is pending or changes any more, and returns what is wrong then. All processes have to be
-/// running.
+/// Waits until nothing is pending or moves any more, and returns what is wrong then. All processes have to be running.
+///
+/// # Errors
+/// When something is still in progress at the deadline.
 pub(super) async fn judge(system: &RunningSystem) -> Result<Option<Breach>> {
-    let wait = Wait::until_decided(testbed::longer(JUDGE_DEADLINE)).or_unchanged_for(UNCHANGED_FOR);
-    let settled = settle(wait, async || system.reconcile_acknowledged().await).await?;
-    Ok(breach(&settled.reconciliation))
+    let wait = Wait::until_decided(testbed::longer(JUDGE_DEADLINE)).or_still_for(STILL_FOR);
+    let settled = system.settle_acknowledged(wait).await?;
+    match settled.undecided() {
+        None => Ok(breach(&settled.reconciliation)),
+        Some(why) => bail!("still in progress: {why}"),
+    }
 }
 
 fn breach(reconciliation: &Reconciliation) -> Option<Breach> {

@@ -9,6 +9,7 @@ use testbed::eventually;
 use uuid::Uuid;
 
 use super::CONDITION_DEADLINE;
+use crate::running_system::add_up;
 
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -199,11 +200,45 @@ impl BrokerApi {
         Ok(())
     }
 
+    /// Declares a queue with these arguments that receives the events with one routing key from now on.
+    pub(crate) async fn declare_subscriber(&self, queue: &str, key: &str, arguments: &Value) -> Result<()> {
+        let declared = json!({ "durable": true, "arguments": arguments });
+        self.put(&format!("queues/{}/{queue}", self.vhost), &declared).await?;
+        let url = self.address(&format!("bindings/{}/e/shop.events/q/{queue}", self.vhost));
+        self.client.post(url).json(&json!({ "routing_key": key })).send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    /// Whether a queue is bound to the exchange of events with this key.
+    pub(crate) async fn is_bound(&self, queue: &str, key: &str) -> Result<bool> {
+        let bindings = self.list(&format!("bindings/{}/e/shop.events/q/{queue}", self.vhost)).await?;
+        Ok(bindings.iter().any(|binding| binding["routing_key"] == key))
+    }
+
+    /// Deletes a queue of the virtual host.
+    pub(crate) async fn delete_queue(&self, queue: &str) -> Result<()> {
+        self.delete(&format!("queues/{}/{queue}", self.vhost)).await
+    }
+
+    /// Whether the API answers for this user. A test's broker may have none.
+    pub(crate) async fn is_there(&self) -> bool {
+        self.list(&format!("queues/{}", self.vhost)).await.is_ok()
+    }
+
     /// Takes up to so many messages out of a queue.
     pub async fn take(&self, queue: &str, count: usize) -> Result<Vec<Value>> {
         let get = json!({ "count": count, "ackmode": "ack_requeue_false", "encoding": "auto" });
         let url = self.address(&format!("queues/{}/{queue}/get", self.vhost));
         Ok(self.client.post(url).json(&get).send().await?.error_for_status()?.json().await?)
+    }
+
+    /// How many messages are in the services' queues, by statistics that are seconds old: ready, or held by a consumer.
+    pub(crate) async fn queued(&self) -> Result<u64> {
+        let queues = self.list(&format!("queues/{}", self.vhost)).await?;
+        add_up(queues.iter().map(|queue| {
+            let running = queue["state"] == "running";
+            (queue["name"].as_str().unwrap_or_default(), queue["messages"].as_u64().filter(|_| running))
+        }))
     }
 
     /// How many messages a queue holds, by statistics that are seconds old.

@@ -9,5 +9,5 @@ mod table;
 
 pub use query::query;
 pub use result::{Finding, Kind, PLACES, Reconciliation, SetAside};
-pub use settle::{Ending, Settled, Wait, settle};
+pub use settle::{Ending, Settled, Transit, Wait, settle};
 pub use table::DuplicatesDropped;

@@ -51,6 +51,23 @@ pub struct Reconciliation {
     pub findings: Vec<Finding>,
 }
 
+/// What is wrong with so many orders.
+fn in_words(kind: Kind, count: u64, mut what: Vec<&str>) -> String {
+    let (order, sum) = if count == 1 { ("order", "sum") } else { ("orders", "sums") };
+    let counted = match kind {
+        Kind::Missing => format!("{count} {order} missing"),
+        Kind::Doubled => format!("{count} {order} doubled"),
+        Kind::Phantom => format!("{count} phantom {order}"),
+        Kind::WrongSum => format!("{count} wrong {sum}"),
+        Kind::OutOfOrder => format!("{count} {order} out of order"),
+    };
+    what.dedup();
+    let more = what.len().saturating_sub(NAMED);
+    what.truncate(NAMED);
+    let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+    format!("{counted} ({}{more})", what.join("; "))
+}
+
 /// How many findings of a kind a verdict names.
 const NAMED: usize = 2;
 
@@ -121,26 +138,25 @@ impl Reconciliation {
     /// The broken promises in words, for a verdict: how many orders, each counted once, and what is wrong with them. `None`
     /// if the records agree.
     pub fn broken(&self) -> Option<String> {
-        let kinds: Vec<_> = self.affected.iter().map(|(kind, count)| self.broken_by(*kind, *count)).collect();
-        (!kinds.is_empty()).then(|| kinds.join(", "))
+        self.broken_by(|_| true)
     }
 
-    fn broken_by(&self, kind: Kind, count: u64) -> String {
-        let (order, sum) = if count == 1 { ("order", "sum") } else { ("orders", "sums") };
-        let counted = match kind {
-            Kind::Missing => format!("{count} {order} missing"),
-            Kind::Doubled => format!("{count} {order} doubled"),
-            Kind::Phantom => format!("{count} phantom {order}"),
-            Kind::WrongSum => format!("{count} wrong {sum}"),
-            Kind::OutOfOrder => format!("{count} {order} out of order"),
-        };
-        let mut what: Vec<_> =
-            self.findings.iter().filter(|found| found.kind == kind).map(|found| &*found.what).collect();
-        what.dedup();
-        let more = what.len().saturating_sub(NAMED);
-        what.truncate(NAMED);
-        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-        format!("{counted} ({}{more})", what.join("; "))
+    /// The same without the effects that may still arrive.
+    pub fn broken_for_good(&self) -> Option<String> {
+        self.broken_by(|found| !found.may_arrive())
+    }
+
+    fn broken_by(&self, counts: impl Fn(&Finding) -> bool) -> Option<String> {
+        let kinds = self.affected.iter().filter_map(|(kind, affected)| {
+            let all = self.findings.iter().filter(|found| found.kind == *kind);
+            let (counted, others): (Vec<_>, Vec<_>) = all.partition(|found| counts(found));
+            // Distinct orders are known of all findings of a kind only.
+            let most = counted.iter().map(|found| found.count).max()?;
+            let orders = if others.is_empty() { *affected } else { most };
+            Some(in_words(*kind, orders, counted.iter().map(|found| &*found.what).collect()))
+        });
+        let kinds: Vec<_> = kinds.collect();
+        (!kinds.is_empty()).then(|| kinds.join(", "))
     }
 
     /// Counts the findings of a kind at all places.

@@ -14,7 +14,7 @@ use super::RunningSystem;
 use crate::http;
 use crate::lab::CONDITION_DEADLINE;
 use crate::load::RunningLoad;
-use crate::reconciliation::{Ending, Reconciliation, Wait, settle};
+use crate::reconciliation::{Ending, Reconciliation, Settled, Wait, settle};
 
 /// How long one attempt may take. The service answers within 8 s, unless a test has frozen it.
 const ATTEMPT_DEADLINE: Duration = Duration::from_secs(30);
@@ -162,13 +162,19 @@ impl RunningSystem {
         self.reconcile(&self.acknowledged()).await
     }
 
+    /// Reads the records until the wait ends, for those who keep no ledger.
+    pub async fn settle_acknowledged(&self, wait: Wait) -> Result<Settled> {
+        settle(wait, async || self.reconcile_acknowledged().await, async || self.transit().await).await
+    }
+
     /// Waits until nothing is pending, and fails if a promise is broken, or if no order was accepted.
     pub async fn held(&self) -> Result<Reconciliation> {
         let wait = Wait::until_decided(longer(CONDITION_DEADLINE));
-        let settled = settle(wait, async || self.reconcile_acknowledged().await).await?;
-        let reconciliation = settled.reconciliation;
-        ensure!(reconciliation.findings.is_empty(), "{:?}", reconciliation.findings);
-        ensure!(settled.ending == Ending::Quiescent, "still in progress: {reconciliation:?}");
+        let Settled { reconciliation, ending } = self.settle_acknowledged(wait).await?;
+        ensure!(
+            ending == Ending::Quiescent && reconciliation.findings.is_empty(),
+            "{ending:?}: {reconciliation:?}"
+        );
         ensure!(reconciliation.acknowledged > 0, "nothing was tested: {}", self.was_answered());
         Ok(reconciliation)
     }

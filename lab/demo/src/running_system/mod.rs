@@ -2,6 +2,7 @@
 
 mod client;
 mod start;
+mod transit;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use flaws::Flaw;
+use flaws::{Flaw, LeftOut};
 use serde_json::Value;
 use sqlx::{Connection as _, PgConnection};
 use testbed::{System, sql};
@@ -32,6 +33,7 @@ use crate::reconciliation::{self, DuplicatesDropped, Reconciliation, Settled, Wa
 use crate::state::Addresses;
 use crate::terminal::Terminal;
 use client::Clients;
+pub(crate) use transit::add_up;
 
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -116,6 +118,19 @@ impl RunningSystem {
     /// The URL of the order API, without a trailing slash.
     pub fn orders_url(&self) -> &str {
         &self.orders_url
+    }
+
+    /// The URLs of all order services, of which a system that this command has started may have several. A variant cancels no
+    /// order, so there is none.
+    pub(crate) fn order_services(&self) -> Vec<String> {
+        if self.variant().is_some_and(|flaw| flaw.row().left_out == LeftOut::Variant) {
+            return vec![];
+        }
+        let instances = self.processes().map(|processes| {
+            let names = processes.names().filter(|name| name.starts_with("orders"));
+            names.filter_map(|name| processes.url(name).ok()).map(str::to_owned).collect()
+        });
+        instances.unwrap_or_else(|_| vec![self.orders_url.clone()])
     }
 
     /// Does something to a part, and records it for [`RunningSystem::repair`].
@@ -269,9 +284,22 @@ impl RunningSystem {
         Ok(Arc::new(Ledger::open(&self.ledger_path().await?)?))
     }
 
+    /// How many of these orders are not cancelled, although their clients were told so.
+    pub async fn lost_cancellations(&self, cancelled: &[Uuid]) -> Result<u64> {
+        let ids: Vec<_> = cancelled.iter().map(Uuid::to_string).collect();
+        let ids = ids.join(",");
+        let there: u64 = self
+            .number(&format!(
+                "select count(*)::text from orders.orders where status = 'cancelled' and id = any('{{{ids}}}'::uuid[])"
+            ))
+            .await?;
+        Ok((cancelled.len() as u64).saturating_sub(there))
+    }
+
     /// Reconciles the records with a ledger again and again, until the wait ends.
     pub(crate) async fn settle(&self, wait: Wait, ledger: &Ledger) -> Result<Settled> {
-        settle(wait, async || self.reconcile(&ledger.acknowledged()?).await).await
+        let read = async || self.reconcile(&ledger.acknowledged()?).await;
+        settle(wait, read, async || self.transit().await).await
     }
 
     /// How many duplicates each service has dropped since it started. `None`: its metrics could not be read.

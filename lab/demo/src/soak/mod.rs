@@ -3,7 +3,6 @@
 //! seconds.
 
 mod fault;
-mod load;
 mod result;
 mod sometimes;
 
@@ -11,10 +10,12 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use fastrand::Rng;
+use load_tests::Load;
 use tokio::time::{Instant, sleep};
 
+use crate::cancelling_load::CancellingLoad;
 use crate::choice::Choice;
 use crate::fault::{Fault, repair_all};
 use crate::lab::{Setup, Tap};
@@ -25,7 +26,6 @@ use crate::set_aside::{GIVEN_UP, count_reasons, count_waiting, discard_all, repl
 use crate::terminal::Terminal;
 
 use fault::{Injector, KINDS};
-use load::SoakLoad;
 
 pub(crate) use result::SoakResult;
 pub(crate) use sometimes::Reached;
@@ -33,6 +33,8 @@ pub(crate) use sometimes::Reached;
 /// The pause between two faults, in milliseconds.
 const PAUSE: Range<u64> = 1_500..5_000;
 const REPORT_INTERVAL: Duration = Duration::from_secs(15);
+/// How many orders there are for each that is cancelled at once.
+const CANCELLED_ONE_IN: u32 = 2;
 /// How long everything may take to come to rest after the last fault.
 const REST: Wait = Wait::until_decided(Duration::from_secs(180));
 
@@ -69,7 +71,11 @@ impl Soak {
         let processes = system.processes()?;
         let names = processes.names().filter(|name| name.starts_with("orders"));
         let urls = names.map(|name| Ok(processes.url(name)?.to_owned())).collect::<Result<Vec<_>>>()?;
-        let load = SoakLoad::start(urls, self.rate, &ledger)?;
+        let (first, others) = urls.split_first().context("there is no order service")?;
+        let load = Load::new(first, self.rate, Duration::MAX);
+        let max_in_flight = load.max_in_flight * urls.len();
+        let load = Load { others: others.to_vec(), max_in_flight, ..load };
+        let load = CancellingLoad::start(load, urls, CANCELLED_ONE_IN, &ledger)?;
 
         let mut injector =
             Injector { system, random: Rng::with_seed(self.seed), poison: HashSet::new(), copies: 0 };
@@ -118,6 +124,7 @@ impl Soak {
         let discarded = discard_all(system, "sent by the soak").await?;
         let Settled { reconciliation, ending } = system.settle(REST, &ledger).await?;
         Ok(SoakResult {
+            lost_cancellations: system.lost_cancellations(&sent.cancelled).await?,
             sent,
             faults: faults.into_iter().filter(|(_, count)| *count > 0).collect(),
             foreign: discarded.iter().filter(|id| !injector.poison.contains(*id)).count(),

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::load::Sent;
 use super::sometimes::Reached;
 use crate::Verdict;
+use crate::cancelling_load::Sent;
 use crate::lab::Published;
 use crate::reconciliation::{Ending, Kind, Reconciliation};
 
 pub(crate) struct SoakResult {
     pub(crate) sent: Sent,
+    /// Cancellations that were answered with 200, and did not happen.
+    pub(crate) lost_cancellations: u64,
     /// How often each fault was injected.
     pub(crate) faults: Vec<(&'static str, u32)>,
     /// Copies that the soak itself has published.
@@ -44,11 +46,11 @@ impl SoakResult {
         let found = &self.reconciliation;
         let unexpected = [Kind::Phantom, Kind::WrongSum].map(|kind| found.count_everywhere(kind));
         [
-            ("attempts", self.sent.attempts, "orders that were sent"),
-            ("acknowledged", self.sent.acknowledged, "of them answered with 201"),
+            ("attempts", self.sent.orders.sent, "orders that were sent"),
+            ("acknowledged", self.sent.orders.accepted, "of them answered with 201"),
             (
                 "lost",
-                found.count(Kind::Missing, "orders") + self.lost_cancellations(),
+                found.count(Kind::Missing, "orders") + self.lost_cancellations,
                 "acknowledged, and not there",
             ),
             ("duplicated", found.count_everywhere(Kind::Doubled), "effects that happened more than once"),
@@ -76,11 +78,6 @@ impl SoakResult {
         ]
     }
 
-    /// Cancellations that were answered with 200, and did not happen. The reconciliation compares acknowledged orders only.
-    fn lost_cancellations(&self) -> u64 {
-        self.sent.cancelled.saturating_sub(self.reconciliation.cancelled)
-    }
-
     /// Copies that a crash or a lost connection has caused.
     pub(crate) fn copies(&self) -> u64 {
         self.published.copies.saturating_sub(self.republished)
@@ -97,14 +94,19 @@ impl SoakResult {
             found.map_or(0, |(_, value, _)| value)
         };
         let safe = figure("lost") + figure("duplicated") + figure("unexpected") == 0;
-        let live = figure("unfinished") == 0 && self.ending != Ending::DeadlinePassed;
+        let live = figure("unfinished") == 0;
+        if let (true, Ending::InProgress(why)) = (safe, &self.ending) {
+            return (Verdict::Inconclusive, format!("safety held; still in progress: {why}"));
+        }
         let word = |held: bool| if held { "held" } else { "BROKEN" };
         let both = format!("safety {}, liveness {}", word(safe), word(live));
         if !safe || !live {
             return (Verdict::Broken, both);
         }
-        let proven =
-            self.copies() > 0 && self.fault_count() > 0 && self.sent.cancelled > 0 && self.replayed > 0;
+        let proven = self.copies() > 0
+            && self.fault_count() > 0
+            && !self.sent.cancelled.is_empty()
+            && self.replayed > 0;
         if !proven {
             return (
                 Verdict::Inconclusive,
@@ -130,7 +132,7 @@ impl SoakResult {
         let figures: BTreeMap<_, _> =
             self.figures().into_iter().map(|(name, value, _)| (name, value)).collect();
         json!({
-            "figures": figures, "faults": faults, "cancelled": self.sent.cancelled, "deadLetters": self.dead_letters, "givenUp": self.given_up,
+            "figures": figures, "faults": faults, "cancelled": self.sent.cancelled.len(), "deadLetters": self.dead_letters, "givenUp": self.given_up,
             "overtaken": self.overtaken, "replayed": self.replayed, "discarded": self.discarded,
             "messages": self.published.messages, "copies": self.copies(),
             "outOfOrder": self.published.out_of_order, "reached": self.reached, "reconciliation": self.reconciliation,

@@ -120,7 +120,7 @@ impl Watch {
         ];
         let prometheus = Prometheus::start(choice, &rules, interval, &targets, terminal).await?;
         let load = load_tests::Load::new(system.orders_url(), self.rate, Duration::MAX);
-        let load = RunningLoad::start(load, system.ledger().await?.recorder());
+        let mut load = RunningLoad::start(load, system.ledger().await?.recorder());
         let began = dashboard::now();
 
         let mut watched = Watched::default();

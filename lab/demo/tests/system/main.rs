@@ -7,3 +7,4 @@ mod failed;
 mod order;
 mod outages;
 mod saga;
+mod verdict;

@@ -22,7 +22,7 @@ async fn events_of_each_order_stay_in_order_while_order_services_start_and_stop(
     for name in others {
         ensure!(system.processes()?.terminate(name).await? == Some(0), "{name} did not stop in order");
     }
-    let load = system.load_until_stopped(80);
+    let mut load = system.load_until_stopped(80);
     let scaling = async {
         system.until_accepted(150).await?;
         for name in others {
