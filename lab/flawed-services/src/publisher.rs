@@ -60,6 +60,18 @@ impl<P: Publisher + 'static> Publisher for FlawedPublisher<P> {
             Self::Waiting { inner, flaw: Some(Flaw::NewIdPerAttempt), .. } => {
                 publish_all(inner, &copies().map(with_new_id).collect::<Vec<_>>()).await
             }
+            Self::Waiting { inner, flaw: Some(Flaw::UnconsumedDropped), .. } => {
+                let is_consumed = |message: &&Outgoing| message.event_type != "OrderConfirmed";
+                let mut outcomes =
+                    publish_all(inner, &copies().filter(|it| is_consumed(&it)).collect::<Vec<_>>())
+                        .await
+                        .into_iter();
+                let outcome = |message| match is_consumed(message) {
+                    true => outcomes.next().unwrap_or(PublishOutcome::Unknown),
+                    false => PublishOutcome::Confirmed,
+                };
+                batch.iter().map(outcome).collect()
+            }
             Self::Waiting { inner, flaw, .. } => {
                 let outcomes = inner.publish(batch).await;
                 match flaw {

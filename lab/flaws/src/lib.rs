@@ -14,6 +14,7 @@ pub enum Flaw {
     MarkBeforeConfirm,
     ConfirmsIgnored,
     UnroutableIgnored,
+    UnconsumedDropped,
     ReturnTrustedToItsConfirm,
     SilenceIgnored,
     NewIdPerAttempt,
@@ -100,7 +101,7 @@ pub struct Row {
 const NO_POLL: &[(&str, &str)] = &[("ORDERS_RELAY_POLL", "1h"), ("ORDERS_RELAY_FULL_SCAN", "1h")];
 
 /// All flaws, in the order of [`Flaw`].
-pub static ALL: [Row; 43] = [
+pub static ALL: [Row; 44] = [
     part(MarkBeforeConfirm, "mark-before-confirm", &["I3"])
         .described("the publisher reports a batch as confirmed, and publishes it only afterwards")
         .simulated(20, &["I3", "I6"], "I3"),
@@ -109,6 +110,8 @@ pub static ALL: [Row; 43] = [
         .simulated(50, &["I3"], "I3"),
     part(UnroutableIgnored, "unroutable-ignored", &["I3"])
         .described("the publisher reports a returned message as confirmed"),
+    part(UnconsumedDropped, "unconsumed-dropped", &[])
+        .described("the publisher reports `OrderConfirmed` as confirmed, and sends none"),
     part(ReturnTrustedToItsConfirm, "return-trusted-to-its-confirm", &["I3"])
         .described("the publisher attributes a return to the message whose confirm carried it")
         .simulated(2_000, &["I3", "I6"], "I3"),
