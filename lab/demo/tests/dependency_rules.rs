@@ -40,7 +40,7 @@ const MAY_USE: [(&str, &str); 25] = [
     // Compositions of the product's parts, with one part replaced.
     (
         "flawed-services",
-        "axum billing rabbitmq database events flaws inbox inventory messaging orders outbox service sqlx",
+        "axum billing rabbitmq database events flaws inbox inventory messaging orders outbox outbox-relay service sqlx",
     ),
     // The relay alone, as one entrant of the judge.
     ("outbox-relay", "database outbox rabbitmq sqlx"),

@@ -48,7 +48,7 @@ impl FlawedParts {
     }
 }
 
-fn named(variable: &str, name: &str, left_out: LeftOut) -> Flaw {
+pub(crate) fn named(variable: &str, name: &str, left_out: LeftOut) -> Flaw {
     Flaw::named(name).filter(|flaw| flaw.row().left_out == left_out).unwrap_or_else(|| {
         let names: Vec<_> = Flaw::names(|other| other == left_out).collect();
         exit_invalid_config(&format!("{variable}: one of {}", names.join(", ")))

@@ -18,6 +18,7 @@ pub(crate) async fn all(stage: &mut Stage<'_>) -> Result<Vec<Breach>> {
     breaches.extend(order(stage));
     breaches.extend(messages(stage));
     breaches.extend(identity(stage));
+    breaches.extend(copies(stage));
     Ok(breaches)
 }
 
@@ -91,6 +92,22 @@ fn order(stage: &Stage<'_>) -> Vec<Breach> {
         }
     }
     breaches
+}
+
+/// The copies of events that were published and marked before anything was broken.
+fn copies(stage: &Stage<'_>) -> Vec<Breach> {
+    let record = stage.arrivals.record();
+    let is_copy = |(position, id): &(usize, Uuid)| record.first.get(id).is_some_and(|first| first < position);
+    let all = record.all.iter().enumerate();
+    let calm = all.filter_map(|(position, arrival)| Some((position, arrival.id?)));
+    calm.filter(|(_, id)| stage.calm.contains(id))
+        .filter(is_copy)
+        .map(|(position, id)| {
+            let at = stage.time(record.all[position].at);
+            let what = format!("arrived again at {at}, and was published and marked before any fault");
+            Breach::of(Promise::NoNeedlessCopies, id, what)
+        })
+        .collect()
 }
 
 /// Compares each message with its event.

@@ -64,6 +64,9 @@ const DATABASE_AWAY: Duration = Duration::from_secs(5);
 const ROUNDS: [usize; 2] = [1, 400];
 /// By how many events, and by what time, a commit is late: at first, and for a relay that looks back.
 const LATENESS: [(usize, Duration); 2] = [(5, Duration::ZERO), (10_000, Duration::from_secs(60))];
+/// Bytes of padding: nothing, more than a page of the database or a notification takes, and almost as much as a broker that takes
+/// 128 KiB.
+const SIZES: [usize; 3] = [0, 9_000, 120_000];
 /// How many messages the full queue holds, and for how long it is full.
 const FULL: (u32, Duration) = (100, Duration::from_secs(5));
 
@@ -82,9 +85,7 @@ pub async fn judge(servers: &Servers, entrant: &Entrant, level: u8) -> LevelResu
         error: None,
     };
     let began = Instant::now();
-    let deadline = longer(LEVEL_DEADLINE);
-    let played = timeout(deadline, play(servers, entrant, level, &mut result)).await;
-    let played = played.with_context(|| format!("the level did not end within {deadline:?}")).flatten();
+    let played = play(servers, entrant, level, &mut result).await;
     result.error = played.err().map(|error| format!("{error:#}"));
     result.seconds = began.elapsed().as_secs_f64();
     let all_felt = result.error.is_none() && result.facts.iter().all(|fact| fact.observed);
@@ -98,27 +99,22 @@ pub async fn judge(servers: &Servers, entrant: &Entrant, level: u8) -> LevelResu
 
 async fn play(servers: &Servers, entrant: &Entrant, level: u8, result: &mut LevelResult) -> Result<()> {
     let mut stage = Stage::set_up(servers, entrant, &level.to_string()).await?;
-    let played = match level {
-        1 => publish(&mut stage).await,
-        2 => crash(&mut stage).await,
-        3 => lost_answers(&mut stage).await,
-        4 => order(&mut stage).await,
-        5 => refused(&mut stage).await,
-        6 => servers_away(&mut stage).await,
-        7 => late_commit(&mut stage).await,
-        8 => frozen(&mut stage).await,
-        9 => failing(&mut stage).await,
-        10 => fail_over(&mut stage).await,
-        11 => never_replicated(&mut stage).await,
-        12 => full_queue(&mut stage).await,
-        other => anyhow::bail!("there is no level {other}"),
-    };
+    let deadline = longer(LEVEL_DEADLINE);
+    let played = timeout(deadline, inject(&mut stage, level)).await;
+    let is_late = played.is_err();
+    let played = played.with_context(|| format!("the level did not end within {deadline:?}")).flatten();
     result.breaches = std::mem::take(&mut stage.breaches);
     let played = match played {
-        Ok(()) => checks::all(&mut stage).await,
-        Err(error) => Err(error),
+        Err(error) if !is_late => Err(error),
+        played => {
+            let mut breaches = timeout(deadline, checks::all(&mut stage)).await??;
+            // What was cut short may only be late.
+            let in_time = [Promise::EverythingIsPublished, Promise::EverythingIsMarked];
+            breaches.retain(|breach| !is_late || !in_time.contains(&breach.promise));
+            result.breaches.extend(breaches);
+            played
+        }
     };
-    let played = played.map(|breaches| result.breaches.extend(breaches));
     result.facts = std::mem::take(&mut stage.facts);
     result.restarts = stage.restarts;
     result.copies = {
@@ -129,10 +125,31 @@ async fn play(servers: &Servers, entrant: &Entrant, level: u8, result: &mut Leve
     played
 }
 
-/// Level 1: events from before the start and from a steady load arrive as they were written, and rolled-back ones never.
+async fn inject(stage: &mut Stage<'_>, level: u8) -> Result<()> {
+    match level {
+        1 => publish(stage).await,
+        2 => crash(stage).await,
+        3 => lost_answers(stage).await,
+        4 => order(stage).await,
+        5 => refused(stage).await,
+        6 => servers_away(stage).await,
+        7 => late_commit(stage).await,
+        8 => frozen(stage).await,
+        9 => failing(stage).await,
+        10 => fail_over(stage).await,
+        11 => never_replicated(stage).await,
+        12 => full_queue(stage).await,
+        other => anyhow::bail!("there is no level {other}"),
+    }
+}
+
+/// Level 1: events from before the start and from a steady load, small and large, arrive once and as they were written, and
+/// rolled-back ones never.
 async fn publish(stage: &mut Stage<'_>) -> Result<()> {
     let aggregates = aggregates(10);
     stage.write(&aggregates, 50).await?;
+    let sized = SIZES.map(|padding| stage.events.next(aggregates[0], WANTED, padding));
+    stage.outbox.write(sized.into()).await?;
     stage.start(1).await?;
     for round in 0..40 {
         stage.write(&aggregates, 5).await?;
@@ -288,6 +305,11 @@ async fn refused(stage: &mut Stage<'_>) -> Result<()> {
         batch.extend(stage.events.wanted(&own, 1));
         batch.push(stage.events.next(own[0], routing_key, padding));
         batch.extend(stage.events.wanted(&own, 2));
+        // Beside each other, in one batch of a relay that sends one event of each aggregate at a time.
+        batch.extend((0..30).map(|number| {
+            let routing_key = if number % 3 == 0 { UNWANTED } else { WANTED };
+            stage.events.next(Uuid::new_v4(), routing_key, 0)
+        }));
         batch.extend(stage.events.wanted(&aggregates, 20));
         stage.outbox.write(batch).await?;
         stage.write(&aggregates, 10).await?;
@@ -305,14 +327,13 @@ async fn refused(stage: &mut Stage<'_>) -> Result<()> {
 
 /// Level 6: the broker is killed in the middle of a batch, and again for longer, and comes back, then the database.
 async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
-    let aggregates = aggregates(10);
-    let servers = stage.servers;
+    let (aggregates, servers) = (aggregates(10), stage.servers);
     stage.start(1).await?;
     stage.write(&aggregates, 10).await?;
     stage.settle(PUBLISH_DEADLINE).await?;
 
     let last = stage.write(&aggregates, 400).await?;
-    servers.rabbitmq.first().kill().await?;
+    stage.kill_broker().await?;
     let was_under_way = stage.outbox.pending().await?.contains(&last);
     stage.felt("the broker died before the last event was marked", was_under_way);
     broker_returns(stage).await?;
@@ -320,7 +341,7 @@ async fn servers_away(stage: &mut Stage<'_>) -> Result<()> {
         return Ok(());
     }
 
-    servers.rabbitmq.first().kill().await?;
+    stage.kill_broker().await?;
     let event = stage.write(&aggregates, 20).await?;
     stage.pass(BROKER_AWAY).await?;
     let was_away = !stage.arrivals.has(event);

@@ -124,6 +124,9 @@ pub(crate) struct Stage<'a> {
     pub(crate) breaches: Vec<Breach>,
     pub(crate) facts: Vec<Fact>,
     pub(crate) restarts: u32,
+    /// Events that were published and marked before the first fault: nothing can explain a copy of one.
+    pub(crate) calm: HashSet<Uuid>,
+    has_fault: bool,
     proxy: Proxy,
     instances: [Instance; 2],
     vhost: TestVhost,
@@ -181,6 +184,8 @@ impl<'a> Stage<'a> {
             breaches: vec![],
             facts: vec![],
             restarts: 0,
+            calm: HashSet::new(),
+            has_fault: false,
         })
     }
 
@@ -229,6 +234,7 @@ impl<'a> Stage<'a> {
 
     /// Sends SIGKILL to an instance, if it runs.
     pub(crate) async fn kill(&mut self, number: usize) -> Result<()> {
+        self.fault();
         let instance = &mut self.instances[number - 1];
         instance.should_run = false;
         if instance.process.pid().is_some() {
@@ -259,6 +265,8 @@ impl<'a> Stage<'a> {
             instance.process.set("DATABASE_URL", &url);
         }
         self.outbox.move_to(url);
+        // A relay may commit its marks without waiting for the standby.
+        self.calm.clear();
         self.promoted = Some(server);
     }
 
@@ -273,7 +281,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Sends SIGSTOP to an instance.
-    pub(crate) fn freeze(&self, number: usize) -> Result<()> {
+    pub(crate) fn freeze(&mut self, number: usize) -> Result<()> {
+        self.fault();
         self.instances[number - 1].process.pause()
     }
 
@@ -288,14 +297,16 @@ impl<'a> Stage<'a> {
     }
 
     /// Resets the connection of a route once, when it sees these bytes. Their receiver does not get them.
-    pub(crate) fn reset_on(&self, route: &str, pattern: &[u8], toward: Direction) -> Result<u64> {
+    pub(crate) fn reset_on(&mut self, route: &str, pattern: &[u8], toward: Direction) -> Result<u64> {
+        self.fault();
         let effect = Effect::ResetOnPattern { pattern: pattern.to_vec(), forward: false };
         self.proxy.set(route, Fault::new(effect, toward, MAX_FAULT_DURATION).times(1))?;
         self.resets(route)
     }
 
     /// Sets another effect on a route.
-    pub(crate) fn set(&self, route: &str, effect: Effect, toward: Direction) -> Result<()> {
+    pub(crate) fn set(&mut self, route: &str, effect: Effect, toward: Direction) -> Result<()> {
+        self.fault();
         Ok(self.proxy.set(route, Fault::new(effect, toward, MAX_FAULT_DURATION))?)
     }
 
@@ -402,11 +413,15 @@ impl<'a> Stage<'a> {
             let what = format!("published and marked within {seconds} s ({} s passed)", longest.as_secs());
             self.felt(what, false);
         }
+        if is_settled && !self.has_fault {
+            self.calm.extend(all);
+        }
         Ok(is_settled)
     }
 
     /// Lets the judge's queue take so many messages and refuse others, and nobody read from it. `None`: as before.
     pub(crate) async fn limit_queue(&mut self, messages: Option<u32>) -> Result<()> {
+        self.fault();
         let full = messages.map(|most| format!(r#"{{"max-length": {most}, "overflow": "reject-publish"}}"#));
         self.arrivals.pause(messages.is_some());
         self.vhost.set_policy(QUEUE, full.as_deref()).await
@@ -417,6 +432,18 @@ impl<'a> Stage<'a> {
         self.arrivals.bind(UNWANTED).await?;
         self.outbox.all_are_wanted = true;
         self.outbox.release().await
+    }
+
+    /// Says that a fault follows: from here on an event may be published twice.
+    fn fault(&mut self) {
+        self.has_fault = true;
+    }
+
+    /// Kills the broker. What the judge has received it may deliver again then.
+    pub(crate) async fn kill_broker(&mut self) -> Result<()> {
+        self.fault();
+        self.calm.clear();
+        self.servers.rabbitmq.first().kill().await
     }
 
     /// Records whether something was felt.

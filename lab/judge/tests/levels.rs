@@ -4,20 +4,26 @@
 
 #![allow(clippy::print_stdout, reason = "the results are worth reading when a test fails")]
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use judge::{Entrant, LEVELS, Servers, Verdict, judge};
 use testbed::{Home, Postgres, RabbitmqCluster, fewer};
 
-/// A mistake of `entrants/python/mistakes.py`.
+/// A mistake.
 struct Mistake {
     name: &'static str,
     /// The levels that it breaks, at least. The first is there for it.
     breaks: &'static [u8],
 }
 
-const MISTAKES: [Mistake; 18] = [
+/// Those of `entrants/python/mistakes.py`, in a relay that publishes one event at a time.
+const MISTAKES: [Mistake; 23] = [
     mistake("transient", &[1]),
+    mistake("twice", &[1]),
+    mistake("small-only", &[1]),
+    mistake("unordered", &[1]),
+    mistake("deaf", &[1]),
+    mistake("from-the-start", &[4]),
     mistake("mark-first", &[2, 3, 4, 5, 6]),
     mistake("new-id", &[2]),
     mistake("no-confirms", &[3, 5, 9]),
@@ -35,6 +41,18 @@ const MISTAKES: [Mistake; 18] = [
     mistake("nack-is-fine", &[12]),
     mistake("last-confirm", &[12, 5, 9]),
     mistake("mark-later", &[12]),
+];
+
+/// Flaws of `lab/flaws` in `ours`, which publishes batches, with several confirms outstanding, from two relays.
+const FLAWS: [Mistake; 8] = [
+    mistake("mark-before-confirm", &[2]),
+    mistake("new-id-per-attempt", &[2]),
+    mistake("confirms-ignored", &[3]),
+    mistake("skip-locked-on-rows", &[4]),
+    mistake("nack-taken-for-confirm", &[12]),
+    mistake("unroutable-ignored", &[5]),
+    mistake("return-trusted-to-its-confirm", &[5]),
+    mistake("cursor-over-seq", &[7]),
 ];
 
 const fn mistake(name: &'static str, breaks: &'static [u8]) -> Mistake {
@@ -77,13 +95,17 @@ async fn relays_without_a_mistake_hold_each_level() -> Result<()> {
 // On several threads: `pg_basebackup` blocks one until it has copied the database through the judge's proxy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_mistake_turns_its_levels_red() -> Result<()> {
-    let python = Entrant::load("python")?;
-    python.build().await?;
-    let entrants = MISTAKES.iter().map(|mistake| {
-        let levels = levels().filter(|level| mistake.breaks.contains(level)).collect();
-        (python.clone().with("RELAY_MISTAKE", mistake.name), levels)
-    });
-    let found = verdicts(entrants.collect()).await?;
+    let mut wrong = vec![];
+    for (name, mistakes) in [("python", &MISTAKES[..]), ("ours", &FLAWS[..])] {
+        let entrant = Entrant::load(name)?;
+        for mistake in mistakes {
+            let levels = levels().filter(|level| mistake.breaks.contains(level)).collect();
+            wrong.push((entrant.clone().with("RELAY_MISTAKE", mistake.name), levels));
+        }
+        // One build is of all its mistakes.
+        wrong.last().context("there is no mistake")?.0.build().await?;
+    }
+    let found = verdicts(wrong).await?;
     let held: Vec<_> = found.iter().filter(|(.., verdict)| *verdict != Verdict::Broken).collect();
     ensure!(held.is_empty(), "not broken: {held:#?}");
     Ok(())

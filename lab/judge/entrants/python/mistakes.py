@@ -1,6 +1,7 @@
 """The relay with one classic mistake, which its argument names: the judge must notice each."""
 
 import os
+import signal
 import sys
 import uuid
 
@@ -12,6 +13,41 @@ from relay import Relay, run
 class Transient(Relay):
     """Publishes messages that the broker may forget."""
     delivery_mode = 1
+
+
+class Twice(Relay):
+    """Publishes each event twice, to be sure."""
+
+    def publish(self, *event):
+        return super().publish(*event) and super().publish(*event)
+
+
+class FromTheStart(Relay):
+    """Publishes again at its start what was published in the last hour."""
+
+    def __init__(self):
+        super().__init__()
+        self.database.execute("update outbox set published_at = null where published_at > now() - interval '1 hour'")
+
+
+class SmallOnly(Relay):
+    """Refuses an event that no notification could hold."""
+
+    def publish(self, event_id, routing_key, payload):
+        return len(payload) < 8000 and super().publish(event_id, routing_key, payload)
+
+
+class Unordered(Relay):
+    """Publishes what it finds in any order."""
+    claim_sql = Relay.claim_sql.replace("order by seq", "order by random()")
+
+
+class Deaf(Relay):
+    """Does not end when it is asked to."""
+
+    def __init__(self):
+        super().__init__()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class MarkFirst(Relay):
@@ -203,7 +239,9 @@ class NoBarrier(Relay):
 
 
 MISTAKES = {
-    "transient": Transient, "mark-first": MarkFirst, "new-id": NewId, "no-confirms": NoConfirms,
+    "transient": Transient, "twice": Twice, "from-the-start": FromTheStart, "small-only": SmallOnly,
+    "unordered": Unordered, "deaf": Deaf,
+    "mark-first": MarkFirst, "new-id": NewId, "no-confirms": NoConfirms,
     "skip-locked": SkipLocked, "not-mandatory": NotMandatory, "give-up": GiveUp, "cursor": Cursor, "window": Window,
     "nack-is-fine": NackIsFine, "last-confirm": LastConfirm,
     "mark-later": MarkLater, "past-refused": PastRefused, "no-timeout": NoTimeout, "no-backoff": NoBackoff,
