@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 const UNROUTABLE: PublishOutcome = PublishOutcome::Refused(Refusal::Unroutable);
+const NACKED: PublishOutcome = PublishOutcome::Refused(Refusal::Nacked);
 
 /// The product's publisher with one part left out, or none.
 pub enum FlawedPublisher<P> {
@@ -76,10 +77,9 @@ impl<P: Publisher + 'static> Publisher for FlawedPublisher<P> {
                 let outcomes = inner.publish(batch).await;
                 match flaw {
                     // As a publisher without `mandatory` would.
-                    Some(Flaw::UnroutableIgnored) => report_returns(outcomes, PublishOutcome::Confirmed),
-                    Some(Flaw::RefusalsBackOff) => {
-                        report_returns(outcomes, PublishOutcome::Refused(Refusal::Nacked))
-                    }
+                    Some(Flaw::UnroutableIgnored) => report(outcomes, UNROUTABLE, PublishOutcome::Confirmed),
+                    Some(Flaw::NackTakenForConfirm) => report(outcomes, NACKED, PublishOutcome::Confirmed),
+                    Some(Flaw::RefusalsBackOff) => report(outcomes, UNROUTABLE, NACKED),
                     Some(Flaw::ReturnTrustedToItsConfirm) => shift_returns(&outcomes),
                     _ => outcomes,
                 }
@@ -102,8 +102,12 @@ fn with_new_id(message: Outgoing) -> Outgoing {
     Outgoing { id, body: body.into_bytes(), ..message }
 }
 
-fn report_returns(outcomes: Vec<PublishOutcome>, as_what: PublishOutcome) -> Vec<PublishOutcome> {
-    outcomes.into_iter().map(|outcome| if outcome == UNROUTABLE { as_what } else { outcome }).collect()
+fn report(
+    outcomes: Vec<PublishOutcome>,
+    what: PublishOutcome,
+    as_what: PublishOutcome,
+) -> Vec<PublishOutcome> {
+    outcomes.into_iter().map(|outcome| if outcome == what { as_what } else { outcome }).collect()
 }
 
 /// Attributes each return to the next message of the batch, and takes the returned message for confirmed.

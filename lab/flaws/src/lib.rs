@@ -13,6 +13,7 @@ use Flaw::*;
 pub enum Flaw {
     MarkBeforeConfirm,
     ConfirmsIgnored,
+    NackTakenForConfirm,
     UnroutableIgnored,
     UnconsumedDropped,
     ReturnTrustedToItsConfirm,
@@ -101,13 +102,15 @@ pub struct Row {
 const NO_POLL: &[(&str, &str)] = &[("ORDERS_RELAY_POLL", "1h"), ("ORDERS_RELAY_FULL_SCAN", "1h")];
 
 /// All flaws, in the order of [`Flaw`].
-pub static ALL: [Row; 44] = [
+pub static ALL: [Row; 45] = [
     part(MarkBeforeConfirm, "mark-before-confirm", &["I3"])
         .described("the publisher reports a batch as confirmed, and publishes it only afterwards")
         .simulated(20, &["I3", "I6"], "I3"),
     part(ConfirmsIgnored, "confirms-ignored", &["I3"])
         .described("the publisher reports a batch as confirmed without waiting for the broker's confirms")
         .simulated(50, &["I3"], "I3"),
+    part(NackTakenForConfirm, "nack-taken-for-confirm", &["I3"])
+        .described("the publisher reports a negatively acknowledged message as confirmed"),
     part(UnroutableIgnored, "unroutable-ignored", &["I3"])
         .described("the publisher reports a returned message as confirmed"),
     part(UnconsumedDropped, "unconsumed-dropped", &[])

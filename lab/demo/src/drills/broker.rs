@@ -19,7 +19,7 @@ use crate::own_system::OwnSystem;
 use crate::part::BROKER;
 use crate::set_aside::publish_again;
 
-pub(super) static DRILLS: [Drill; 10] = [
+pub(super) static DRILLS: [Drill; 11] = [
     Drill {
         name: "broker-kill",
         teaches: "An order needs the database only. The outbox keeps its event until the broker has confirmed it.",
@@ -77,6 +77,25 @@ pub(super) static DRILLS: [Drill; 10] = [
         system: Subject::Own(OwnSystem::default),
         faults: &[Fault::SuspendQueue("billing")],
         felt: &[PENDING, Felt::Accepted],
+        ..ROW
+    },
+    Drill {
+        name: "queue-full",
+        teaches: "A negative acknowledgement is an answer, and no confirm. The event stays, and is tried again later.",
+        question: "Billing's queue is full and refuses messages. What happens to the events that inventory has taken?",
+        claim: "While billing's queue is full, orders are accepted, and no event that it refused counts as published. \
+                Everything is applied once after it has room again.",
+        outage: Duration::from_secs(6),
+        faults: &[Fault::Lock("billing.payments"), Fault::FullQueue("billing")],
+        felt: &[
+            Felt::More(
+                Count(0.0),
+                Metric("orders", "outbox_failed_total"),
+                "{} messages were negatively acknowledged",
+            ),
+            Felt::Accepted,
+        ],
+        system: Subject::Own(OwnSystem::default),
         ..ROW
     },
     Drill {
@@ -150,6 +169,7 @@ pub(super) static DRILLS: [Drill; 10] = [
         outage: Duration::from_secs(2),
         system: Subject::Own(OwnSystem::default),
         steps: Some(|run| Box::pin(delete_queue(run))),
+        cancels: false,
         ..ROW
     },
 ];

@@ -33,7 +33,7 @@ pub(crate) async fn run(
     let difference = system.alteration().description();
     terminal.print(difference.unwrap_or_else(|| format!("Predict {}", drill.question)));
     terminal.print("");
-    let run = DrillRun::new(system, terminal, drill.outage, options).await?;
+    let run = DrillRun::new(system, terminal, drill, options).await?;
     let ended = tokio::select! {
         report = run.with_progress(carry_out(drill, &run)) => Some(report),
         stop = interrupted() => stop.map(|()| None)?,
@@ -50,7 +50,11 @@ pub(crate) async fn run(
             report.print(terminal);
             let written = written_report::write(drill, &run, &report).await?;
             terminal.print(format!("Report   {}", written.display()));
-            Ok((report.verdict, json!({ "drill": drill.name, "claim": drill.claim, "report": report })))
+            let is_as_it_should = report.breaks_only(drill.breaks);
+            Ok((
+                report.verdict,
+                json!({ "drill": drill.name, "claim": drill.claim, "report": report, "asItShould": is_as_it_should }),
+            ))
         }
     }
 }
@@ -65,12 +69,12 @@ async fn carry_out(drill: &Drill, run: &DrillRun<'_>) -> Result<Report> {
             }
         }
     }
-    if drill.expect == Verdict::Held {
+    if drill.breaks.is_empty() {
         run.end_with_progress().await?;
     } else {
         run.end().await?;
     }
-    let ended = run.settle(drill.expect).await?;
+    let ended = run.settle(drill.breaks).await?;
     for check in drill.at_end {
         check(run, &ended);
     }

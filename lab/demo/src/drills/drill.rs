@@ -9,9 +9,9 @@ use futures_util::future::LocalBoxFuture;
 use super::drill_run::{DrillRun, Ended};
 use super::felt::Felt;
 use super::report::Refusals;
-use crate::Verdict;
 use crate::fault::Fault;
 use crate::own_system::OwnSystem;
+use crate::reconciliation::Kind;
 
 /// One drill.
 pub(crate) struct Drill {
@@ -34,9 +34,12 @@ pub(crate) struct Drill {
     pub(super) felt: &'static [Felt],
     /// The work under load of a drill that needs more than faults and signs.
     pub(super) steps: Option<Steps>,
+    /// Whether one in four orders is cancelled at once. Not where a fault loses what the broker had: a cancellation may arrive
+    /// before its creation is published again.
+    pub(crate) cancels: bool,
     pub(super) refusals: Refusals,
-    /// Not held, if the claim is false for the services as they are: the drill shows what happens then.
-    pub(crate) expect: Verdict,
+    /// What is broken if the claim is false for the services as they are: the drill shows that, and nothing else may break.
+    pub(crate) breaks: &'static [Kind],
     /// The conditions at the end, beside the reconciliation.
     pub(super) at_end: &'static [AtEnd],
 }
@@ -81,8 +84,9 @@ impl Drill {
         times: 1,
         felt: &[],
         steps: None,
+        cancels: true,
         refusals: Refusals::BreakTheClaim,
-        expect: Verdict::Held,
+        breaks: &[],
         at_end: &[],
     };
 }

@@ -11,15 +11,15 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use uuid::Uuid;
 
 use super::confirmations::Confirmations;
+use super::drill::Drill;
 use super::progress::Progress;
 use super::report::{Found, Refusals, Report};
 use super::waiting;
-use crate::Verdict;
 use crate::cancelling_load::{CancellingLoad, Sent};
 use crate::fault::{Fact, Fault, Injected};
 use crate::ledger::Ledger;
 use crate::part::{BROKER, title};
-use crate::reconciliation::{DuplicatesDropped, Reconciliation, Settled, Wait};
+use crate::reconciliation::{DuplicatesDropped, Kind, Reconciliation, Settled, Wait};
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
@@ -72,6 +72,8 @@ pub(crate) struct DrillRun<'a> {
     terminal: &'a Terminal,
     pub(super) ledger: Arc<Ledger>,
     load: RefCell<Option<CancellingLoad>>,
+    /// Whether its clients cancel orders.
+    cancels: bool,
     /// The orders whose cancellation was answered with 200.
     cancelled: RefCell<Vec<Uuid>>,
     /// A subscriber of what no service consumes.
@@ -103,11 +105,11 @@ pub(crate) struct Ended {
 }
 
 impl<'a> DrillRun<'a> {
-    /// `outage` is how long the fault lasts unless the options say otherwise.
+    /// The options come before what the drill says.
     pub(crate) async fn new(
         system: &'a RunningSystem,
         terminal: &'a Terminal,
-        outage: Duration,
+        drill: &Drill,
         options: DrillOptions,
     ) -> Result<Self> {
         fastrand::seed(options.seed);
@@ -115,12 +117,13 @@ impl<'a> DrillRun<'a> {
         let mut run = Self {
             system,
             rate: options.rate.unwrap_or_else(|| fewer(DEFAULT_RATE)),
-            outage: options.outage.unwrap_or(outage),
+            outage: options.outage.unwrap_or(drill.outage),
             times: options.times,
             seed: options.seed,
             terminal,
             ledger: ledger.clone(),
             load: RefCell::default(),
+            cancels: drill.cancels,
             cancelled: RefCell::default(),
             confirmations: RefCell::new(Confirmations::on(system).await?),
             summary: RefCell::default(),
@@ -151,7 +154,7 @@ impl<'a> DrillRun<'a> {
             others,
             ..Load::new(self.system.orders_url(), self.rate, Duration::MAX)
         };
-        let urls = self.system.order_services();
+        let urls = if self.cancels { self.system.order_services() } else { vec![] };
         let load = CancellingLoad::start(load, urls, CANCELLED_ONE_IN, &self.ledger)?;
         self.load.replace(Some(load));
         Ok(())
@@ -398,10 +401,10 @@ impl<'a> DrillRun<'a> {
     }
 
     /// Waits until the system is quiescent, and reconciles. A drill that shows damage waits until all of it is there.
-    pub(super) async fn settle(&self, expected: Verdict) -> Result<Ended> {
+    pub(super) async fn settle(&self, breaks: &[Kind]) -> Result<Ended> {
         self.phase("drain", "waiting until nothing is pending and every order is confirmed or cancelled");
         let no_outbox = self.system.variant().is_some_and(|variant| !variant.has_outbox());
-        let wait = if no_outbox || expected == Verdict::Broken {
+        let wait = if no_outbox || !breaks.is_empty() {
             Wait::until_still(longer(DAMAGE_DEADLINE))
         } else {
             Wait::until_decided(longer(SETTLE_DEADLINE))

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::objectives;
 use crate::Verdict;
 use crate::fault::Fact;
-use crate::reconciliation::{DuplicatesDropped, Reconciliation, Settled};
+use crate::reconciliation::{DuplicatesDropped, Kind, Reconciliation, Settled};
 use crate::terminal::Terminal;
 
 /// The observations of a drill before the verdict.
@@ -68,6 +68,15 @@ impl Report {
         let objectives =
             recovery.map(|recovery| objectives::line(recovery, &reconciliation, duplicates_dropped));
         Self { verdict, reason, facts, load, reconciliation, duplicates_dropped, objectives }
+    }
+
+    /// Whether the drill ended as it should: held, or broken in these ways and in no other.
+    pub(crate) fn breaks_only(&self, kinds: &[Kind]) -> bool {
+        if kinds.is_empty() {
+            return self.verdict == Verdict::Held;
+        }
+        let broken: Vec<_> = self.reconciliation.affected.keys().collect();
+        !broken.is_empty() && broken.iter().all(|kind| kinds.contains(kind))
     }
 
     /// Prints the table, the facts and the verdict.
