@@ -1,7 +1,7 @@
 //! What one level plays on: a database, a virtual host, a fault proxy, and up to two instances of the entrant.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs,
     net::SocketAddr,
     time::{Duration, Instant},
@@ -124,8 +124,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) breaches: Vec<Breach>,
     pub(crate) facts: Vec<Fact>,
     pub(crate) restarts: u32,
-    /// Events that were published and marked before the first fault: nothing can explain a copy of one.
-    pub(crate) calm: HashSet<Uuid>,
+    /// Events that had been published and marked before the first fault, and when that was seen: nothing can explain a later copy.
+    pub(crate) calm: HashMap<Uuid, Instant>,
     has_fault: bool,
     proxy: Proxy,
     instances: [Instance; 2],
@@ -184,7 +184,7 @@ impl<'a> Stage<'a> {
             breaches: vec![],
             facts: vec![],
             restarts: 0,
-            calm: HashSet::new(),
+            calm: HashMap::new(),
             has_fault: false,
         })
     }
@@ -414,7 +414,8 @@ impl<'a> Stage<'a> {
             self.felt(what, false);
         }
         if is_settled && !self.has_fault {
-            self.calm.extend(all);
+            let now = Instant::now();
+            all.into_iter().for_each(|id| _ = self.calm.entry(id).or_insert(now));
         }
         Ok(is_settled)
     }
@@ -435,7 +436,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Says that a fault follows: from here on an event may be published twice.
-    fn fault(&mut self) {
+    pub(crate) fn fault(&mut self) {
         self.has_fault = true;
     }
 

@@ -67,7 +67,7 @@ impl fmt::Display for Promise {
             Self::OnlyCommittedEvents => "only committed events are published",
             Self::OrderOfEachAggregate => "an aggregate's events arrive in their order",
             Self::SameIdInEachCopy => "each copy has the event's id as message_id",
-            Self::NoNeedlessCopies => "what is published and marked is not published again",
+            Self::NoNeedlessCopies => "without a fault nothing is published twice",
             Self::BodyAsWritten => "the body is published as it was written",
             Self::Persistent => "messages are persistent",
             Self::EndsWhenAsked => "SIGTERM ends the relay",
