@@ -138,13 +138,13 @@ impl Compose {
 
     /// How many messages are in the services' queues: ready, or held by a consumer.
     pub(crate) async fn queued(&self) -> Result<u64> {
-        let list = "rabbitmqctl -q list_queues -p shop name messages --formatter json";
+        let list = "rabbitmqctl -q list_queues -p shop name messages state --formatter json";
         let queues: Vec<Value> = serde_json::from_str(&self.exec("rabbitmq", list, "").await?)?;
-        add_up(
-            queues
-                .iter()
-                .map(|queue| (queue["name"].as_str().unwrap_or_default(), queue["messages"].as_u64())),
-        )
+        add_up(queues.iter().map(|queue| {
+            // The number of a queue without a leader is 0.
+            let messages = queue["messages"].as_u64().filter(|_| queue["state"] == "running");
+            (queue["name"].as_str().unwrap_or_default(), messages)
+        }))
     }
 
     /// Sends a request to a service, and returns the status and the body of the answer. Only the order service's port is published,

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::fault::Fault;
 use crate::part::part;
-use crate::reconciliation::{Kind, Reconciliation, Wait};
+use crate::reconciliation::{Ending, Kind, Reconciliation, Wait};
 use crate::running_system::RunningSystem;
 
 use super::answer::Busy;
@@ -223,7 +223,12 @@ async fn judge(
     }
     let read: &Reconciliation = &settled.reconciliation;
     let orders = |kind| read.affected.get(&kind).copied().unwrap_or_default();
-    let (lost, doubled) = (orders(Kind::Missing), orders(Kind::Doubled));
+    let lost = match settled.ending {
+        // Before all effects had arrived.
+        Ending::Violated => read.count(Kind::Missing, "orders"),
+        _ => orders(Kind::Missing),
+    };
+    let doubled = orders(Kind::Doubled);
     let Answers { accepted, refused, hanging } = answers;
     ensure!(accepted + refused + hanging > 0, "no order was placed meanwhile");
     // What happened to most of them.

@@ -148,7 +148,7 @@ async fn another_leads(run: &DrillRun<'_>, cluster: &RabbitmqCluster, leader: us
 /// the order service has published nothing.
 async fn recover(run: &DrillRun<'_>, from: SystemTime) -> Result<Duration> {
     let complete = run.system.own()?.rabbitmq.wait_complete(&QUEUES).await;
-    run.promised("all members of all queues are online again", complete.is_ok());
+    run.injected("all members of all queues are online again", complete.is_ok());
     run.end().await?;
     let pause = Duration::from_secs_f64(run.system.number(&longest_pause(from)).await?);
     run.recovered_in(pause);

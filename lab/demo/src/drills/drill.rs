@@ -34,8 +34,8 @@ pub(crate) struct Drill {
     pub(super) felt: &'static [Felt],
     /// The work under load of a drill that needs more than faults and signs.
     pub(super) steps: Option<Steps>,
-    /// Whether one in four orders is cancelled at once. Not where a fault loses what the broker had: a cancellation may arrive
-    /// before its creation is published again.
+    /// Whether one in four orders is cancelled at once. Not where a fault loses what the broker had, because a cancellation may
+    /// arrive before its creation is published again; nor where it would hide what is looked for.
     pub(crate) cancels: bool,
     pub(super) refusals: Refusals,
     /// What is broken if the claim is false for the services as they are: the drill shows that, and nothing else may break.

@@ -17,6 +17,7 @@ use super::report::{Found, Refusals, Report};
 use super::waiting;
 use crate::cancelling_load::{CancellingLoad, Sent};
 use crate::fault::{Fact, Fault, Injected};
+use crate::lab::CONDITION_DEADLINE;
 use crate::ledger::Ledger;
 use crate::part::{BROKER, title};
 use crate::reconciliation::{DuplicatesDropped, Kind, Reconciliation, Settled, Wait};
@@ -202,11 +203,19 @@ impl<'a> DrillRun<'a> {
         sleep(LOAD_AFTER).await;
         loop {
             let (ages, passed) = (waiting::ages(self.system).await, repaired.elapsed());
-            // What has waited for less time has come since. An age that cannot be read is unknown.
-            let late: Vec<_> = (waiting::KINDS.iter().enumerate())
-                .map(|(index, kind)| (kind, ages.as_ref().map_or(f64::INFINITY, |ages| ages[index])))
-                .filter(|(_, age)| *age >= passed.as_secs_f64())
-                .collect();
+            let ages = match ages {
+                Ok(ages) => ages,
+                Err(error) if passed > CONDITION_DEADLINE => {
+                    return self.injected(format!("what waits can be read ({error:#})"), false);
+                }
+                Err(_) => {
+                    sleep(FELT_INTERVAL).await;
+                    continue;
+                }
+            };
+            // What has waited for less time has come since.
+            let late: Vec<_> =
+                (waiting::KINDS.iter().zip(ages)).filter(|(_, age)| *age >= passed.as_secs_f64()).collect();
             if late.is_empty() {
                 let seconds = passed.as_secs_f64();
                 let what = "all that had waited was done while orders kept coming";
@@ -410,7 +419,9 @@ impl<'a> DrillRun<'a> {
             Wait::until_decided(longer(SETTLE_DEADLINE))
         };
         let settled = self.system.settle(wait, &self.ledger).await?;
-        self.promise_what_clients_were_told().await?;
+        if breaks.is_empty() {
+            self.promise_what_clients_were_told().await?;
+        }
         self.phase(
             "reconcile",
             "compared the acknowledged orders with the records of the services and the provider",
@@ -431,10 +442,15 @@ impl<'a> DrillRun<'a> {
             format!("{} cancellations were acknowledged, {lost} of them did not happen", cancelled.len());
         self.promised(what, lost == 0);
         let confirmations = self.confirmations.take();
-        if let Some(confirmations) = confirmations
-            && let Some((what, all)) = confirmations.compare(self.system).await?
-        {
-            self.promised(what, all);
+        if let Some(confirmations) = confirmations {
+            match confirmations.compare(self.system).await {
+                Ok(Some((what, all))) => self.promised(what, all),
+                Ok(None) => {}
+                Err(error) => {
+                    let what = format!("the queue of OrderConfirmed was read ({error:#})");
+                    self.injected(what, false);
+                }
+            }
         }
         Ok(())
     }
@@ -447,7 +463,9 @@ impl<'a> DrillRun<'a> {
     /// Judges what was found.
     pub(super) fn report(&self, ended: Ended, refusals: Refusals) -> Report {
         let Ended { load, settled, duplicates_dropped, .. } = ended;
-        Report::new(self.found.take(), load, refusals, &self.before, settled, duplicates_dropped)
+        let mut found = self.found.take();
+        found.is_only_client = self.system.started_here();
+        Report::new(found, load, refusals, &self.before, settled, duplicates_dropped)
     }
 
     /// Runs the drill, and shows the progress line meanwhile.

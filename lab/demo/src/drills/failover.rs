@@ -41,8 +41,9 @@ pub(super) static DRILLS: [Drill; 6] = [
             ..OwnSystem::default()
         }),
         steps: Some(|run| Box::pin(fail_over_too_early(run))),
-        // What the standby never had is gone, and what others have made of it is left over.
-        breaks: &[Kind::Missing, Kind::Phantom, Kind::WrongSum],
+        // What the standby never had is gone, and what others have made of it is left over. A cancellation may be delivered
+        // again to a consumer that has forgotten the creation.
+        breaks: &[Kind::Missing, Kind::Phantom, Kind::WrongSum, Kind::OutOfOrder],
         ..ROW
     },
     Drill {

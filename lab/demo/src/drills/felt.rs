@@ -85,7 +85,7 @@ impl Felt {
             }
             Self::AtMost(limit, figure, sign) => {
                 let figure = figure.read(run).await?;
-                // An unknown figure is NaN, which is not at most anything: it proves nothing.
+                // An unknown figure is NaN, which is not at most anything.
                 run.promised(say(sign, &format!("{figure:.0}")), figure <= limit.of(run));
             }
         }

@@ -291,6 +291,7 @@ pub(super) static DRILLS: [Drill; 20] = [
         system: Subject::Own(OwnSystem::default),
         steps: Some(|run| Box::pin(fail_once(run))),
         at_end: &[no_time_outs],
+        cancels: false,
         ..ROW
     },
 ];
@@ -422,7 +423,7 @@ async fn freeze_relay(run: &DrillRun<'_>) -> Result<()> {
     })
     .await;
     sleep(run.outage.saturating_sub(Duration::from_secs(10))).await;
-    run.promised("the server has ended that transaction", held().await? == 0);
+    run.until_promised("the server has ended that transaction", async || Ok(held().await? == 0)).await;
     resume_process(pid)
 }
 

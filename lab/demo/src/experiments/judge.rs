@@ -8,8 +8,9 @@ use serde::Serialize;
 use crate::reconciliation::{Kind, Reconciliation, Wait};
 use crate::running_system::RunningSystem;
 
-/// A relay polls every second and makes a full scan every three; a payment that a killed process was handling is due again
-/// after six, and on a busy machine nothing else may happen until several seconds later.
+/// How long nothing may move. A relay polls every second and makes a full scan every three; a payment that a killed process was
+/// handling is due again after six seconds, and no other payment backs off in these systems. On a busy machine nothing else may
+/// happen until several seconds later.
 const STILL_FOR: Duration = Duration::from_secs(20);
 
 /// How long a system that keeps changing is observed.

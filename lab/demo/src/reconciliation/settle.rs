@@ -26,6 +26,9 @@ const NOWHERE_FOR: Duration = Duration::from_secs(15);
 /// a slow machine.
 const STILL_FOR: Duration = Duration::from_secs(40);
 
+/// So much of a time in which nobody looked counts: a machine that stood still has shown nothing.
+const MOST_COUNTED: Duration = Duration::from_secs(5);
+
 /// What a wait waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
@@ -153,46 +156,49 @@ impl Wait {
     }
 }
 
-/// The last reading, and since when it has been the same.
+/// The last reading, and for how long it has been the same.
 struct Seen {
+    at: Instant,
     records: Reconciliation,
     transit: Transit,
     looked: Option<Instant>,
-    /// Since when nothing has moved, with every part ready.
-    still: Instant,
-    /// Since when the same effects are missing, with every part ready and nothing in a queue.
-    nowhere: Instant,
+    /// For how long nothing has moved, with every part ready.
+    still: Duration,
+    /// For how long the same effects are missing, with every part ready and nothing in a queue.
+    nowhere: Duration,
 }
 
 impl Seen {
     fn after(before: Option<Self>, records: Reconciliation) -> Self {
-        let now = Instant::now();
+        let at = Instant::now();
         let first = Self {
+            at,
             records: Reconciliation::default(),
             transit: Transit::default(),
             looked: None,
-            still: now,
-            nowhere: now,
+            still: Duration::ZERO,
+            nowhere: Duration::ZERO,
         };
         let before = before.unwrap_or(first);
-        let still = if before.records == records { before.still } else { now };
-        let nowhere = if before.records.findings == records.findings { before.nowhere } else { now };
-        Self { records, still, nowhere, ..before }
+        let passed = (at - before.at).min(MOST_COUNTED);
+        let longer = |same: bool, so_far: Duration| if same { so_far + passed } else { Duration::ZERO };
+        let still = longer(before.records == records, before.still);
+        let nowhere = longer(before.records.findings == records.findings, before.nowhere);
+        Self { at, records, still, nowhere, ..before }
     }
 
     fn look(&mut self, transit: Transit) {
-        let now = Instant::now();
         if transit != self.transit || transit.not_ready.is_some() {
-            self.still = now;
+            self.still = Duration::ZERO;
         }
         if transit.queued != Some(0) || transit.not_ready.is_some() {
-            self.nowhere = now;
+            self.nowhere = Duration::ZERO;
         }
-        (self.transit, self.looked) = (transit, Some(now));
+        (self.transit, self.looked) = (transit, Some(Instant::now()));
     }
 
     fn ending(&self, wait: Wait, late: bool) -> Option<Ending> {
-        let (still, nowhere) = (self.still.elapsed(), self.nowhere.elapsed());
+        let Self { still, nowhere, .. } = *self;
         let is_missing = self.records.findings.iter().any(Finding::may_arrive);
         if wait.until_decided && is_missing && nowhere >= NOWHERE_FOR {
             return Some(Ending::Lost);
@@ -345,6 +351,22 @@ mod tests {
         let moving: Vec<_> = (0..500).map(queued).collect();
         let (.., took) = settle_on(Wait::until_decided(LONG), &[pending(1)], &moving).await?;
         assert!(took > LOOK_INTERVAL * 500, "{took:?}");
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_in_which_the_machine_stood_still_is_not_counted() -> Result<()> {
+        let (began, mut count) = (Instant::now(), 0);
+        let missing = async || {
+            count += 1;
+            if count == 2 {
+                tokio::time::advance(STILL_FOR * 100).await;
+            }
+            Ok(finding(Kind::Missing, "billing"))
+        };
+        let ending = settle(Wait::until_decided(LONG * 100), missing, async || queued(0)).await?.ending;
+        assert_eq!(ending, Ending::Lost);
+        assert!(began.elapsed() >= STILL_FOR * 100 + NOWHERE_FOR - MOST_COUNTED, "{:?}", began.elapsed());
         Ok(())
     }
 

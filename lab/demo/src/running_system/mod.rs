@@ -115,6 +115,11 @@ impl RunningSystem {
         }
     }
 
+    /// Whether this command has started it.
+    pub(crate) fn started_here(&self) -> bool {
+        self.started_here
+    }
+
     /// The URL of the order API, without a trailing slash.
     pub fn orders_url(&self) -> &str {
         &self.orders_url

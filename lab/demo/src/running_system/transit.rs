@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::join_all;
+use testbed::longer;
 use tokio::time::timeout;
 
 use super::{Access, RunningSystem};
@@ -11,7 +12,7 @@ use crate::metrics;
 use crate::part::SERVICES;
 use crate::reconciliation::Transit;
 
-/// How long a part may take to answer. A frozen one does not.
+/// How long a part may take to answer, with containers through `docker exec`; [longer] on a slow machine. A frozen one does not.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// With containers, a program in the broker's container reads the queues. It starts an Erlang VM.
@@ -22,12 +23,13 @@ impl RunningSystem {
     pub(crate) async fn transit(&self) -> Transit {
         let names = self.service_processes();
         let pages = join_all(names.iter().map(async |name| {
-            let page = timeout(ANSWER_DEADLINE, self.metrics(name)).await;
+            let page = timeout(longer(ANSWER_DEADLINE), self.metrics(name)).await;
             (name, page.map_err(Into::into).flatten())
         }));
-        let provider = self.answers("provider", ANSWER_DEADLINE);
+        let provider = self.answers("provider", longer(ANSWER_DEADLINE));
         let (pages, provider_answers) = tokio::join!(pages, provider);
-        let queued = timeout(QUEUES_DEADLINE, self.queued(&pages)).await.map_err(Into::into).flatten();
+        let queued =
+            timeout(longer(QUEUES_DEADLINE), self.queued(&pages)).await.map_err(Into::into).flatten();
         // One that answers and has not connected again is no excuse: the broker is there, so it breaks its promise.
         let silent = pages.iter().find(|(_, page)| page.is_err());
         let not_ready = silent
@@ -65,12 +67,15 @@ impl RunningSystem {
     }
 }
 
-/// What a service knows about its queues: messages that are ready, and one for a group that is being applied.
+/// What a service knows about its queues: messages that are ready, dead letters that wait in the broker, and one for a group that
+/// is being applied. A service that has not reached the broker knows nothing.
 fn held_and_ready(page: &str) -> Option<u64> {
     // Unknown is NaN, which is no whole number.
+    page.contains("\nbroker_queue_ready{").then_some(())?;
     let ready: u64 = metrics::sum(page, "broker_queue_ready").ok()?;
+    let dead: u64 = metrics::sum(page, "inbox_unsaved_dead_letters").ok()?;
     let applying: f64 = metrics::sum(page, "inbox_applying_seconds").ok()?;
-    applying.is_finite().then(|| ready + u64::from(applying > 0.0))
+    applying.is_finite().then(|| ready + dead + u64::from(applying > 0.0))
 }
 
 /// Adds up the messages of the services' queues.
