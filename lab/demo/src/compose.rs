@@ -15,8 +15,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-use crate::part::{Action, BROKER, container};
-use crate::running_system::add_up;
+use crate::part::{Action, BROKER, container, count_queued};
 use crate::terminal::Terminal;
 
 /// The first build compiles all dependencies in a container.
@@ -140,7 +139,7 @@ impl Compose {
     pub(crate) async fn queued(&self) -> Result<u64> {
         let list = "rabbitmqctl -q list_queues -p shop name messages state --formatter json";
         let queues: Vec<Value> = serde_json::from_str(&self.exec("rabbitmq", list, "").await?)?;
-        add_up(queues.iter().map(|queue| {
+        count_queued(queues.iter().map(|queue| {
             // The number of a queue without a leader is 0.
             let messages = queue["messages"].as_u64().filter(|_| queue["state"] == "running");
             (queue["name"].as_str().unwrap_or_default(), messages)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 pub(crate) const BROKER: &str = "broker";
 pub(crate) const DATABASE: &str = "database";
@@ -47,6 +47,19 @@ pub(crate) fn container(part: &str) -> &str {
         DATABASE => "postgres",
         service => service,
     }
+}
+
+/// Adds up the messages of the services' queues and of their dead letters, from all queues of a broker.
+pub(crate) fn count_queued<'a>(queues: impl IntoIterator<Item = (&'a str, Option<u64>)>) -> Result<u64> {
+    let is_theirs = |name: &str| {
+        let service = name.split('.').next();
+        service.is_some_and(|service| SERVICES.contains(&service))
+    };
+    let mut theirs = queues.into_iter().filter(|(name, _)| is_theirs(name)).peekable();
+    ensure!(theirs.peek().is_some(), "the services have no queues");
+    theirs
+        .map(|(name, messages)| messages.with_context(|| format!("there are no statistics of {name} yet")))
+        .sum()
 }
 
 /// What can be done to a part.

@@ -33,7 +33,7 @@ pub(crate) async fn run(
     let difference = system.alteration().description();
     terminal.print(difference.unwrap_or_else(|| format!("Predict {}", drill.question)));
     terminal.print("");
-    let run = DrillRun::new(system, terminal, drill, options).await?;
+    let run = DrillRun::new(system, terminal, drill.outage, drill.cancels, options).await?;
     let ended = tokio::select! {
         report = run.with_progress(carry_out(drill, &run)) => Some(report),
         stop = interrupted() => stop.map(|()| None)?,

@@ -11,7 +11,6 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use uuid::Uuid;
 
 use super::confirmations::Confirmations;
-use super::drill::Drill;
 use super::progress::Progress;
 use super::report::{Found, Refusals, Report};
 use super::waiting;
@@ -106,11 +105,12 @@ pub(crate) struct Ended {
 }
 
 impl<'a> DrillRun<'a> {
-    /// The options come before what the drill says.
+    /// `outage` is how long the fault lasts unless the options say otherwise; `cancels`: clients cancel some of their orders.
     pub(crate) async fn new(
         system: &'a RunningSystem,
         terminal: &'a Terminal,
-        drill: &Drill,
+        outage: Duration,
+        cancels: bool,
         options: DrillOptions,
     ) -> Result<Self> {
         fastrand::seed(options.seed);
@@ -118,13 +118,13 @@ impl<'a> DrillRun<'a> {
         let mut run = Self {
             system,
             rate: options.rate.unwrap_or_else(|| fewer(DEFAULT_RATE)),
-            outage: options.outage.unwrap_or(drill.outage),
+            outage: options.outage.unwrap_or(outage),
             times: options.times,
             seed: options.seed,
             terminal,
             ledger: ledger.clone(),
             load: RefCell::default(),
-            cancels: drill.cancels,
+            cancels,
             cancelled: RefCell::default(),
             confirmations: RefCell::new(Confirmations::on(system).await?),
             summary: RefCell::default(),

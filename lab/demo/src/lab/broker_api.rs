@@ -9,7 +9,7 @@ use testbed::eventually;
 use uuid::Uuid;
 
 use super::CONDITION_DEADLINE;
-use crate::running_system::add_up;
+use crate::part::count_queued;
 
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -235,7 +235,7 @@ impl BrokerApi {
     /// How many messages are in the services' queues, by statistics that are seconds old: ready, or held by a consumer.
     pub(crate) async fn queued(&self) -> Result<u64> {
         let queues = self.list(&format!("queues/{}", self.vhost)).await?;
-        add_up(queues.iter().map(|queue| {
+        count_queued(queues.iter().map(|queue| {
             let running = queue["state"] == "running";
             (queue["name"].as_str().unwrap_or_default(), queue["messages"].as_u64().filter(|_| running))
         }))

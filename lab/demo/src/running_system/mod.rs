@@ -33,7 +33,6 @@ use crate::reconciliation::{self, DuplicatesDropped, Reconciliation, Settled, Wa
 use crate::state::Addresses;
 use crate::terminal::Terminal;
 use client::Clients;
-pub(crate) use transit::add_up;
 
 const QUERY_DEADLINE: Duration = Duration::from_secs(20);
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use futures_util::future::join_all;
 use testbed::longer;
 use tokio::time::timeout;
@@ -76,17 +76,4 @@ fn held_and_ready(page: &str) -> Option<u64> {
     let dead: u64 = metrics::sum(page, "inbox_unsaved_dead_letters").ok()?;
     let applying: f64 = metrics::sum(page, "inbox_applying_seconds").ok()?;
     applying.is_finite().then(|| ready + dead + u64::from(applying > 0.0))
-}
-
-/// Adds up the messages of the services' queues.
-pub(crate) fn add_up<'a>(queues: impl IntoIterator<Item = (&'a str, Option<u64>)>) -> Result<u64> {
-    let is_theirs = |name: &str| {
-        let service = name.split('.').next();
-        service.is_some_and(|service| SERVICES.contains(&service))
-    };
-    let mut theirs = queues.into_iter().filter(|(name, _)| is_theirs(name)).peekable();
-    ensure!(theirs.peek().is_some(), "the services have no queues");
-    theirs
-        .map(|(name, messages)| messages.with_context(|| format!("there are no statistics of {name} yet")))
-        .sum()
 }
