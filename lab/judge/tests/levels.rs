@@ -16,7 +16,7 @@ struct Mistake {
     breaks: &'static [u8],
 }
 
-/// Those of `entrants/python/mistakes.py`, in a relay that publishes one event at a time.
+/// The mistakes of `entrants/python/mistakes.py`, in a relay that publishes one event at a time.
 const MISTAKES: [Mistake; 23] = [
     mistake("transient", &[1]),
     mistake("twice", &[1]),

@@ -31,7 +31,7 @@ impl Breach {
     }
 }
 
-/// Waits until nothing is pending or moves any more, and returns what is wrong then. All processes have to be running.
+/// Waits until nothing is pending or moves any more, and returns what is wrong then. All processes must run.
 ///
 /// # Errors
 /// When something is still in progress at the deadline.

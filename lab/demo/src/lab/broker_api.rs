@@ -192,12 +192,9 @@ impl BrokerApi {
         Ok(())
     }
 
-    /// Declares a queue that receives all events that are published from now on. The exchange has to exist.
+    /// Declares a queue that receives all events that are published from now on. The exchange must exist.
     pub async fn declare_tap(&self, queue: &str) -> Result<()> {
-        self.put(&format!("queues/{}/{queue}", self.vhost), &json!({ "durable": true })).await?;
-        let url = self.address(&format!("bindings/{}/e/shop.events/q/{queue}", self.vhost));
-        self.client.post(url).json(&json!({ "routing_key": "*.*" })).send().await?.error_for_status()?;
-        Ok(())
+        self.declare_subscriber(queue, "*.*", &json!({})).await
     }
 
     /// Declares a queue with these arguments that receives the events with one routing key from now on.

@@ -52,7 +52,7 @@ impl RunningSystem {
         SERVICES.into_iter().flat_map(of_service).collect()
     }
 
-    /// How many messages are in the services' queues and in those of their dead letters.
+    /// How many messages are in the services' queues and in their queues of dead letters.
     async fn queued(&self, pages: &[(&String, Result<String>)]) -> Result<u64> {
         match &self.access {
             Access::Local(_) | Access::Remote(_) => self.broker_api()?.queued().await,
