@@ -15,7 +15,7 @@ use lapin::{
         BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions, QueueBindOptions,
         QueueDeclareOptions,
     },
-    types::FieldTable,
+    types::{AMQPValue, FieldTable},
 };
 use serde_json::Value;
 use tokio::{
@@ -40,6 +40,7 @@ pub(crate) struct Arrival {
     /// `id` in the body. `None`: the body is not the judge's.
     pub(crate) id: Option<Uuid>,
     pub(crate) at: Instant,
+    /// The id that a consumer recognizes copies by: `message_id`, or the entrant's header.
     pub(crate) message_id: Option<String>,
     pub(crate) is_persistent: bool,
     pub(crate) body: Value,
@@ -66,7 +67,7 @@ pub(crate) struct Arrivals {
 
 impl Arrivals {
     /// Declares exchange and queue, and consumes. `amqp_url` leads past the fault proxy.
-    pub(crate) async fn start(amqp_url: &str, exchange: &str) -> Result<Self> {
+    pub(crate) async fn start(amqp_url: &str, exchange: &str, id_header: Option<String>) -> Result<Self> {
         let (connection, channel) =
             connect(amqp_url, exchange).await.context("failed to declare the queue")?;
         let record = Arc::<Mutex<Record>>::default();
@@ -79,7 +80,7 @@ impl Arrivals {
                 if let Some((_connection, channel)) = open.take() {
                     // It ends when the broker is killed. What was not acknowledged is delivered again.
                     tokio::select! {
-                        _ = consume(&channel, &kept) => {}
+                        _ = consume(&channel, &kept, id_header.as_deref()) => {}
                         _ = is_paused.wait_for(|paused| *paused) => {}
                     }
                 }
@@ -141,7 +142,7 @@ async fn connect(amqp_url: &str, exchange: &str) -> Result<(Connection, Channel)
     Ok((connection, channel))
 }
 
-async fn consume(channel: &Channel, record: &Mutex<Record>) -> Result<()> {
+async fn consume(channel: &Channel, record: &Mutex<Record>, id_header: Option<&str>) -> Result<()> {
     let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
     let mut deliveries = channel.basic_consume(QUEUE.into(), "judge".into(), options, arguments).await?;
     record.lock().unwrap_or_else(PoisonError::into_inner).begun += 1;
@@ -149,7 +150,7 @@ async fn consume(channel: &Channel, record: &Mutex<Record>) -> Result<()> {
         let delivery = delivery?;
         {
             let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
-            let arrival = Arrival::of(&delivery);
+            let arrival = Arrival::of(&delivery, id_header);
             let position = record.all.len();
             if let Some(id) = arrival.id {
                 record.first.entry(id).or_insert(position);
@@ -162,11 +163,20 @@ async fn consume(channel: &Channel, record: &Mutex<Record>) -> Result<()> {
 }
 
 impl Arrival {
-    fn of(delivery: &Delivery) -> Self {
+    fn of(delivery: &Delivery, id_header: Option<&str>) -> Self {
         let at = Instant::now();
         let body: Value = serde_json::from_slice(&delivery.data).unwrap_or_default();
         let id = body.get("id").and_then(Value::as_str).and_then(|id| id.parse().ok());
-        let message_id = delivery.properties.message_id().as_ref().map(|id| id.as_str().to_owned());
+        let message_id = match id_header {
+            None => delivery.properties.message_id().as_ref().map(|id| id.as_str().to_owned()),
+            Some(name) => {
+                let headers = delivery.properties.headers().as_ref();
+                match headers.and_then(|headers| headers.inner().get(name)) {
+                    Some(AMQPValue::LongString(id)) => Some(id.to_string()),
+                    _ => None,
+                }
+            }
+        };
         let is_persistent = *delivery.properties.delivery_mode() == Some(2);
         Self { id, at, message_id, is_persistent, body }
     }

@@ -38,6 +38,16 @@ pub struct Entrant {
     run: String,
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// The seconds that it may need after a fault, if they are more than those of the levels: for a lease, a poll, a time-out.
+    #[serde(default)]
+    patience: u64,
+    /// The header that holds an event's id. Without it, that is `message_id`.
+    pub(crate) id_header: Option<String>,
+    /// The levels that cannot apply to a relay of this shape, each with the reason.
+    #[serde(default)]
+    does_not_apply: BTreeMap<String, String>,
+    /// The levels that it is known to break, if that is known.
+    pub breaks: Option<Vec<u8>>,
     #[serde(default)]
     pub(crate) outbox: OutboxTable,
 }
@@ -48,6 +58,8 @@ pub struct Entrant {
 pub(crate) struct OutboxTable {
     /// With `:id`, `:aggregate`, `:version`, `:routing_key` and `:payload`.
     pub(crate) insert: String,
+    /// A command that writes this statement instead, for each line with an event on its standard input, as one line.
+    pub(crate) insert_command: Option<String>,
     /// What the judge executes after each commit, to wake the relay.
     pub(crate) after_commit: Option<String>,
     /// The ids, as text, of all events that are not published, also of those that the relay has set aside.
@@ -65,6 +77,7 @@ impl Default for OutboxTable {
             insert: "insert into outbox (event_id, aggregate_id, aggregate_version, routing_key, payload)
                      values (:id, :aggregate, :version, :routing_key, :payload)"
                 .into(),
+            insert_command: None,
             after_commit: None,
             release: None,
             pending: "select event_id::text from outbox where published_at is null".into(),
@@ -116,6 +129,16 @@ impl Entrant {
         self
     }
 
+    /// A deadline of a level, or this relay's patience if that is longer.
+    pub(crate) fn patience(&self, deadline: Duration) -> Duration {
+        deadline.max(Duration::from_secs(self.patience))
+    }
+
+    /// Why a level cannot apply.
+    pub fn why_not(&self, level: u8) -> Option<&str> {
+        self.does_not_apply.get(&level.to_string()).map(String::as_str)
+    }
+
     /// Runs the build command. One at a time: variations of an entrant share what is built.
     pub async fn build(&self) -> Result<()> {
         let _building = BUILDING.lock().await;
@@ -135,6 +158,11 @@ impl Entrant {
     /// The command of an instance.
     pub(crate) fn command(&self) -> Result<Command> {
         self.shell(&format!("exec {}", self.run))
+    }
+
+    /// The command that writes insert statements.
+    pub(crate) fn insert_command(&self) -> Result<Option<Command>> {
+        self.outbox.insert_command.as_ref().map(|script| self.shell(&format!("exec {script}"))).transpose()
     }
 
     async fn run_to_end(&self, script: &str, env: &[(&str, &str)], deadline: Duration) -> Result<()> {

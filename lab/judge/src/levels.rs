@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The levels by number, from 1.
-pub const LEVELS: [&str; 12] = [
+pub const LEVELS: [&str; 14] = [
     "publish",
     "crash between publish and mark",
     "lost publish, confirm and commit answer",
@@ -38,6 +38,8 @@ pub const LEVELS: [&str; 12] = [
     "fail-over",
     "a commit that the standby never had",
     "a full queue",
+    "a silent broker",
+    "a silent database",
 ];
 
 /// How long a relay may publish nothing after a fault while events are pending: longer than the leases and time-outs of most.
@@ -55,8 +57,10 @@ const READ_TO_PUBLISHED: Duration = Duration::from_secs(3);
 /// The same on the levels on which a good relay is slow: it connects again after an outage with a long back-off, waits for a
 /// time-out of the database before it takes over from a frozen instance, or tries a thousand events in vain.
 const LONG_DEADLINE: Duration = Duration::from_secs(60);
+/// The same where the other end of a connection falls silent: two heartbeats of a minute, the default of RabbitMQ.
+const SILENT_DEADLINE: Duration = Duration::from_secs(120);
 /// How long a level may take, and as long its beginning and its end.
-const LEVEL_DEADLINE: Duration = Duration::from_secs(300);
+const LEVEL_DEADLINE: Duration = Duration::from_secs(360);
 /// What is broken for good also where a level was cut short.
 const CERTAIN: [Promise; 5] = [
     Promise::OrderOfEachAggregate,
@@ -106,7 +110,7 @@ pub async fn judge(servers: &Servers, entrant: &Entrant, level: u8) -> LevelResu
 }
 
 async fn play(servers: &Servers, entrant: &Entrant, level: u8, result: &mut LevelResult) -> Result<()> {
-    let deadline = longer(LEVEL_DEADLINE);
+    let deadline = longer(LEVEL_DEADLINE + 4 * entrant.patience(Duration::ZERO));
     let stage = timeout(deadline, Stage::set_up(servers, entrant, &level.to_string())).await;
     let mut stage = stage.context("the level was not set up in time")??;
     let played = timeout(deadline, inject(&mut stage, level)).await;
@@ -149,6 +153,8 @@ async fn inject(stage: &mut Stage<'_>, level: u8) -> Result<()> {
         10 => fail_over(stage).await,
         11 => never_replicated(stage).await,
         12 => full_queue(stage).await,
+        13 => silent(stage, "broker-1").await,
+        14 => silent(stage, "database-1").await,
         other => anyhow::bail!("there is no level {other}"),
     }
 }
@@ -225,7 +231,7 @@ async fn wait_for_confirm(
     stage.write(aggregates, count).await?;
     let events: HashSet<_> = stage.outbox.committed[before..].iter().map(|(event, _)| event.id).collect();
     let has_arrived = async |stage: &mut Stage<'_>| Ok(events.iter().any(|event| stage.arrivals.has(*event)));
-    let has_arrived = stage.until(longer(FAULT_DEADLINE), has_arrived).await?;
+    let has_arrived = stage.until(stage.patience(FAULT_DEADLINE), has_arrived).await?;
     let is_marked = async |stage: &mut Stage<'_>| Ok(!events.is_subset(&stage.outbox.pending().await?));
     Ok(has_arrived && !stage.until(deadline, is_marked).await?)
 }
@@ -278,7 +284,7 @@ async fn order(stage: &mut Stage<'_>) -> Result<()> {
     stage.set("broker-1", Effect::BlackHole, TowardClient)?;
     stage.write(&aggregates, 400).await?;
     let has_begun = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().first.len() > 20);
-    let has_begun = stage.until(FAULT_DEADLINE, has_begun).await?;
+    let has_begun = stage.until(stage.patience(FAULT_DEADLINE), has_begun).await?;
     stage.felt("instance 1 was held up", has_begun);
     stage.start(2).await?;
     stage.pass(HELD_UP).await?;
@@ -486,7 +492,7 @@ async fn never_replicated(stage: &mut Stage<'_>) -> Result<()> {
     let was_read = async |stage: &mut Stage<'_>| {
         Ok(stage.arrivals.has(event.id) || standby.relay_waits(stage, &visible).await?)
     };
-    let was_read = stage.until(PUBLISH_DEADLINE, was_read).await?;
+    let was_read = stage.until(stage.patience(PUBLISH_DEADLINE), was_read).await?;
     stage.felt("the relay has read the event", was_read);
     stage.until_arrived(event.id, READ_TO_PUBLISHED).await?;
     standby.take_over(stage).await?;
@@ -509,6 +515,21 @@ async fn full_queue(stage: &mut Stage<'_>) -> Result<()> {
     stage.felt("the last events were refused", was_refused);
     stage.limit_queue(None).await?;
     stage.settle(LONG_DEADLINE).await.map(drop)
+}
+
+/// Levels 13 and 14: in the middle of a batch, what answers at the other end of the relay's connections freezes, and the
+/// connections stay open. New ones work.
+async fn silent(stage: &mut Stage<'_>, route: &str) -> Result<()> {
+    let aggregates = aggregates(10);
+    stage.start(1).await?;
+    stage.write(&aggregates, 10).await?;
+    stage.settle(PUBLISH_DEADLINE).await?;
+    let last = stage.write(&aggregates, 400).await?;
+    stage.silence(route)?;
+    let was_under_way = stage.outbox.pending().await?.contains(&last);
+    stage.felt("the connections fell silent before the last event was marked", was_under_way);
+    stage.write(&aggregates, 20).await?;
+    stage.settle(SILENT_DEADLINE).await.map(drop)
 }
 
 async fn roll_back(mut open: PgConnection) -> Result<()> {

@@ -2,12 +2,18 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    time::Instant,
+    process::Stdio,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::timeout,
+};
 use uuid::Uuid;
 
 use crate::entrant::OutboxTable;
@@ -35,6 +41,9 @@ pub(crate) struct Event {
 
 /// Larger than what any broker here accepts: RabbitMQ 4 refuses more than 16 MiB, and the private one more than 128 KiB.
 pub(crate) const TOO_LARGE: usize = 17 * 1024 * 1024;
+
+/// How long the entrant's command may take to write a statement.
+const STATEMENT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Makes events, each with the next version of its aggregate.
 #[derive(Debug, Default)]
@@ -68,6 +77,7 @@ pub(crate) fn aggregates(count: usize) -> Vec<Uuid> {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     table: OutboxTable,
+    writer: Option<StatementWriter>,
     url: String,
     connection: Option<PgConnection>,
     /// What was committed, and when.
@@ -77,8 +87,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(table: OutboxTable, url: String) -> Self {
-        Self { table, url, connection: None, committed: vec![], all_are_wanted: false }
+    pub(crate) fn new(table: OutboxTable, writer: Option<StatementWriter>, url: String) -> Self {
+        Self { table, writer, url, connection: None, committed: vec![], all_are_wanted: false }
     }
 
     /// From now on the database is at another URL.
@@ -88,16 +98,19 @@ impl Outbox {
 
     /// Writes events in one transaction.
     pub(crate) async fn write(&mut self, events: Vec<Event>) -> Result<()> {
-        let inserts: Vec<_> = events.iter().map(|event| self.insert(event)).collect();
+        let mut inserts = Vec::with_capacity(events.len());
+        for event in &events {
+            inserts.push(self.insert(event).await?);
+        }
         let sql = format!("begin; {}; {COMMIT}", inserts.join(";\n"));
         self.execute(&sql).await.context("failed to write events")?;
         self.record(events).await
     }
 
     /// Writes an event in a transaction that stays open, on another connection.
-    pub(crate) async fn begin(&self, event: &Event) -> Result<PgConnection> {
+    pub(crate) async fn begin(&mut self, event: &Event) -> Result<PgConnection> {
         let mut connection = PgConnection::connect(&self.url).await?;
-        let sql = format!("begin; {}", self.insert(event));
+        let sql = format!("begin; {}", self.insert(event).await?);
         sqlx::raw_sql(AssertSqlSafe(sql))
             .execute(&mut connection)
             .await
@@ -165,15 +178,51 @@ impl Outbox {
         Ok(rows)
     }
 
-    fn insert(&self, event: &Event) -> String {
+    async fn insert(&mut self, event: &Event) -> Result<String> {
+        if let Some(writer) = &mut self.writer {
+            return timeout(STATEMENT_DEADLINE, writer.insert(event)).await.map_err(Into::into).flatten();
+        }
         let literal = |text: &str| format!("'{}'", text.replace('\'', "''"));
         // The payload last: it may hold what looks like another placeholder.
-        self.table
+        let insert = self
+            .table
             .insert
             .replace(":id", &literal(&event.id.to_string()))
             .replace(":aggregate", &literal(&event.aggregate.to_string()))
             .replace(":version", &event.version.to_string())
             .replace(":routing_key", &literal(event.routing_key))
-            .replace(":payload", &literal(&event.payload))
+            .replace(":payload", &literal(&event.payload));
+        Ok(insert)
+    }
+}
+
+/// An entrant's command that writes insert statements.
+#[derive(Debug)]
+pub(crate) struct StatementWriter {
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    /// Killed when this is dropped.
+    _process: Child,
+}
+
+impl StatementWriter {
+    pub(crate) fn start(command: std::process::Command) -> Result<Self> {
+        let mut command = Command::from(command);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().context("failed to start the entrant's insert_command")?;
+        let stdin = process.stdin.take().context("the process has a standard input")?;
+        let stdout = process.stdout.take().context("the process has a standard output")?;
+        Ok(Self { stdin, lines: BufReader::new(stdout).lines(), _process: process })
+    }
+
+    async fn insert(&mut self, event: &Event) -> Result<String> {
+        let Event { id, aggregate, version, routing_key, payload } = event;
+        let line = json!({
+            "id": id, "aggregate": aggregate, "version": version, "routing_key": routing_key, "payload": payload,
+        });
+        self.stdin.write_all(format!("{line}\n").as_bytes()).await?;
+        let line = self.lines.next_line().await?.context("the entrant's insert_command has ended")?;
+        ensure!(!line.trim().is_empty(), "the entrant's insert_command wrote an empty line");
+        Ok(line)
     }
 }

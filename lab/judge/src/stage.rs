@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::{
     arrivals::{Arrivals, QUEUE},
     entrant::{Entrant, home},
-    outbox::{Events, Outbox, UNWANTED},
+    outbox::{Events, Outbox, StatementWriter, UNWANTED},
     verdict::{Breach, Fact},
 };
 
@@ -42,6 +42,9 @@ pub(crate) const CONFIRM: &[u8] = &[0, 60, 0, 80];
 /// A key of each event's body. What comes before the body is sent then: a publisher without confirms notices nothing.
 pub(crate) const BODY: &[u8] = b"padding";
 
+/// The role of entrants, and its password. It owns the database of a level, and may read the log.
+const ROLE: &str = "entrant";
+
 /// How a standby follows the database.
 pub(crate) const STANDBY: &str = "standby";
 
@@ -57,6 +60,9 @@ impl Servers {
     pub async fn set_up((postgres, rabbitmq): (Postgres, RabbitmqCluster)) -> Result<Self> {
         // For relays that read the write-ahead log.
         postgres.set(&[("wal_level", "logical")]).await?;
+        // Entrants are no superusers.
+        let role = format!("create role {ROLE} login replication password '{ROLE}'");
+        sql::execute(&postgres.admin_url("postgres"), &role, SERVER_DEADLINE).await?;
         Ok(Self { postgres, rabbitmq })
     }
 
@@ -132,23 +138,28 @@ pub(crate) struct Stage<'a> {
     vhost: TestVhost,
     /// The database.
     name: String,
+    entrant: Entrant,
 }
 
 impl<'a> Stage<'a> {
     pub(crate) async fn set_up(servers: &'a Servers, entrant: &Entrant, level: &str) -> Result<Self> {
         servers.restore().await?;
         let name = format!("judge_{}", Uuid::now_v7().simple());
-        let create = format!("create database {name}");
+        let create = format!("create database {name} owner {ROLE}");
         sql::execute(&servers.postgres.admin_url("postgres"), &create, SERVER_DEADLINE).await?;
         let broker = servers.rabbitmq.first();
         let vhost = vhost_on(broker.base_url(), broker.api_url()).await?;
 
-        let database_url = servers.postgres.admin_url(&name);
+        let admin_url = servers.postgres.admin_url(&name);
+        let database_url = servers.postgres.url(ROLE, ROLE, &name);
         let amqp_url = vhost.url();
-        let arrivals = Arrivals::start(&amqp_url, &entrant.outbox.exchange).await?;
-        let mut outbox = Outbox::new(entrant.outbox.clone(), database_url.clone());
+        let id_header = entrant.id_header.clone();
+        let arrivals = Arrivals::start(&amqp_url, &entrant.outbox.exchange, id_header).await?;
+        let writer = entrant.insert_command()?.map(StatementWriter::start).transpose()?;
+        let mut outbox = Outbox::new(entrant.outbox.clone(), writer, admin_url);
         if !entrant.set_up(&database_url, &amqp_url).await? {
-            outbox.execute(include_str!("outbox.sql")).await?;
+            let sql = include_str!("outbox.sql");
+            outbox.execute(&format!("set role {ROLE}; {sql}; reset role")).await?;
         }
         let mut routes = vec![Route::to(STANDBY, &database_url)?];
         for number in 1..=2 {
@@ -186,6 +197,7 @@ impl<'a> Stage<'a> {
             restarts: 0,
             calm: HashMap::new(),
             has_fault: false,
+            entrant: entrant.clone(),
         })
     }
 
@@ -260,11 +272,11 @@ impl<'a> Stage<'a> {
 
     /// The database is at another server. Instances use it when they start. It runs for as long as the stage.
     pub(crate) fn use_server(&mut self, server: Postgres) {
-        let url = server.admin_url(&self.name);
+        let url = server.url(ROLE, ROLE, &self.name);
         for instance in &self.instances {
             instance.process.set("DATABASE_URL", &url);
         }
-        self.outbox.move_to(url);
+        self.outbox.move_to(server.admin_url(&self.name));
         // A relay may commit its marks without waiting for the standby.
         self.calm.clear();
         self.promoted = Some(server);
@@ -310,6 +322,12 @@ impl<'a> Stage<'a> {
         Ok(self.proxy.set(route, Fault::new(effect, toward, MAX_FAULT_DURATION))?)
     }
 
+    /// Lets the open connections of a route fall silent for good, without an end: what answers there is frozen. Later ones work.
+    pub(crate) fn silence(&mut self, route: &str) -> Result<()> {
+        self.fault();
+        Ok(self.proxy.silence_open(route)?)
+    }
+
     /// Ends the fault of a route.
     pub(crate) fn clear(&self, route: &str) -> Result<()> {
         Ok(self.proxy.clear(route)?)
@@ -323,12 +341,17 @@ impl<'a> Stage<'a> {
 
     /// Waits until there are more resets than `before`, [`longer`] on a slow machine.
     pub(crate) async fn until_reset(&mut self, route: &str, before: u64, deadline: Duration) -> Result<bool> {
-        self.until(longer(deadline), async |stage| Ok(stage.resets(route)? > before)).await
+        self.until(self.patience(deadline), async |stage| Ok(stage.resets(route)? > before)).await
+    }
+
+    /// A deadline, or the relay's own patience if that is longer: [`longer`] on a slow machine.
+    pub(crate) fn patience(&self, deadline: Duration) -> Duration {
+        longer(self.entrant.patience(deadline))
     }
 
     /// Waits until an event has arrived, [`longer`] on a slow machine.
     pub(crate) async fn until_arrived(&mut self, event: Uuid, deadline: Duration) -> Result<bool> {
-        self.until(longer(deadline), async |stage| Ok(stage.arrivals.has(event))).await
+        self.until(self.patience(deadline), async |stage| Ok(stage.arrivals.has(event))).await
     }
 
     /// Waits for a condition. Meanwhile instances that have ended by themselves are started again.
@@ -356,8 +379,9 @@ impl<'a> Stage<'a> {
         patience: Duration,
         mut condition: impl AsyncFnMut(&mut Self) -> Result<bool>,
     ) -> Result<bool> {
+        let patience = self.entrant.patience(patience);
         let (mut arrived, mut progress, mut met) = (0, Instant::now(), false);
-        self.until(LONGEST_WAIT, async |stage| {
+        self.until(LONGEST_WAIT.max(3 * patience), async |stage| {
             met = condition(stage).await?;
             let now = stage.arrivals.record().all.len();
             if now > arrived {
@@ -377,11 +401,12 @@ impl<'a> Stage<'a> {
     /// Waits until all publishable events have arrived and are no longer pending, for as long as there is progress. False: there
     /// was none for twice `patience`, or some are lost. In between, the relay is slow or the machine is: nothing is proven.
     pub(crate) async fn settle(&mut self, patience: Duration) -> Result<bool> {
+        let patience = self.entrant.patience(patience);
         let all: HashSet<_> = self.outbox.publishable().map(|(event, _)| event.id).collect();
         let mut missing = all.clone();
         let (mut looked, mut progress, mut lost_since) = (Instant::now(), Instant::now(), None);
         let mut longest = Duration::ZERO;
-        self.until(LONGEST_WAIT, async |stage| {
+        self.until(LONGEST_WAIT.max(3 * patience), async |stage| {
             let before = missing.len();
             {
                 let record = stage.arrivals.record();

@@ -66,7 +66,7 @@ impl fmt::Display for Promise {
             Self::EverythingIsMarked => "a published event is marked",
             Self::OnlyCommittedEvents => "only committed events are published",
             Self::OrderOfEachAggregate => "an aggregate's events arrive in their order",
-            Self::SameIdInEachCopy => "each copy has the event's id as message_id",
+            Self::SameIdInEachCopy => "each copy has the event's id",
             Self::NoNeedlessCopies => "without a fault nothing is published twice",
             Self::BodyAsWritten => "the body is published as it was written",
             Self::Persistent => "messages are persistent",

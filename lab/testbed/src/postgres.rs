@@ -142,6 +142,11 @@ impl Postgres {
     pub fn admin_url(&self, database: &str) -> String {
         admin_url(&self.password, self.port, database)
     }
+
+    /// Another login's URL for a database of this server.
+    pub fn url(&self, login: &str, password: &str, database: &str) -> String {
+        format!("postgres://{login}:{password}@127.0.0.1:{}/{database}", self.port)
+    }
 }
 
 impl Deref for Postgres {

@@ -1,5 +1,6 @@
 //! `cargo demo judge`: judges outbox relays level by level, or times them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Stdio;
 
@@ -31,10 +32,28 @@ pub(crate) struct JudgeOptions {
 
 /// What was found out about one entrant.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Judged {
     entrant: String,
     about: String,
     levels: Vec<LevelResult>,
+    /// The reason for each level that cannot apply to a relay of this shape.
+    does_not_apply: BTreeMap<u8, String>,
+    /// The levels that it is known to break, where that is known.
+    breaks: Option<Vec<u8>>,
+}
+
+impl Judged {
+    /// The worst verdict of a level. Held, if it breaks just what it is known to break.
+    fn verdict(&self) -> Verdict {
+        let worst = self.levels.iter().map(|result| result.verdict).max().unwrap_or(Verdict::Held);
+        let Some(known) = &self.breaks else { return worst };
+        let as_known = |result: &LevelResult| match known.contains(&result.level) {
+            true => result.verdict == Verdict::Broken,
+            false => result.verdict == Verdict::Held,
+        };
+        if self.levels.iter().all(as_known) { Verdict::Held } else { worst.max(Verdict::Inconclusive) }
+    }
 }
 
 pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Terminal) -> Result<Verdict> {
@@ -64,40 +83,54 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
     let mut judged = vec![];
     for entrant in &entrants {
         terminal.print(format!("\n{}: {}", entrant.name, entrant.about));
-        let mut results = vec![];
+        let (mut results, mut does_not_apply) = (vec![], BTreeMap::new());
         for level in &levels {
+            if let Some(reason) = entrant.why_not(*level) {
+                terminal.print(format!("  {level}  does not apply: {reason}"));
+                does_not_apply.insert(*level, reason.to_owned());
+                continue;
+            }
             let result = judge(&servers, entrant, *level).await;
             terminal.print_all(result.lines());
             results.push(result);
         }
-        let Entrant { name, about, .. } = entrant;
-        judged.push(Judged { entrant: name.clone(), about: about.clone(), levels: results });
+        let Entrant { name, about, breaks, .. } = entrant;
+        let (entrant, about, breaks) = (name.clone(), about.clone(), breaks.clone());
+        judged.push(Judged { entrant, about, levels: results, does_not_apply, breaks });
     }
     if judged.len() > 1 {
         terminal.print("");
-        terminal.print_all(table(&judged));
+        terminal.print_all(table(&judged, &levels));
     }
-    let verdicts = judged.iter().flat_map(|judged| &judged.levels).map(|result| result.verdict);
-    let verdict = verdicts.max().unwrap_or(Verdict::Held);
-    terminal.print_verdict(verdict, "the worst verdict of a level");
+    for Judged { entrant, breaks, .. } in &judged {
+        if let Some(known) = breaks.as_ref().filter(|known| !known.is_empty()) {
+            terminal.print(format!(
+                "{entrant} is known to break {known:?}, and counts as held if it breaks just these"
+            ));
+        }
+    }
+    let verdict = judged.iter().map(Judged::verdict).max().unwrap_or(Verdict::Held);
+    terminal.print_verdict(verdict, "the worst verdict of an entrant");
     terminal.document(&judged)?;
     Ok(verdict)
 }
 
 /// One line for each entrant, one column for each level.
-fn table(judged: &[Judged]) -> Vec<String> {
-    let Some(first) = judged.first() else { return vec![] };
+fn table(judged: &[Judged], levels: &[u8]) -> Vec<String> {
     let width = judged.iter().map(|judged| judged.entrant.len()).max().unwrap_or_default();
     let columns = |cells: Vec<String>| cells.iter().map(|cell| format!("  {cell:<7}")).collect::<String>();
-    let heading = columns(first.levels.iter().map(|result| format!("level {}", result.level)).collect());
+    let heading = columns(levels.iter().map(|level| format!("level {level}")).collect());
     let mut lines = vec![format!("{:<width$}{heading}", "")];
-    for Judged { entrant, levels, .. } in judged {
-        let short = |result: &LevelResult| result.verdict.word().chars().take(7).collect();
+    for Judged { entrant, levels: results, .. } in judged {
+        let short = |level: &u8| match results.iter().find(|result| result.level == *level) {
+            Some(result) => result.verdict.word().chars().take(7).collect(),
+            None => "-".to_owned(),
+        };
         lines.push(format!("{entrant:<width$}{}", columns(levels.iter().map(short).collect())));
     }
-    lines.extend(first.levels.iter().map(|result| {
-        let name = LEVELS.get(usize::from(result.level) - 1).copied().unwrap_or_default();
-        format!("level {}: {name}", result.level)
+    lines.extend(levels.iter().map(|level| {
+        let name = LEVELS.get(usize::from(*level) - 1).copied().unwrap_or_default();
+        format!("level {level}: {name}")
     }));
     lines
 }

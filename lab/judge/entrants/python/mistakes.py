@@ -198,6 +198,18 @@ class NoTimeout(Relay):
     idle_limit = "0"
 
 
+class NoDeadline(Relay):
+    """Waits without end for an answer."""
+
+    def __init__(self):
+        os.environ["AMQP_URL"] += "?heartbeat=0"
+        super().__init__()
+
+    def step(self):
+        signal.alarm(0)
+        return super().step()
+
+
 class NoBackoff(Relay):
     """Tries failing events again at once, before all others."""
 
@@ -244,7 +256,7 @@ MISTAKES = {
     "mark-first": MarkFirst, "new-id": NewId, "no-confirms": NoConfirms,
     "skip-locked": SkipLocked, "not-mandatory": NotMandatory, "give-up": GiveUp, "cursor": Cursor, "window": Window,
     "nack-is-fine": NackIsFine, "last-confirm": LastConfirm,
-    "mark-later": MarkLater, "past-refused": PastRefused, "no-timeout": NoTimeout, "no-backoff": NoBackoff,
+    "mark-later": MarkLater, "past-refused": PastRefused, "no-timeout": NoTimeout, "no-deadline": NoDeadline, "no-backoff": NoBackoff,
     "slot": Slot, "log": Log, "no-barrier": NoBarrier,
 }
 run(MISTAKES[sys.argv[1]]())
