@@ -15,8 +15,8 @@ use crate::alteration::sabotage_name;
 use crate::choice::{Choice, home};
 use crate::commands::failed::{self, FailedCommand};
 use crate::commands::{
-    board, bootstrap, check, doctor, down, drill, fetch, judge, load, order, queries, reset, sabotage, soak,
-    test, tour, trace, up, verify, watch,
+    board, bootstrap, check, doctor, down, drill, fetch, judge, load, order, proofs, queries, reset,
+    sabotage, soak, test, tour, trace, up, verify, watch,
 };
 use crate::interrupt::or_interrupted;
 use crate::soak::Soak;
@@ -116,6 +116,8 @@ enum Command {
     Test(test::TestOptions),
     /// Judge outbox relays in any language: break what stands around them, and say which promise each keeps (docs/judge.md).
     Judge(judge::JudgeOptions),
+    /// List everything that proves something, with its owner and its last result; --run runs what an owner has.
+    Proofs(proofs::ProofsOptions),
     /// Leave out each protection once, and show which check notices.
     Sabotage,
     /// Run four order services and two of each consumer, inject a random fault every few seconds, and reconcile.
@@ -174,6 +176,7 @@ impl Cli {
             }
             Some(Command::Test(options)) => or_interrupted(test::run(choice, &options, terminal)).await,
             Some(Command::Judge(options)) => or_interrupted(judge::run(choice, &options, terminal)).await,
+            Some(Command::Proofs(options)) => or_interrupted(proofs::run(choice, &options, terminal)).await,
             Some(Command::Sabotage) => or_interrupted(sabotage::run(choice, terminal)).await,
             Some(Command::Soak(soak)) => or_interrupted(soak::run(choice, soak, terminal)).await,
             Some(Command::Trace) => or_interrupted(trace::run(choice, terminal)).await,

@@ -27,6 +27,7 @@ mod operator_client;
 mod own_system;
 mod part;
 mod paths;
+mod proofs;
 mod proxies;
 pub mod reconciliation;
 mod running_system;

@@ -12,6 +12,7 @@ use crate::alteration::{Alteration, sabotage_name, setting, variant_name};
 use crate::choice::Choice;
 use crate::drills::{self, Drill, DrillOptions, Group, SERVICE, Subject, own_system, run_both, run_on_own};
 use crate::network_system::NetworkSystem;
+use crate::proofs::breaks_without;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
@@ -87,7 +88,7 @@ pub(crate) async fn run(choice: Choice, arguments: DrillArguments, terminal: &Te
 }
 
 /// Runs a drill on a system with the order service, and beside it on one with a variant instead: the same orders and the same
-/// fault. The verdict is that about the service.
+/// fault. The verdict is that about the service. A variant that holds where it should break has shown nothing.
 async fn run_twin(
     choice: Choice,
     names: &[String],
@@ -103,6 +104,11 @@ async fn run_twin(
         terminal.print(format!("{name:<width$}  {}", verdict.word()));
     }
     terminal.document(&[service.1, variant.1])?;
+    if service.0 == Verdict::Held && variant.0 == Verdict::Held && breaks_without(name, twin) {
+        terminal
+            .print(format!("{} held, so the fault has not met what it lacks: nothing is shown", twin.name()));
+        return Ok(Verdict::Inconclusive);
+    }
     Ok(service.0)
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod fetch;
 pub(crate) mod judge;
 pub(crate) mod load;
 pub(crate) mod order;
+pub(crate) mod proofs;
 pub(crate) mod queries;
 pub(crate) mod reset;
 pub(crate) mod sabotage;

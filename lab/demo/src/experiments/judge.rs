@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use crate::reconciliation::{Kind, Reconciliation, Wait};
+use crate::reconciliation::{Reconciliation, Wait};
 use crate::running_system::RunningSystem;
 
 /// How long nothing may move. A relay polls every second and makes a full scan every three; a payment that a killed process was
@@ -48,15 +48,7 @@ fn breach(reconciliation: &Reconciliation) -> Option<Breach> {
     // An effect that may still arrive is reported only if nothing else is wrong.
     let findings = &reconciliation.findings;
     if let Some(found) = findings.iter().find(|found| !found.may_arrive()).or(findings.first()) {
-        let invariant = match (found.kind, found.place.as_str()) {
-            (Kind::Missing, "orders") if found.what.starts_with("acknowledged") => "I1",
-            (Kind::Missing, "orders") => "I2",
-            (Kind::Missing, _) => "I3",
-            (Kind::Doubled | Kind::WrongSum, _) => "I4",
-            (Kind::Phantom, _) => "I5",
-            (Kind::OutOfOrder, _) => "I6",
-        };
-        return Breach::new(invariant, format!("{}: {}", found.what, found.count));
+        return Breach::new(found.invariant(), format!("{}: {}", found.what, found.count));
     }
     if reconciliation.in_progress() > 0 {
         return Breach::new("I8", reconciliation.progress());

@@ -121,6 +121,18 @@ impl Finding {
     pub fn may_arrive(&self) -> bool {
         self.kind == Kind::Missing && self.place != "orders"
     }
+
+    /// The invariant of `docs/guarantees.md` that it breaks.
+    pub fn invariant(&self) -> &'static str {
+        match (self.kind, self.place.as_str()) {
+            (Kind::Missing, "orders") if self.what.starts_with("acknowledged") => "I1",
+            (Kind::Missing, "orders") => "I2",
+            (Kind::Missing, _) => "I3",
+            (Kind::Doubled | Kind::WrongSum, _) => "I4",
+            (Kind::Phantom, _) => "I5",
+            (Kind::OutOfOrder, _) => "I6",
+        }
+    }
 }
 
 impl Reconciliation {

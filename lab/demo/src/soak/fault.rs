@@ -27,6 +27,8 @@ pub(super) struct Kind {
 enum Draw {
     /// Always the same, for as many milliseconds.
     One(Fault<'static>, Range<u64>),
+    /// Both, and the second ends first.
+    Both([Fault<'static>; 2], Range<u64>),
     /// A fault of any process.
     Process(for<'a> fn(&'a str) -> Fault<'a>, Range<u64>),
     /// An effect on any route. It ends by itself, while other faults begin.
@@ -48,7 +50,7 @@ const BROKER_PAUSE: Range<u64> = 3_000..3_001;
 const DELAY: Duration = Duration::from_millis(100);
 const NARROW: NonZeroU32 = NonZeroU32::new(4_096).expect("not zero");
 
-pub(super) static KINDS: [Kind; 22] = [
+pub(super) static KINDS: [Kind; 23] = [
     kind("process killed", Draw::Process(|name| Fault::Kill(name), AT_ONCE)),
     kind("PostgreSQL killed", Draw::One(Fault::Kill(DATABASE), AT_ONCE)),
     kind("RabbitMQ killed", Draw::One(Fault::Kill(BROKER), BROKER_PAUSE)),
@@ -67,6 +69,8 @@ pub(super) static KINDS: [Kind; 22] = [
     kind("bad message", Draw::Poison),
     kind("events published again, shuffled", Draw::Copies),
     kind("queue deleted behind deliveries", Draw::DeletedQueue),
+    // Refused publishes, by `basic.nack`.
+    kind("queue full", Draw::Both([Fault::Lock("billing.payments"), Fault::FullQueue("billing")], FREEZE)),
     kind("thousands of events refused", Draw::One(UNROUTABLE_EVENTS, FREEZE)),
     kind("marks refused by a full disk", Draw::One(REFUSED_MARKS, FREEZE)),
     kind("commits waiting for a standby", Draw::One(Fault::HangCommits, FREEZE)),
@@ -102,6 +106,12 @@ impl Injector<'_> {
     pub(super) async fn inject(&mut self, kind: &Kind, tap: &Tap) -> Result<()> {
         match &kind.draw {
             Draw::One(fault, lasts) => self.inject_for(fault, lasts).await,
+            Draw::Both([first, second], lasts) => {
+                let injected = first.inject(self.system).await?;
+                let ended = self.inject_for(second, lasts).await;
+                injected.repair(self.system).await?;
+                ended
+            }
             Draw::Process(fault, lasts) => {
                 let names: Vec<_> = self.system.processes()?.names().collect();
                 let name = names[self.random.usize(..names.len())];
