@@ -1,6 +1,6 @@
 # An image for each service, and one for `demo`, from one build. A service's image has its program and the C library that
 # this needs, and nothing else: no shell, no package manager, no tool of the lab. `<service> healthcheck` and
-# `<service> request` are for what needs an HTTP client inside its container.
+# `<service> get PATH` are for what needs an HTTP client inside its container.
 #
 #   docker build --target orders .      # or inventory, billing, payment-provider, lab, tour; demo without a target
 
