@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use testbed::processor_time;
 use tokio::time::{sleep_until, timeout};
+use uuid::Uuid;
 
 use crate::{
     entrant::Entrant,
@@ -44,6 +45,14 @@ pub struct Timing {
     pub relay_cpu: f64,
     pub postgres_cpu: f64,
     pub rabbitmq_cpu: f64,
+    /// With [`MANY`] aggregates, with ten and with one.
+    pub brackets: Vec<Bracket>,
+}
+
+/// What an entrant holds with so many aggregates.
+#[derive(Debug, Serialize)]
+pub struct Bracket {
+    pub aggregates: usize,
     pub rates: Vec<Rate>,
     /// The highest rate that it held, and the lowest that it did not. Without the second, the first is a lower bound.
     pub held: Option<usize>,
@@ -71,9 +80,10 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(240);
 const TICK: Duration = Duration::from_millis(10);
 const TICKS_A_SECOND: usize = 100;
 const CHUNK: usize = 500;
-/// Aggregates in turn: an order that is kept costs little then.
-const AGGREGATES: usize = 1_000;
-const ENTRANT_DEADLINE: Duration = Duration::from_secs(900);
+/// So many aggregates that their order costs little. With few of them it costs the rate: the next event of an aggregate is sent
+/// when the one before is confirmed.
+pub const MANY: usize = 1_000;
+const ENTRANT_DEADLINE: Duration = Duration::from_secs(1_200);
 
 /// Measures an entrant. Nothing else may work on the machine.
 pub async fn measure(servers: &Servers, entrant: &Entrant, clock: &Clock) -> Result<Timing> {
@@ -84,11 +94,11 @@ pub async fn measure(servers: &Servers, entrant: &Entrant, clock: &Clock) -> Res
 }
 
 async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result<Timing> {
-    let aggregates = aggregates(AGGREGATES);
+    let mut writer = Writer::new(MANY);
     let mut left = clock.events;
     while left > 0 {
         let count = left.min(CHUNK);
-        stage.write(&aggregates, count).await?;
+        writer.write(stage, count).await?;
         left -= count;
     }
     stage.outbox.execute("analyze").await?;
@@ -110,16 +120,22 @@ async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result
         let took = times.clone().max().zip(times.min()).map(|(last, first)| last.duration_since(first));
         clock.events as f64 / took.unwrap_or_default().as_secs_f64()
     };
-    let (mut rates, mut failed) = (vec![], None);
-    for per_second in &clock.rates {
-        let Some(rate) = hold(stage, &aggregates, *per_second, clock.for_).await? else { break };
-        failed = (!rate.held).then_some(*per_second);
-        rates.push(rate);
-        if failed.is_some() {
-            break;
+    let mut brackets = vec![];
+    for aggregates in [MANY, 10, 1] {
+        let (mut writer, mut rates, mut failed) = (Writer::new(aggregates), vec![], None);
+        for per_second in &clock.rates {
+            let Some(rate) = hold(stage, &mut writer, *per_second, clock.for_).await? else { break };
+            failed = (!rate.held).then_some(*per_second);
+            rates.push(rate);
+            if failed.is_some() {
+                // What is left of it does not belong to the next rate.
+                stage.settle(DRAIN_DEADLINE).await?;
+                break;
+            }
         }
+        let held = rates.iter().filter(|rate| rate.held).map(|rate| rate.per_second).max();
+        brackets.push(Bracket { aggregates, rates, held, failed });
     }
-    let held = rates.iter().filter(|rate| rate.held).map(|rate| rate.per_second).max();
     Ok(Timing {
         entrant: entrant.name.clone(),
         about: entrant.about.clone(),
@@ -127,16 +143,38 @@ async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result
         relay_cpu: each(0),
         postgres_cpu: each(1),
         rabbitmq_cpu: each(2),
-        rates,
-        held,
-        failed,
+        brackets,
     })
+}
+
+/// Writes events of so many aggregates, one of each in turn: also from one write to the next, so that no aggregate gets more
+/// than its share of a second.
+struct Writer {
+    aggregates: Vec<Uuid>,
+    next: usize,
+}
+
+impl Writer {
+    fn new(count: usize) -> Self {
+        Self { aggregates: aggregates(count), next: 0 }
+    }
+
+    async fn write(&mut self, stage: &mut Stage<'_>, count: usize) -> Result<()> {
+        stage.write(&self.turn(count), count).await.map(drop)
+    }
+
+    /// The aggregates of the next events.
+    fn turn(&mut self, count: usize) -> Vec<Uuid> {
+        let first = self.next;
+        self.next = (first + count) % self.aggregates.len();
+        self.aggregates.iter().cycle().skip(first).take(count).copied().collect()
+    }
 }
 
 /// Writes events at a constant rate. `None`: the judge cannot write so fast, and nothing is known about the entrant.
 async fn hold(
     stage: &mut Stage<'_>,
-    aggregates: &[uuid::Uuid],
+    writer: &mut Writer,
     per_second: usize,
     for_: Duration,
 ) -> Result<Option<Rate>> {
@@ -147,7 +185,7 @@ async fn hold(
         let due = per_second * usize::try_from(tick)? / TICKS_A_SECOND;
         sleep_until((began + TICK * tick).into()).await;
         if due > written {
-            stage.write(aggregates, due - written).await?;
+            writer.write(stage, due - written).await?;
             written = due;
         }
     }
@@ -174,4 +212,12 @@ async fn hold(
     // NaN is not less than anything.
     let held = p99 < LATE.as_secs_f64() * 1e3;
     Ok(Some(Rate { per_second, p50, p99, held, latencies }))
+}
+
+#[test]
+fn small_writes_give_no_aggregate_more_than_its_share() {
+    let mut writer = Writer::new(10);
+    let mut written: Vec<_> = (0..5).flat_map(|_| writer.turn(4)).collect();
+    written.sort_unstable();
+    assert!(written.chunk_by(|one, next| one == next).all(|of_one| of_one.len() == 2), "{written:?}");
 }

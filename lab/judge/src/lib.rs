@@ -18,7 +18,7 @@ mod stage;
 mod standby;
 mod verdict;
 
-pub use clock::{Clock, LATE, Rate, Timing, measure};
+pub use clock::{Bracket, Clock, LATE, MANY, Rate, Timing, measure};
 pub use entrant::Entrant;
 pub use levels::{LEVELS, judge};
 pub use mistakes::{MISTAKES, Mistake};

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
-use judge::{Clock, Entrant, LEVELS, LevelResult, Rate, Servers, Timing, judge, measure};
+use judge::{Clock, Entrant, LEVELS, LevelResult, MANY, Rate, Servers, Timing, judge, measure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -181,23 +181,29 @@ const RAW_DATA: &str = "target/judge/clock.json";
 /// The table of `docs/judge.md`.
 fn timings_table(timings: &[Timing]) -> Vec<String> {
     let heading = "| entrant | backlog, events/s | ms of processor for an event: relay, PostgreSQL, RabbitMQ | p50, p99 in ms \
-                   at 100/s | at 200/s | held, not held, events/s |";
-    let mut lines = vec![heading.to_owned(), "|---|---|---|---|---|---|".to_owned()];
+                   at 100/s | at 400/s | at 800/s | held, not held, events/s | with 10 aggregates | with one |";
+    let mut lines = vec![heading.to_owned(), "|---|---|---|---|---|---|---|---|---|".to_owned()];
     for timing in timings {
-        let Timing { entrant, drained_per_second, relay_cpu, postgres_cpu, rabbitmq_cpu, rates, .. } = timing;
-        let bracket = match (timing.held, timing.failed) {
-            (None, failed) => format!("-, {}", failed.unwrap_or_default()),
-            (Some(held), Some(failed)) => format!("{held}, {failed}"),
-            (Some(held), None) => format!("{held}, a lower bound"),
-        };
-        let latency = |per_second| match rates.iter().find(|rate| rate.per_second == per_second) {
+        let Timing { entrant, drained_per_second, relay_cpu, postgres_cpu, rabbitmq_cpu, brackets, .. } =
+            timing;
+        let held: Vec<_> = brackets
+            .iter()
+            .map(|bracket| match (bracket.held, bracket.failed) {
+                (None, failed) => format!("-, {}", failed.unwrap_or_default()),
+                (Some(held), Some(failed)) => format!("{held}, {failed}"),
+                (Some(held), None) => format!("{held}, a lower bound"),
+            })
+            .collect();
+        let rates =
+            brackets.iter().filter(|bracket| bracket.aggregates == MANY).flat_map(|bracket| &bracket.rates);
+        let latency = |per_second| match rates.clone().find(|rate| rate.per_second == per_second) {
             Some(Rate { p50, p99, .. }) => format!("{p50:.1}, {p99:.1}"),
             None => "-".to_owned(),
         };
+        let latencies = [100, 400, 800].map(latency).join(" | ");
         lines.push(format!(
-            "| `{entrant}` | {drained_per_second:.0} | {relay_cpu:.2}, {postgres_cpu:.2}, {rabbitmq_cpu:.2} | {} | {} | {bracket} |",
-            latency(100),
-            latency(200)
+            "| `{entrant}` | {drained_per_second:.0} | {relay_cpu:.2}, {postgres_cpu:.2}, {rabbitmq_cpu:.2} | {latencies} | {} |",
+            held.join(" | ")
         ));
     }
     lines
