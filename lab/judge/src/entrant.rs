@@ -205,3 +205,25 @@ pub(crate) fn home() -> Result<PathBuf> {
 fn checkout() -> Result<PathBuf> {
     testbed::workspace_root().context("the judge runs in a checkout")
 }
+
+#[test]
+fn an_entrant_says_which_levels_cannot_apply_and_how_patient_it_must_be_judged() {
+    let text =
+        "about = 'one'\nrun = 'true'\npatience = 45\n[does_not_apply]\n5 = 'the table limits the size'";
+    let entrant: Entrant = basic_toml::from_str(text).unwrap();
+    assert_eq!((entrant.why_not(5), entrant.why_not(6)), (Some("the table limits the size"), None));
+    let patience = |seconds| entrant.patience(Duration::from_secs(seconds)).as_secs();
+    assert_eq!((patience(30), patience(60)), (45, 60));
+}
+
+#[test]
+fn the_page_says_what_each_entrant_breaks() {
+    let page = include_str!("../../../docs/judge.md");
+    for name in Entrant::shipped().unwrap() {
+        let breaks = Entrant::load(&name).unwrap().breaks.unwrap_or_default();
+        let breaks: Vec<_> = breaks.iter().map(u8::to_string).collect();
+        let breaks = if breaks.is_empty() { "none".to_owned() } else { breaks.join(", ") };
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{name}`: ")));
+        assert!(row.is_some_and(|row| row.ends_with(&format!(" | {breaks} |"))), "{name} breaks {breaks}: {row:?}");
+    }
+}

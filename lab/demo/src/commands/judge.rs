@@ -228,3 +228,35 @@ async fn limit(benchmark: &str, name: &str, smoke: bool) -> Result<Vec<Value>> {
     ensure!(!figures.is_empty(), "failed to find the figures of {name}");
     Ok(figures)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entrant_counts_as_held_only_if_it_breaks_just_what_it_is_known_to_break() {
+        let level = |level, verdict| LevelResult {
+            level,
+            name: "",
+            verdict,
+            breaches: vec![],
+            facts: vec![],
+            copies: 0,
+            restarts: 0,
+            seconds: 0.0,
+            error: None,
+        };
+        let verdict = |breaks: Option<&[u8]>, levels| {
+            let breaks = breaks.map(<[u8]>::to_vec);
+            let (entrant, about, does_not_apply) = (String::new(), String::new(), BTreeMap::new());
+            Judged { entrant, about, levels, does_not_apply, breaks }.verdict()
+        };
+        let both = || vec![level(3, Verdict::Held), level(4, Verdict::Broken)];
+        assert_eq!(verdict(None, both()), Verdict::Broken);
+        assert_eq!(verdict(Some(&[4]), both()), Verdict::Held);
+        assert_eq!(verdict(Some(&[]), both()), Verdict::Broken);
+        // It has become better than the table says.
+        assert_eq!(verdict(Some(&[3, 4]), both()), Verdict::Broken);
+        assert_eq!(verdict(Some(&[4]), vec![level(4, Verdict::Held)]), Verdict::Inconclusive);
+    }
+}
