@@ -12,6 +12,7 @@ use futures_util::{StreamExt, stream};
 /// Each experiment runs two systems of four processes, which mostly wait. Fewer on a slow machine.
 const AT_A_TIME: u32 = 3;
 
+#[ignore = "takes minutes, and checks the checks: `cargo demo sabotage` runs it, and CI by turns"]
 #[tokio::test]
 async fn each_missing_protection_is_noticed_and_complete_systems_hold() -> anyhow::Result<()> {
     let chosen = std::env::var("EXPERIMENT").ok();

@@ -224,6 +224,9 @@ fn the_page_says_what_each_entrant_breaks() {
         let breaks: Vec<_> = breaks.iter().map(u8::to_string).collect();
         let breaks = if breaks.is_empty() { "none".to_owned() } else { breaks.join(", ") };
         let row = page.lines().find(|line| line.starts_with(&format!("| `{name}`: ")));
-        assert!(row.is_some_and(|row| row.ends_with(&format!(" | {breaks} |"))), "{name} breaks {breaks}: {row:?}");
+        assert!(
+            row.is_some_and(|row| row.ends_with(&format!(" | {breaks} |"))),
+            "{name} breaks {breaks}: {row:?}"
+        );
     }
 }

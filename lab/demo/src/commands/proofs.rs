@@ -59,7 +59,7 @@ pub(crate) async fn run(choice: Choice, options: &ProofsOptions, terminal: &Term
     let logs = testbed::workspace_root().context("proofs are run in a checkout")?.join(LOGS);
     fs::create_dir_all(&logs).with_context(|| format!("failed to create {}", logs.display()))?;
     let (drills, others): (Vec<_>, Vec<_>) =
-        chosen.into_iter().partition(|proof| matches!(proof.run, Run::Drill(_)));
+        chosen.into_iter().partition(|proof| matches!(proof.run, Run::Drill(_) | Run::Experiment(_)));
     let mut ended = vec![];
     for (proofs, at_once) in [(drills, 1), (others, fewer(JUDGED_AT_ONCE) as usize)] {
         let mut run = stream::iter(proofs).map(|proof| run_one(proof, &logs)).buffer_unordered(at_once);
@@ -109,6 +109,11 @@ async fn output(proof: &Proof, logs: &Path) -> Result<(Option<i32>, Value)> {
         Run::Drill(arguments) | Run::Judge(arguments, _) => {
             let mut command = Command::new(std::env::current_exe()?);
             command.arg("--json").args(arguments);
+            command
+        }
+        Run::Experiment(flaw) => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg("sabotage").env("EXPERIMENT", flaw);
             command
         }
         Run::Simulation(arguments) => {

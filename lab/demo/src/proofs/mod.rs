@@ -42,6 +42,8 @@ pub(crate) struct Proof {
 pub(crate) enum Run {
     /// `demo` with these arguments. One at a time, because a load and its times are part of a drill.
     Drill(Vec<String>),
+    /// The experiment that leaves out this flaw, as [`Run::Drill`].
+    Experiment(&'static str),
     /// `demo` with these arguments, and a value of `RELAY_MISTAKE`. The judge mostly waits.
     Judge(Vec<String>, Option<&'static str>),
     /// The simulation with these arguments.
@@ -91,6 +93,11 @@ pub(crate) fn all(day: u64) -> Result<Vec<Proof>> {
             let name = format!("drill {drill} {options}");
             proofs.push(Proof { name, owner: Owner::Nightly, run, without: Some(breaks) });
         }
+    }
+    for experiment in &crate::experiments::ALL {
+        let flaw = experiment.flaw.name();
+        let (owner, run) = (Owner::Rotating, Run::Experiment(flaw));
+        proofs.push(Proof { name: format!("sabotage {flaw}"), owner, run, without: None });
     }
     let level_of = |relay: &str, level: u8| words(&format!("judge {relay} --level {level}"));
     for relay in Entrant::shipped()? {
