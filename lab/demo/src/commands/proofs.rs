@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures_util::{StreamExt as _, stream};
 use humantime::format_rfc3339_seconds;
 use serde_json::{Value, json};
-use testbed::{build_lab, fewer};
+use testbed::{Home, build_lab, fewer};
 use tokio::process::Command;
 
 use crate::Verdict;
@@ -54,7 +54,7 @@ pub(crate) async fn run(choice: Choice, options: &ProofsOptions, terminal: &Term
     let chosen: Vec<_> = proofs.iter().skip(part).step_by(parts).collect();
     ensure!(!chosen.is_empty(), "there are no such proofs");
     // The programs and the servers, once for all.
-    choice.for_servers(terminal).await?;
+    let home = choice.for_servers(terminal).await?;
     build_lab(!terminal.json()).await?;
     let logs = testbed::workspace_root().context("proofs are run in a checkout")?.join(LOGS);
     fs::create_dir_all(&logs).with_context(|| format!("failed to create {}", logs.display()))?;
@@ -62,7 +62,7 @@ pub(crate) async fn run(choice: Choice, options: &ProofsOptions, terminal: &Term
         chosen.into_iter().partition(|proof| matches!(proof.run, Run::Drill(_) | Run::Experiment(_)));
     let mut ended = vec![];
     for (proofs, at_once) in [(drills, 1), (others, fewer(JUDGED_AT_ONCE) as usize)] {
-        let mut run = stream::iter(proofs).map(|proof| run_one(proof, &logs)).buffer_unordered(at_once);
+        let mut run = stream::iter(proofs).map(|proof| run_one(proof, home, &logs)).buffer_unordered(at_once);
         while let Some(one) = run.next().await {
             let Ended { proof, seconds, found, wrong, .. } = &one;
             let state = wrong.as_ref().map_or("as it must be".to_owned(), |wrong| format!("WRONG: {wrong}"));
@@ -93,9 +93,9 @@ pub(crate) async fn run(choice: Choice, options: &ProofsOptions, terminal: &Term
 }
 
 /// Runs one proof in another process of this program. It ends by itself: each of its waits has a deadline.
-async fn run_one(proof: &Proof, logs: &Path) -> Ended {
+async fn run_one(proof: &Proof, home: Home, logs: &Path) -> Ended {
     let (at, began) = (format_rfc3339_seconds(SystemTime::now()).to_string(), Instant::now());
-    let (found, wrong) = match output(proof, logs).await {
+    let (found, wrong) = match output(proof, home, logs).await {
         Ok((code, document)) => (found(&document), proof.what_is_wrong(code, &document)),
         Err(error) => (String::new(), Some(format!("{error:#}"))),
     };
@@ -103,7 +103,7 @@ async fn run_one(proof: &Proof, logs: &Path) -> Ended {
 }
 
 /// The exit code, and the document that the command has printed.
-async fn output(proof: &Proof, logs: &Path) -> Result<(Option<i32>, Value)> {
+async fn output(proof: &Proof, home: Home, logs: &Path) -> Result<(Option<i32>, Value)> {
     let log = logs.join(format!("{}.log", proof.name.replace([' ', '/', '='], "_")));
     let mut command = match &proof.run {
         Run::Drill(arguments) | Run::Judge(arguments, _) => {
@@ -126,6 +126,7 @@ async fn output(proof: &Proof, logs: &Path) -> Result<(Option<i32>, Value)> {
     if let Run::Judge(_, Some(mistake)) = proof.run {
         command.env("RELAY_MISTAKE", mistake);
     }
+    command.env("DEMO_WITH", if home == Home::Docker { "docker" } else { "local" });
     // The services are built.
     command.env("TESTBED_PREBUILT", "1").stdin(Stdio::null()).kill_on_drop(true);
     let output = command.output().await.context("failed to run the command")?;

@@ -70,8 +70,8 @@ const ROTATING: [&str; 16] = [
     "services-terminated",
 ];
 
-/// The relays of this repository, which hold every level.
-const OURS: [&str; 4] = ["ours", "one-file", "python", "leasing"];
+/// The relays of this repository.
+const OURS: [&str; 5] = ["ours", "one-file", "python", "leasing", "pattern"];
 
 /// So many seeds of the simulation are new in each night.
 const NEW_SEEDS: u64 = 20_000;
