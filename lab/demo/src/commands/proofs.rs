@@ -19,6 +19,8 @@ use crate::terminal::Terminal;
 
 /// So many levels of relays are judged at a time, each with separate servers. Fewer on a slow machine.
 const JUDGED_AT_ONCE: u32 = 3;
+/// The exit code of [`Verdict::Inconclusive`].
+const NOTHING_PROVEN: i32 = 2;
 const LOGS: &str = "target/demo/proofs";
 
 /// What to list or to run.
@@ -92,10 +94,15 @@ pub(crate) async fn run(choice: Choice, options: &ProofsOptions, terminal: &Term
     Ok(verdict)
 }
 
-/// Runs one proof in another process of this program. It ends by itself: each of its waits has a deadline.
+/// Runs one proof in another process of this program. It ends by itself: each of its waits has a deadline. One that has proven
+/// nothing, as happens on a busy machine, runs once more.
 async fn run_one(proof: &Proof, home: Home, logs: &Path) -> Ended {
     let (at, began) = (format_rfc3339_seconds(SystemTime::now()).to_string(), Instant::now());
-    let (found, wrong) = match output(proof, home, logs).await {
+    let mut ended = output(proof, home, logs).await;
+    if matches!(ended, Ok((Some(NOTHING_PROVEN), _))) {
+        ended = output(proof, home, logs).await;
+    }
+    let (found, wrong) = match ended {
         Ok((code, document)) => (found(&document), proof.what_is_wrong(code, &document)),
         Err(error) => (String::new(), Some(format!("{error:#}"))),
     };
