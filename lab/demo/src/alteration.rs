@@ -53,10 +53,12 @@ impl Alteration {
             Self::None => None,
             Self::Flaw(flaw) => {
                 let row = flaw.row();
-                let how = if is_variant(*flaw) {
-                    format!("The variant {} replaces the order service", row.name)
-                } else {
-                    format!("Lab programs run without a protection ({})", row.name)
+                let how = match row.left_out {
+                    LeftOut::Variant => format!("The variant {} replaces the order service", row.name),
+                    LeftOut::Database(_) | LeftOut::Broker(_) => {
+                        format!("A server runs without a protection ({})", row.name)
+                    }
+                    _ => format!("Lab programs run without a protection ({})", row.name),
                 };
                 Some(format!("{how}: {}", row.description))
             }
@@ -114,7 +116,8 @@ pub(crate) fn leave_out(setup: Setup, flaw: Flaw) -> Setup {
             settings.iter().fold(setup, |setup, (name, value)| setup.with(name, *value))
         }
         LeftOut::Variant => Setup { variant: Some(flaw.name()), ..setup },
-        LeftOut::InMemory => setup,
+        // The servers are set up with it, before the services are started.
+        LeftOut::Database(_) | LeftOut::Broker(_) | LeftOut::InMemory => setup,
     }
 }
 
@@ -139,9 +142,9 @@ pub(crate) fn variant_name() -> impl TypedValueParser<Value = Flaw> {
     flaw(|left_out| left_out == LeftOut::Variant)
 }
 
-/// Parses the name of a flaw that lab programs or settings have.
+/// Parses the name of a flaw that lab programs, settings or servers have.
 pub(crate) fn sabotage_name() -> impl TypedValueParser<Value = Flaw> {
-    flaw(|left_out| matches!(left_out, LeftOut::Part | LeftOut::Settings(_)))
+    flaw(|left_out| !matches!(left_out, LeftOut::Variant | LeftOut::InMemory))
 }
 
 fn flaw(is_meant: fn(LeftOut) -> bool) -> impl TypedValueParser<Value = Flaw> {

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use flaws::LeftOut;
 use testbed::{
     DatabaseUrls, Postgres, RabbitmqCluster, Server, Setup, System, SystemOptions, TestDatabase, TestVhost,
     sql,
@@ -93,6 +94,13 @@ impl LocalSystem {
         let log_relay = relays.iter().chain(&own.setup.settings).any(reads_the_log);
         if log_relay {
             postgres.set(&[("wal_level", "logical")]).await?;
+        }
+        if let Alteration::Flaw(flaw) = &own.alteration {
+            match flaw.row().left_out {
+                LeftOut::Database(settings) => postgres.set(settings).await?,
+                LeftOut::Broker(config) => rabbitmq.first().configure(config).await?,
+                _ => {}
+            }
         }
         let databases = match own.standby {
             Some(replication) => Databases::with_standby(postgres, replication).await?,

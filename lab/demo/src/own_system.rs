@@ -32,6 +32,8 @@ pub(crate) struct OwnSystem {
     pub(crate) standby: Option<Replication>,
     /// Whether its database is restored from a backup, with the programs of this machine's PostgreSQL.
     pub(crate) restores: bool,
+    /// Whether its servers lose their power, which needs their processes and a C compiler.
+    pub(crate) loses_power: bool,
     /// What differs from the services as they are.
     pub(crate) alteration: Alteration,
 }

@@ -4,7 +4,7 @@ use demo::RunningSystem;
 use demo::fault::Fault;
 use demo::lab::{CONDITION_DEADLINE, Setup};
 
-/// The server's default is to acknowledge commits that are not on disk yet, and it writes them out every ten seconds. An
+/// The server's default is to acknowledge commits that are in its own memory only, and it writes them out every ten seconds. An
 /// order that is acknowledged and then lost would break the first promise.
 #[tokio::test]
 async fn acknowledged_order_survives_the_crash_of_a_server_with_asynchronous_commits() -> anyhow::Result<()> {
@@ -20,7 +20,7 @@ async fn acknowledged_order_survives_the_crash_of_a_server_with_asynchronous_com
     system.order().await?;
     system.held().await?;
     for _ in 0..3 {
-        // The other services' commits would bring this one to disk: they are paused.
+        // The other services' commits would write this one too: they are paused.
         for service in ["inventory", "billing"] {
             system.processes()?.pause(service)?;
         }

@@ -46,6 +46,8 @@ pub enum Flaw {
     HangingCommitsIgnored,
     StandbyNotAwaited,
     LostSlotRenewed,
+    FsyncOff,
+    BrokerFsyncOff,
     DualWrite,
     PublishThenCommit,
     NotifyInTransaction,
@@ -67,6 +69,10 @@ pub enum LeftOut {
     Variant,
     /// The services' own settings switch it off.
     Settings(&'static [(&'static str, &'static str)]),
+    /// Settings of PostgreSQL switch it off.
+    Database(&'static [(&'static str, &'static str)]),
+    /// RabbitMQ's `advanced.config` switches it off.
+    Broker(&'static str),
     /// Only in the simulation and in the model.
     InMemory,
 }
@@ -101,8 +107,11 @@ pub struct Row {
 
 const NO_POLL: &[(&str, &str)] = &[("ORDERS_RELAY_POLL", "1h"), ("ORDERS_RELAY_FULL_SCAN", "1h")];
 
+/// The log of all quorum queues is written and not synced.
+const NO_SYNC: &str = "[{ra, [{wal_sync_method, none}]}].\n";
+
 /// All flaws, in the order of [`Flaw`].
-pub static ALL: [Row; 45] = [
+pub static ALL: [Row; 47] = [
     part(MarkBeforeConfirm, "mark-before-confirm", &["I3"])
         .described("the publisher reports a batch as confirmed, and publishes it only afterwards")
         .simulated(20, &["I3", "I6"], "I3"),
@@ -199,6 +208,10 @@ pub static ALL: [Row; 45] = [
     part(LostSlotRenewed, "lost-slot-renewed", &[]).described(
         "a log relay whose slot is gone begins a new one by itself, and claims nothing from the table",
     ),
+    row(FsyncOff, "fsync-off", LeftOut::Database(&[("fsync", "off")]), &["I1"])
+        .described("PostgreSQL answers a commit that is not on disk yet"),
+    row(BrokerFsyncOff, "broker-fsync-off", LeftOut::Broker(NO_SYNC), &["I3"])
+        .described("RabbitMQ's quorum queues confirm a message that is not on disk yet"),
     variant(DualWrite, "dual-write", &["I2", "I3"])
         .described("the order is committed, and then its event is published"),
     variant(PublishThenCommit, "publish-then-commit", &["I5"])

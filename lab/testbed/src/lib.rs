@@ -25,6 +25,7 @@ mod install;
 mod machine_speed;
 mod ports;
 mod postgres;
+mod power_loss;
 mod private_dir;
 mod processor_time;
 mod rabbitmq;
@@ -53,6 +54,7 @@ pub use install::{
 pub use machine_speed::{SLOWDOWN, fewer, longer, slowdown};
 pub use ports::{free_port, is_free};
 pub use postgres::Postgres;
+pub use power_loss::{TakenBack, Unsynced};
 pub use processor_time::{own_processor_time, processor_time};
 pub use rabbitmq::Rabbitmq;
 pub use rabbitmq_cluster::{QueueMembers, RabbitmqCluster};

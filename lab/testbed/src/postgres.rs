@@ -225,7 +225,7 @@ impl Cluster {
             postgres.arg("-c").arg(setting);
         }
         // SIGINT asks for a fast shutdown. SIGTERM would wait until the last client has disconnected.
-        LocalServer::new(postgres, "INT", dir)
+        LocalServer::new(postgres, "INT", dir, "data")
     }
 }
 

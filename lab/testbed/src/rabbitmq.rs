@@ -20,6 +20,7 @@ use crate::server::{LocalServer, Probe, Server, check_amqp};
 
 const USER: &str = "shop";
 const VHOST: &str = "shop";
+const ADVANCED_CONFIG: &str = "advanced.config";
 
 /// A RabbitMQ broker with the operations of a [`Server`]. It keeps its ports and its durable queues until it is dropped.
 #[derive(Debug)]
@@ -118,6 +119,13 @@ impl Rabbitmq {
         self.rabbitmqctl(&set).await.context("failed to set RabbitMQ's memory limit")
     }
 
+    /// Replaces the node's `advanced.config`, and restarts it. Not in containers.
+    pub async fn configure(&self, advanced: &str) -> Result<()> {
+        fs::write(self.server.dir()?.join(ADVANCED_CONFIG), advanced)?;
+        self.server.stop().await?;
+        self.server.start().await
+    }
+
     /// Suspends the process that leads a quorum queue of the virtual host `shop`: the broker answers, and the queue takes
     /// and confirms nothing. With `false` it goes on.
     pub async fn suspend_queue(&self, queue: &str, suspend: bool) -> Result<()> {
@@ -168,7 +176,7 @@ fn create(membership: &Membership, index: usize) -> Result<LocalServer> {
         fs::create_dir(at(name))?;
     }
     fs::write(at("rabbitmq.conf"), config(membership, index))?;
-    fs::write(at("advanced.config"), "[].\n")?;
+    fs::write(at(ADVANCED_CONFIG), "[].\n")?;
     fs::write(at("enabled_plugins"), "[rabbitmq_management].\n")?;
     // An empty file, so that the system's `rabbitmq-env.conf` is not read.
     fs::write(at("env.conf"), "")?;
@@ -190,7 +198,7 @@ fn create(membership: &Membership, index: usize) -> Result<LocalServer> {
         .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}")
         .env("RABBITMQ_CONF_ENV_FILE", at("env.conf"))
         .env("RABBITMQ_CONFIG_FILE", at("rabbitmq.conf"))
-        .env("RABBITMQ_ADVANCED_CONFIG_FILE", at("advanced.config"))
+        .env("RABBITMQ_ADVANCED_CONFIG_FILE", at(ADVANCED_CONFIG))
         .env("RABBITMQ_ENABLED_PLUGINS_FILE", at("enabled_plugins"))
         .env("RABBITMQ_MNESIA_BASE", at("mnesia"))
         .env("RABBITMQ_LOG_BASE", at("log"))
@@ -201,7 +209,7 @@ fn create(membership: &Membership, index: usize) -> Result<LocalServer> {
         .env("ERL_EPMD_ADDRESS", "127.0.0.1")
         // The Erlang VM sizes its tables by `ulimit -n`: without a limit it allocates hundreds of megabytes.
         .env("ERL_MAX_PORTS", "16384");
-    Ok(LocalServer::new(node, "TERM", dir).with_companion(name_server))
+    Ok(LocalServer::new(node, "TERM", dir, "mnesia").with_companion(name_server))
 }
 
 /// Starts Erlang's name server as a child process. Without it, the node would start one as a daemon, which would never

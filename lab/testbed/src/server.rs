@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use sqlx::{Connection as _, PgConnection};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -15,6 +15,7 @@ use crate::container::{Container, ContainerSpec};
 use crate::eventually::eventually_send;
 use crate::guard::GuardedProcess;
 use crate::home::Home;
+use crate::power_loss::{TakenBack, Unsynced};
 use crate::private_dir::PrivateDir;
 use crate::restartable_process::RestartableProcess;
 
@@ -136,6 +137,44 @@ impl Server {
         self.carry_out("stop", &["stop", "--time", "30"], LocalServer::stop).await
     }
 
+    /// Starts the server again so that what it writes and does not sync can be taken back. Not in containers.
+    pub async fn record_unsynced(&self) -> Result<Unsynced> {
+        let local = self.local()?;
+        let unsynced = Unsynced::new(local.dir.path(), &local.dir.path().join(local.data)).await?;
+        for (variable, value) in unsynced.environment() {
+            local.process.set(variable, &value.to_string_lossy());
+        }
+        self.stop().await?;
+        self.start().await?;
+        Ok(unsynced)
+    }
+
+    /// Counts everything that the server has written so far as synced.
+    pub async fn forget_unsynced(&self, unsynced: &Unsynced) -> Result<()> {
+        self.pause().await?;
+        let forgotten = unsynced.forget();
+        self.resume().await?;
+        self.done("count the writes as synced of", forgotten)
+    }
+
+    /// Kills the server, and takes back what it has written and not synced: what a power failure does.
+    pub async fn lose_power(&self, unsynced: &Unsynced) -> Result<TakenBack> {
+        self.kill().await?;
+        self.done("take back the unsynced writes of", unsynced.take_back())
+    }
+
+    /// The directory of its files. Not in containers.
+    pub(crate) fn dir(&self) -> Result<&Path> {
+        Ok(self.local()?.dir.path())
+    }
+
+    fn local(&self) -> Result<&LocalServer> {
+        match &self.place {
+            Place::Local(server) => Ok(server),
+            Place::Container(_) => bail!("this needs the machine's own {}: --with local", self.name),
+        }
+    }
+
     /// Runs a command of the container engine on the container, or `local` on the process.
     async fn carry_out(
         &self,
@@ -166,7 +205,7 @@ impl Server {
         }
     }
 
-    fn done(&self, what: &str, result: Result<()>) -> Result<()> {
+    fn done<T>(&self, what: &str, result: Result<T>) -> Result<T> {
         result.with_context(|| format!("failed to {what} {}", self.name))
     }
 
@@ -201,14 +240,21 @@ pub(crate) struct LocalServer {
     stop_signal: &'static str,
     /// Another process that the server needs (RabbitMQ's name server).
     _companion: Option<GuardedProcess>,
-    /// The last field, because fields are dropped in order: the directory is erased after the processes were killed.
-    _dir: PrivateDir,
+    /// After the processes, because fields are dropped in order: the directory is erased after the processes were killed.
+    dir: PrivateDir,
+    /// The directory in it that has the server's files.
+    data: &'static str,
 }
 
 impl LocalServer {
-    pub(crate) fn new(command: Command, stop_signal: &'static str, dir: PrivateDir) -> Self {
+    pub(crate) fn new(
+        command: Command,
+        stop_signal: &'static str,
+        dir: PrivateDir,
+        data: &'static str,
+    ) -> Self {
         let process = RestartableProcess::new(command, dir.path().join("server.log"));
-        Self { process, stop_signal, _companion: None, _dir: dir }
+        Self { process, stop_signal, _companion: None, dir, data }
     }
 
     pub(crate) fn with_companion(self, companion: Option<GuardedProcess>) -> Self {

@@ -208,7 +208,7 @@ async fn check_server(connection: &mut PgConnection) -> Result<(), Obstacle> {
         return Err(Obstacle::Unavailable("it is read-only: a standby, or set so".into()));
     }
     if !fsync {
-        tracing::error!("fsync is off: a crash of the database WILL lose acknowledged orders");
+        tracing::error!("fsync is off: a power failure of the database WILL lose acknowledged orders");
     }
     tracing::info!(version, "the database answers");
     Ok(())

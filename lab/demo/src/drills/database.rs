@@ -29,7 +29,7 @@ use crate::part::{BROKER, DATABASE};
 pub(super) static DRILLS: [Drill; 11] = [
     Drill {
         name: "database-kill",
-        teaches: "A 201 is sent after the commit, never before: what was acknowledged is on disk.",
+        teaches: "A 201 is sent after the commit, never before: what was acknowledged survives a crash of the database.",
         question: "Which orders may a client rely on: those with a 201, those with a 503, those without an answer?",
         claim: "While PostgreSQL is down no order is accepted, and refused orders have no effect anywhere. Orders that \
                 were accepted before and after keep their promises.",
@@ -53,8 +53,8 @@ pub(super) static DRILLS: [Drill; 11] = [
         name: "servers-killed",
         teaches: "Servers come back in any order. Each service opens its connections again by itself, and none waits for another service.",
         question: "PostgreSQL and RabbitMQ are killed at the same moment. What is left of an order that was just acknowledged?",
-        claim: "When both servers die at once, what was acknowledged is on disk. It is published and applied once after they \
-                run again.",
+        claim: "When the processes of both servers die at once, what was acknowledged survives. It is published and applied \
+                once after they run again.",
         faults: &[Fault::Kill(BROKER), Fault::Kill(DATABASE)],
         felt: &[Felt::NoneAccepted],
         ..REFUSED

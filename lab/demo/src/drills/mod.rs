@@ -17,6 +17,7 @@ mod log_relay;
 mod network;
 mod objectives;
 mod overload;
+mod power;
 mod progress;
 mod report;
 mod restore;
@@ -34,7 +35,7 @@ pub(crate) use drill_run::DrillOptions;
 
 /// All drills, in the order in which `drill all` runs them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
-    let groups: [&[Drill]; 11] = [
+    let groups: [&[Drill]; 12] = [
         &broker::DRILLS,
         &cluster::DRILLS,
         &network::DRILLS,
@@ -42,6 +43,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
         &failover::DRILLS,
         &restore::DRILLS,
         &log_relay::DRILLS,
+        &power::DRILLS,
         &service::DRILLS,
         &client::DRILLS,
         &data::DRILLS,

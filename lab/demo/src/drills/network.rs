@@ -119,7 +119,7 @@ pub(super) static DRILLS: [Drill; 6] = [
         name: "network-narrow",
         teaches: "A slow link fills buffers, and then one of the parts must wait. It should not be the customer.",
         question: "The link from orders to RabbitMQ carries 8 kB a second, less than the events need. Who waits?",
-        claim: "While the link to RabbitMQ is too narrow, orders are accepted, and the backlog is on disk.",
+        claim: "While the link to RabbitMQ is too narrow, orders are accepted, and the backlog is in the outbox.",
         outage: Duration::from_secs(15),
         faults: &[Fault::network(
             "the link from orders to RabbitMQ carries 8 kB a second",

@@ -1,7 +1,7 @@
 //! Which drills break without which protection.
 
 /// What is different, as options of `demo drill`, and the drills that break then: the table of `docs/drills.md`.
-pub(super) static WITHOUT: [(&str, &[&str]); 29] = [
+pub(super) static WITHOUT: [(&str, &[&str]); 31] = [
     (
         "--variant dual-write",
         &[
@@ -80,6 +80,8 @@ pub(super) static WITHOUT: [(&str, &[&str]); 29] = [
     ("--sabotage hanging-commits-ignored", &["commits-hang", "standby-lost"]),
     ("--sabotage standby-not-awaited", &["sync-wait-cancelled", "sync-primary-restarted"]),
     ("--sabotage lost-slot-renewed", &["log-slot-lost", "log-failover"]),
+    ("--sabotage fsync-off", &["power-lost"]),
+    ("--sabotage broker-fsync-off", &["power-lost"]),
     ("--variant notify-in-transaction", &["commit-contention"]),
     ("--set ORDERS_ANSWER_WITHIN=3s --outage 20s", &["consumer-frozen"]),
     ("--sabotage cancel-ignored", &["consumer-cancelled"]),
