@@ -35,6 +35,7 @@ pub enum Flaw {
     InvisiblePassed,
     RefusalStopsLog,
     SlotShared,
+    PartitionsChangedInUse,
     ShortMemory,
     PoisonNeverSetAside,
     AttemptsNotCounted,
@@ -85,8 +86,10 @@ pub struct Simulated {
     /// The invariants of which the simulation reports one. A lost event can show as lost (I3), or by a later one that
     /// overtakes it (I6).
     pub breaks: &'static [&'static str],
-    /// The invariant that the model violates. `None`: the model does not know the log.
+    /// The invariant that the model violates. `None`: the model does not know what the flaw is about.
     pub in_model: Option<&'static str>,
+    /// Whether the relays must read the write-ahead log.
+    pub with_log: bool,
 }
 
 /// What is known about a flaw.
@@ -111,13 +114,13 @@ const NO_POLL: &[(&str, &str)] = &[("ORDERS_RELAY_POLL", "1h"), ("ORDERS_RELAY_F
 const NO_SYNC: &str = "[{ra, [{wal_sync_method, none}]}].\n";
 
 /// All flaws, in the order of [`Flaw`].
-pub static ALL: [Row; 47] = [
+pub static ALL: [Row; 48] = [
     part(MarkBeforeConfirm, "mark-before-confirm", &["I3"])
         .described("the publisher reports a batch as confirmed, and publishes it only afterwards")
         .simulated(20, &["I3", "I6"], "I3"),
     part(ConfirmsIgnored, "confirms-ignored", &["I3"])
         .described("the publisher reports a batch as confirmed without waiting for the broker's confirms")
-        .simulated(50, &["I3"], "I3"),
+        .simulated(50, &["I3", "I6"], "I3"),
     part(NackTakenForConfirm, "nack-taken-for-confirm", &["I3"])
         .described("the publisher reports a negatively acknowledged message as confirmed"),
     part(UnroutableIgnored, "unroutable-ignored", &["I3"])
@@ -129,7 +132,7 @@ pub static ALL: [Row; 47] = [
         .simulated(2_000, &["I3", "I6"], "I3"),
     in_memory(SilenceIgnored, "silence-ignored")
         .described("the publisher trusts acks although some answers, and the returns on them, are missing")
-        .simulated(10_000, &["I3"], "I3"),
+        .simulated(10_000, &["I3", "I6"], "I3"),
     part(NewIdPerAttempt, "new-id-per-attempt", &["I4", "I5"])
         .described("the publisher gives a message a new id at each attempt")
         .simulated(50, &["I2"], "I2"),
@@ -184,6 +187,9 @@ pub static ALL: [Row; 47] = [
     in_memory(SlotShared, "slot-shared")
         .described("relays read the log at the same time, and lock no lanes")
         .simulated_with_log(50, &["I6", "I7"]),
+    in_memory(PartitionsChangedInUse, "partitions-changed-in-use")
+        .described("the number of partitions is changed although its queues have messages or consumers")
+        .simulated_only(100, &["I6", "I8"]),
     part(ShortMemory, "short-memory", &["I4"])
         .described("records of processed events are erased while their events can still be published again"),
     part(PoisonNeverSetAside, "poison-never-set-aside", &["I11"])
@@ -204,7 +210,8 @@ pub static ALL: [Row; 47] = [
         .described("health calls a database available that answers reads, while all commits hang"),
     part(StandbyNotAwaited, "standby-not-awaited", &[]).described(
         "what was only read is published, answered and acknowledged, although the standby may not have it",
-    ),
+    )
+    .simulated_only(200, &["I2"]),
     part(LostSlotRenewed, "lost-slot-renewed", &[]).described(
         "a log relay whose slot is gone begins a new one by itself, and claims nothing from the table",
     ),
@@ -264,12 +271,18 @@ impl Row {
         breaks: &'static [&'static str],
         in_model: &'static str,
     ) -> Self {
-        Self { simulated: Some(Simulated { within_seeds, breaks, in_model: Some(in_model) }), ..self }
+        let in_model = Some(in_model);
+        Self { simulated: Some(Simulated { within_seeds, breaks, in_model, with_log: false }), ..self }
+    }
+
+    /// Without the model.
+    const fn simulated_only(self, within_seeds: u64, breaks: &'static [&'static str]) -> Self {
+        Self { simulated: Some(Simulated { within_seeds, breaks, in_model: None, with_log: false }), ..self }
     }
 
     /// By relays that read the write-ahead log.
     const fn simulated_with_log(self, within_seeds: u64, breaks: &'static [&'static str]) -> Self {
-        Self { simulated: Some(Simulated { within_seeds, breaks, in_model: None }), ..self }
+        Self { simulated: Some(Simulated { within_seeds, breaks, in_model: None, with_log: true }), ..self }
     }
 }
 
@@ -282,16 +295,14 @@ impl Flaw {
         self.row().name
     }
 
-    /// The flaws that the simulation and the model have, each with what they must report.
+    /// The flaws that the simulation has, each with what it must report.
     pub fn simulated() -> impl Iterator<Item = (Self, Simulated)> {
-        let simulated = ALL.iter().filter_map(|row| Some((row.flaw, row.simulated?)));
-        simulated.filter(|(_, simulated)| simulated.in_model.is_some())
+        ALL.iter().filter_map(|row| Some((row.flaw, row.simulated?)))
     }
 
-    /// Those that the simulation has when its relays read the log.
-    pub fn simulated_with_log() -> impl Iterator<Item = (Self, Simulated)> {
-        let simulated = ALL.iter().filter_map(|row| Some((row.flaw, row.simulated?)));
-        simulated.filter(|(_, simulated)| simulated.in_model.is_none())
+    /// Those that the model has, too.
+    pub fn modelled() -> impl Iterator<Item = (Self, Simulated)> {
+        Self::simulated().filter(|(_, simulated)| simulated.in_model.is_some())
     }
 
     /// The names of the flaws that are left out in this way.

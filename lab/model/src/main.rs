@@ -28,7 +28,7 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
     print(&exploration, began);
     let mut holds = exploration.violation.is_none();
     println!("\n{:<32}{:>6}{:>13}  violated", "protection left out", "faults", "transitions");
-    for (flaw, _) in Flaw::simulated() {
+    for (flaw, _) in Flaw::modelled() {
         let name = flaw.name();
         let Some((faults, Violation { invariant, trace })) = refute(flaw, FAULTS)? else {
             println!("{name:<32}{:>6}{:>13}  nothing", "-", "-");

@@ -30,7 +30,7 @@ fn reduction_hides_no_violation() {
 
 #[test]
 fn each_flaw_is_refuted_within_two_faults() {
-    for (flaw, expected) in Flaw::simulated() {
+    for (flaw, expected) in Flaw::modelled() {
         let Some((_, violation)) = refute(flaw, 2).unwrap() else {
             panic!("{flaw:?} does not violate {:?}", expected.in_model);
         };

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use crate::{
     fault::Fault,
-    history::{Actor, SERVICES},
+    history::Actor,
     queue::{Channel, Delivery, Message},
     sometimes::Sometimes,
     state::State,
@@ -16,16 +16,20 @@ use crate::{
 /// `rabbitmq::topology`.
 const DELIVERY_LIMIT: u32 = 20;
 
-/// Declares the bindings, as each client does when it connects. It has no effect while the fault `Unroutable` keeps
-/// deleting them.
+/// Declares the bindings of the recorded number of partitions, as each client does when it connects. It has no effect while the
+/// fault `Unroutable` keeps deleting them.
 pub(crate) fn declare_bindings(state: &mut State) {
     if state.now >= state.broker.unbound_until {
         state.broker.unbound = false;
     }
+    state.broker.bound = Some(state.broker.partitions);
 }
 
 /// Puts a message into the queues of these services.
 pub(crate) fn enqueue(state: &mut State, message: &Message, services: &[usize]) {
+    let (Some(partition), Some(bound)) = (state.broker.partition_of(message), state.broker.bound) else {
+        return;
+    };
     if services.is_empty() {
         return;
     }
@@ -33,15 +37,16 @@ pub(crate) fn enqueue(state: &mut State, message: &Message, services: &[usize]) 
     state.note(Actor::Environment, "enqueued", || format!("{id} for services {services:?}"));
     state.judge.enqueued(id, &message.body, services);
     for service in services {
-        state.broker.queues[*service].ready.push_back(message.clone());
-        deliver(state, *service);
+        let queue = state.broker.queue(*service, partition, bound);
+        state.broker.queues[queue].ready.push_back(message.clone());
+        deliver(state, queue);
     }
 }
 
 /// Delivers as many messages as the prefetch allows. Single active consumer: only the oldest open channel gets any.
-pub(crate) fn deliver(state: &mut State, service: usize) {
+pub(crate) fn deliver(state: &mut State, queue: usize) {
     let competing_consumers = state.broker.competing_consumers;
-    let queue = &mut state.broker.queues[service];
+    let queue = &mut state.broker.queues[queue];
     let mut open: Vec<_> = queue.channels.values_mut().filter(|channel| channel.is_open).collect();
     if !competing_consumers {
         open.truncate(1);
@@ -72,7 +77,7 @@ pub(crate) fn deliver(state: &mut State, service: usize) {
 /// Opens a consuming channel. Returns its id, and the signal for new deliveries.
 pub(crate) fn open_channel(
     state: &mut State,
-    service: usize,
+    queue: usize,
     instance: usize,
     prefetch: usize,
 ) -> (u64, Arc<Notify>) {
@@ -89,15 +94,16 @@ pub(crate) fn open_channel(
         unread: VecDeque::new(),
         arrived: Arc::clone(&arrived),
     };
-    state.broker.queues[service].channels.insert(id, channel);
+    state.broker.queues[queue].channels.insert(id, channel);
     declare_bindings(state);
-    deliver(state, service);
+    deliver(state, queue);
     (id, arrived)
 }
 
 /// Closes a channel. Its unacknowledged messages are returned, in their order.
-pub(crate) fn close_channel(state: &mut State, service: usize, id: u64) {
-    let queue = &mut state.broker.queues[service];
+pub(crate) fn close_channel(state: &mut State, place: usize, id: u64) {
+    let queue = &mut state.broker.queues[place];
+    let service = queue.service;
     let Some(channel) = queue.channels.get_mut(&id).filter(|channel| channel.is_open) else {
         return;
     };
@@ -117,54 +123,58 @@ pub(crate) fn close_channel(state: &mut State, service: usize, id: u64) {
         state.judge.dead_lettered_by_broker(service, id);
     }
     state.note(Actor::Environment, "channel closed", || format!("{id} of service {service}"));
-    deliver(state, service);
+    deliver(state, place);
 }
 
-/// The channels of a service for which a condition is true.
-fn channels(state: &State, service: usize, is_meant: impl Fn(&Channel) -> bool) -> Vec<u64> {
-    let channels = state.broker.queues[service].channels.iter();
+/// The channels of a queue for which a condition is true.
+fn channels(state: &State, queue: usize, is_meant: impl Fn(&Channel) -> bool) -> Vec<u64> {
+    let channels = state.broker.queues[queue].channels.iter();
     channels.filter(|(_, channel)| is_meant(channel)).map(|(id, _)| *id).collect()
 }
 
 /// Closes the channels of one instance of a service.
 pub(crate) fn close_channels_of_instance(state: &mut State, service: usize, instance: usize) {
-    for id in channels(state, service, |channel| channel.instance == instance) {
-        close_channel(state, service, id);
+    for queue in 0..state.broker.queues.len() {
+        if state.broker.queues[queue].service == service {
+            for id in channels(state, queue, |channel| channel.instance == instance) {
+                close_channel(state, queue, id);
+            }
+        }
     }
 }
 
 /// Closes all connections.
 pub(crate) fn close_all_connections(state: &mut State) {
     state.broker.epoch += 1;
-    for service in 0..SERVICES {
-        for id in channels(state, service, |_| true) {
-            close_channel(state, service, id);
+    for queue in 0..state.broker.queues.len() {
+        for id in channels(state, queue, |_| true) {
+            close_channel(state, queue, id);
         }
     }
 }
 
 /// Ends the consumer's use of a channel. The broker may notice it only later.
-pub(crate) fn release_channel(state: &mut State, service: usize, id: u64) {
+pub(crate) fn release_channel(state: &mut State, queue: usize, id: u64) {
     if state.injects(Fault::SessionLingers) {
         let until = state.now + state.random.millis(100, 10_000);
-        if let Some(channel) = state.broker.queues[service].channels.get_mut(&id) {
+        if let Some(channel) = state.broker.queues[queue].channels.get_mut(&id) {
             channel.lingers_until = Some(until);
             return;
         }
     }
-    close_channel(state, service, id);
-    state.broker.queues[service].channels.remove(&id);
+    close_channel(state, queue, id);
+    state.broker.queues[queue].channels.remove(&id);
 }
 
 /// Performs what the broker has to do by now: it closes abandoned channels and routes late messages.
 pub(crate) fn run_due_work(state: &mut State) {
     state.make_visible();
-    for service in 0..SERVICES {
+    for queue in 0..state.broker.queues.len() {
         let now = state.now;
         let is_abandoned = |channel: &Channel| channel.lingers_until.is_some_and(|until| until <= now);
-        for id in channels(state, service, is_abandoned) {
-            close_channel(state, service, id);
-            state.broker.queues[service].channels.remove(&id);
+        for id in channels(state, queue, is_abandoned) {
+            close_channel(state, queue, id);
+            state.broker.queues[queue].channels.remove(&id);
         }
     }
     if state.broker_is_unavailable() {
@@ -174,7 +184,7 @@ pub(crate) fn run_due_work(state: &mut State) {
     let (due, later): (Vec<(Duration, Message)>, _) = late.into_iter().partition(|(at, _)| *at <= state.now);
     state.broker.late = later;
     for (_, message) in due {
-        if !state.broker.is_unbound(message.id) {
+        if !state.broker.is_unbound(&message) {
             enqueue(state, &message, &[0, 1]);
         }
     }

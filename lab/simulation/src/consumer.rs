@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use flaws::Flaw;
+use futures_util::future::join_all;
 use messaging::{
     Backoff, BrokerUnavailable, DeadLetter, Incoming,
     settle::{Availability, DeliveryChannel, Interruption, Pace, Settling},
@@ -19,6 +20,7 @@ use crate::{
     fault::Fault,
     handler::MemoryHandler,
     history::QUEUES,
+    partitions::{agree_on_partitions, restart_with_other_partitions},
     process::Process,
     queue::Delivery,
     sometimes::Sometimes,
@@ -35,13 +37,29 @@ pub(crate) struct ConsumerLimits {
     pub(crate) group: usize,
 }
 
-/// Consumes until the stop. A crash drops this future.
+/// Consumes all partitions until the stop. A crash drops this future.
 pub(crate) async fn consume(process: Process, service: usize, instance: usize, limits: ConsumerLimits) {
+    let partitions = agree_on_partitions(&process).await;
+    let process = &process;
+    let all = (0..partitions).map(|partition| {
+        let queue = process.world.lock().broker.queue(service, partition, partitions);
+        consume_partition(process.clone(), service, queue, instance, limits)
+    });
+    join_all(all).await;
+}
+
+async fn consume_partition(
+    process: Process,
+    service: usize,
+    queue: usize,
+    instance: usize,
+    limits: ConsumerLimits,
+) {
     let stop = process.world.stop.clone();
     let handler = MemoryHandler { process: process.clone(), service };
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
     while !stop.is_cancelled() {
-        let ended = match open(&process, service, instance, limits).await {
+        let ended = match open(&process, service, queue, instance, limits).await {
             Ok(mut session) => {
                 backoff.reset();
                 session.consume(&handler, limits.group).await
@@ -58,6 +76,7 @@ pub(crate) async fn consume(process: Process, service: usize, instance: usize, l
 struct Session {
     process: Process,
     service: usize,
+    queue: usize,
     id: u64,
     arrived: Arc<Notify>,
 }
@@ -65,26 +84,30 @@ struct Session {
 async fn open(
     process: &Process,
     service: usize,
+    queue: usize,
     instance: usize,
     limits: ConsumerLimits,
 ) -> Result<Session, BrokerUnavailable> {
     let possible = [Fault::ConsumerDisconnected];
     process.fault_point("subscribe", &possible).await.map_err(|_| no_answer("basic.consume"))?;
+    let partitions = process.world.lock().broker.queues[queue].partitions;
+    restart_with_other_partitions(process, partitions).await;
     let mut state = process.world.lock();
-    if state.broker_is_unavailable() {
+    if state.broker_is_unavailable() || !state.broker.accepts(partitions) {
         return Err(no_answer("connect"));
     }
     let is_unequal = process.world.has(Flaw::UnequalPrefetch);
     let prefetch = if is_unequal { state.random.between(1, limits.prefetch) } else { limits.prefetch };
-    let (id, arrived) = open_channel(&mut state, service, instance, prefetch);
+    let (id, arrived) = open_channel(&mut state, queue, instance, prefetch);
     state.note(process.actor, "subscribed", || format!("channel {id}, {limits:?}"));
-    Ok(Session { process: process.clone(), service, id, arrived })
+    Ok(Session { process: process.clone(), service, queue, id, arrived })
 }
 
 impl Session {
     /// Consumes until the stop, or until the channel fails.
     async fn consume(&mut self, handler: &MemoryHandler, largest_group: usize) -> Result<(), Interruption> {
         let stop = handler.process.world.stop.clone();
+        let mut limit = largest_group;
         loop {
             let Some(first) = self.next() else {
                 let arrived = timeout(MAX_SILENCE, self.arrived.notified());
@@ -95,7 +118,7 @@ impl Session {
                 }
             };
             let mut group = vec![first];
-            while group.len() < largest_group
+            while group.len() < limit
                 && let Some(delivery) = self.next()
             {
                 group.push(delivery);
@@ -111,9 +134,13 @@ impl Session {
                 last_unexpected: &mut None,
                 stop: &stop,
             };
-            if settling.settle(&group).await? == Pace::TooSlow {
-                handler.process.world.lock().reach(Sometimes::GroupHalved);
-            }
+            limit = match settling.settle(&group).await? {
+                Pace::TooSlow => {
+                    handler.process.world.lock().reach(Sometimes::GroupHalved);
+                    (group.len() / 2).max(1)
+                }
+                Pace::Normal => (limit * 2).min(largest_group),
+            };
             if stop.is_cancelled() {
                 return Ok(());
             }
@@ -122,18 +149,18 @@ impl Session {
 
     fn next(&self) -> Option<Delivery> {
         let mut state = self.process.world.lock();
-        state.broker.queues[self.service].channels.get_mut(&self.id)?.unread.pop_front()
+        state.broker.queues[self.queue].channels.get_mut(&self.id)?.unread.pop_front()
     }
 
     fn is_empty(&self) -> bool {
         let state = self.process.world.lock();
-        let channel = state.broker.queues[self.service].channels.get(&self.id);
+        let channel = state.broker.queues[self.queue].channels.get(&self.id);
         channel.is_none_or(|channel| channel.unread.is_empty())
     }
 
     /// The broker receives an acknowledgement.
     fn acknowledged(&self, state: &mut State, tag: u64, multiple: bool) {
-        let queue = &mut state.broker.queues[self.service];
+        let queue = &mut state.broker.queues[self.queue];
         let Some(channel) = queue.channels.get_mut(&self.id) else {
             return;
         };
@@ -149,11 +176,11 @@ impl Session {
             state.judge.acknowledged(self.service, *id);
         }
         state.note(self.process.actor, "acknowledged", || format!("{ids:?}"));
-        deliver(state, self.service);
+        deliver(state, self.queue);
     }
 
     fn is_open_in(&self, state: &State) -> bool {
-        let channel = state.broker.queues[self.service].channels.get(&self.id);
+        let channel = state.broker.queues[self.queue].channels.get(&self.id);
         channel.is_some_and(|channel| channel.is_open)
     }
 }
@@ -194,7 +221,7 @@ impl DeliveryChannel for Session {
 
     async fn acknowledge(&mut self, delivery: &Delivery, multiple: bool) -> Result<(), BrokerUnavailable> {
         if self.process.fault_point("acknowledge", &[Fault::ConsumerDisconnected]).await.is_err() {
-            close_channel(&mut self.process.world.lock(), self.service, self.id);
+            close_channel(&mut self.process.world.lock(), self.queue, self.id);
         }
         {
             let mut state = self.process.world.lock();
@@ -203,7 +230,7 @@ impl DeliveryChannel for Session {
             }
             // The client has written it to the socket and cannot know that it is lost.
             if state.injects(Fault::AckLost) {
-                close_channel(&mut state, self.service, self.id);
+                close_channel(&mut state, self.queue, self.id);
                 return Ok(());
             }
             self.acknowledged(&mut state, delivery.tag, multiple);
@@ -226,6 +253,6 @@ impl DeliveryChannel for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        release_channel(&mut self.process.world.lock(), self.service, self.id);
+        release_channel(&mut self.process.world.lock(), self.queue, self.id);
     }
 }

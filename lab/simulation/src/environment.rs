@@ -18,8 +18,10 @@ use crate::{
     fault::Fault,
     history::{Actor, SERVICES},
     log_store::MemoryLogStore,
+    partitions::agree_on_partitions,
     process::{Process, World},
     publisher::MemoryPublisher,
+    state::State,
     store::MemoryStore,
     writer::write,
 };
@@ -112,6 +114,15 @@ impl Processes {
         })
     }
 
+    /// Crashes all relays and consumers.
+    fn crash_workers(&self, state: &mut State) {
+        let crashes = self.crashes.lock().unwrap_or_else(PoisonError::into_inner);
+        for (actor, crash) in crashes.iter().filter(|(actor, _)| !matches!(actor, Actor::Writer(_))) {
+            state.allow_duplicates_of_claimed(*actor);
+            crash.notify_one();
+        }
+    }
+
     /// Draws a process, and whether it crashes now, wherever it waits.
     pub(crate) fn crash_one(&self, world: &Arc<World>) {
         let crashes = self.crashes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,6 +166,7 @@ async fn run_relay(process: Process, number: usize, options: RelayOptions) {
 /// Runs the real relay: usually its own loop, sometimes step by step.
 async fn run_over(store: impl Store, process: Process, number: usize, options: RelayOptions) {
     let wake = Wake::new();
+    let partitions = agree_on_partitions(&process).await;
     let by_steps = {
         let mut state = process.world.lock();
         state.wakes.insert(number, wake.clone());
@@ -162,7 +174,7 @@ async fn run_over(store: impl Store, process: Process, number: usize, options: R
     };
     let stop = process.world.stop.clone();
     let poll = options.poll;
-    let mut relay = Relay::over(store, MemoryPublisher::new(process), options);
+    let mut relay = Relay::over(store, MemoryPublisher::new(process, partitions), options);
     if !by_steps {
         return relay.run(wake, stop).await;
     }
@@ -202,12 +214,23 @@ pub(crate) fn tick(world: &Arc<World>, processes: &Processes) {
     if state.injects(Fault::DatabaseUnavailable) {
         state.databases_unavailable_until = state.now + state.random.millis(100, 20_000);
     }
+    if state.standby.is_some() && state.injects(Fault::StandbyWaitCancelled) {
+        state.cancel_waits();
+    }
+    if state.standby.is_some() && state.injects(Fault::FailOver) {
+        state.fail_over();
+    }
+    if state.injects(Fault::PartitionsChanged) {
+        state.broker.wanted_partitions = state.random.pick(&[1, 2, 4]);
+        processes.crash_workers(state);
+    }
     if state.injects(Fault::ConsumerDisconnected) {
-        let service = state.random.between(0, SERVICES - 1);
-        let ids: Vec<_> = state.broker.queues[service].channels.keys().copied().collect();
-        if !ids.is_empty() {
-            let id = state.random.pick(&ids);
-            close_channel(state, service, id);
+        let queues = state.broker.queues.iter().enumerate();
+        let channels: Vec<_> =
+            queues.flat_map(|(queue, it)| it.channels.keys().map(move |id| (queue, *id))).collect();
+        if !channels.is_empty() {
+            let (queue, id) = state.random.pick(&channels);
+            close_channel(state, queue, id);
         }
     }
     run_due_work(state);

@@ -38,6 +38,12 @@ pub enum Fault {
     Unroutable,
     /// The databases are unavailable for a while.
     DatabaseUnavailable,
+    /// The standby of the outbox's database receives a commit seconds later.
+    StandbyLags,
+    /// Commits that wait for the standby become visible without it.
+    StandbyWaitCancelled,
+    /// The standby takes over, and has not received the last commits.
+    FailOver,
     /// A statement fails.
     DatabaseError,
     /// A commit succeeds, and the client gets an error.
@@ -68,6 +74,8 @@ pub enum Fault {
     AckLost,
     /// Saving a dead letter fails. It may have been saved.
     DeadLetterUnknown,
+    /// All relays and consumers are restarted with another number of partitions.
+    PartitionsChanged,
     /// A handler reports a temporary failure.
     HandlerTemporary,
     /// A handler reports a failure of unknown cause.
@@ -90,17 +98,23 @@ impl Fault {
             ConfirmReordered | WakeEarly | SessionLingers | DeadLetterUnknown => 3,
             LateCommit => 4,
             ConfirmDelayed => 8,
-            ConfirmLost | CommitUnknown | CommitLost => 10,
+            ConfirmLost | CommitUnknown | CommitLost | StandbyLags => 10,
             Nacked | PublisherDisconnected | SlowBroker | HandlerTemporary => 12,
             AckLost | HandlerUnexpected => 15,
             DuplicateDelivered | DatabaseError => 20,
             HandlerPanic => 25,
-            Unroutable => 30,
+            Unroutable | StandbyWaitCancelled => 30,
             WriterCrash | RelayCrash | ConsumerCrash | ConsumerDisconnected => 40,
-            AlwaysRefused | BrokerUnavailable | DatabaseUnavailable | HandlerPermanent | HandlerTooSlow => 60,
+            AlwaysRefused | BrokerUnavailable | DatabaseUnavailable | HandlerPermanent | HandlerTooSlow
+            | FailOver | PartitionsChanged => 60,
             RelayFrozen | ConsumerFrozen => 80,
             TooLarge => 120,
         }
+    }
+
+    /// Whether the model has nothing like it.
+    pub(crate) fn is_not_modelled(self) -> bool {
+        matches!(self, StandbyLags | StandbyWaitCancelled | FailOver | PartitionsChanged)
     }
 }
 
@@ -117,15 +131,15 @@ pub(crate) struct FaultInjector {
 }
 
 impl FaultInjector {
-    /// Draws which faults a seed has, and their rates. Without one of them, the others keep their rates.
-    pub(crate) fn draw(random: &mut RandomSource, without: Option<Fault>) -> Self {
+    /// Draws which of the possible faults a seed has, and their rates. Without one of them, the others keep their rates.
+    pub(crate) fn draw(random: &mut RandomSource, is_possible: impl Fn(Fault) -> bool) -> Self {
         let mut one_in = BTreeMap::new();
         for fault in Fault::value_variants() {
             if random.one_in(2) {
                 one_in.insert(*fault, fault.highest_rate() * random.pick(&[1, 1, 3, 10]));
             }
         }
-        one_in.retain(|fault, _| Some(*fault) != without);
+        one_in.retain(|fault, _| is_possible(*fault));
         Self { one_in, injected: BTreeMap::new(), enabled: true }
     }
 

@@ -55,6 +55,15 @@ impl Judge {
         self.ids_by_version.entry(row.aggregate).or_default().push(row.id);
     }
 
+    /// Records that a fail-over lost a committed event. Checks I2: nobody may have received it.
+    pub(crate) fn lost(&mut self, row: &Row) {
+        if self.copies.contains_key(&row.id) {
+            self.violate(format!("I2: {} was published, and a fail-over lost its event", row.id));
+        }
+        self.events.remove(&row.id);
+        self.ids_by_version.entry(row.aggregate).or_default().retain(|id| *id != row.id);
+    }
+
     /// Allows one more copy of each of these events: a fault was injected while they were in flight.
     pub(crate) fn allow_duplicates(&mut self, in_flight: impl IntoIterator<Item = Uuid>) {
         for id in in_flight {

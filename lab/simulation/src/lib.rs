@@ -19,6 +19,7 @@ mod outbox_table;
 mod queue;
 mod random_source;
 mod sometimes;
+mod standby;
 mod state;
 
 // Functions over the state.
@@ -30,6 +31,7 @@ mod consumer;
 mod handler;
 mod log_reader;
 mod log_store;
+mod partitions;
 mod process;
 mod publisher;
 mod store;

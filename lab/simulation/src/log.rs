@@ -14,25 +14,9 @@ pub(crate) struct Log {
     /// Which connection holds the slot, and when the server has heard of it.
     holder: Option<(u64, Duration)>,
     last_connection: u64,
-    /// Commits that wait for the standby: nobody sees them, and they keep their aggregate locked. When each is visible, its
-    /// `seq` and its aggregate.
-    invisible: Vec<(Duration, i64, usize)>,
 }
 
 impl Log {
-    /// Writes a commit that is visible after this time.
-    pub(crate) fn write(&mut self, seq: i64, aggregate: usize, visible_at: Duration) {
-        self.entries.push(seq);
-        self.invisible.push((visible_at, seq, aggregate));
-    }
-
-    /// Removes the commits whose wait has ended.
-    pub(crate) fn end_waits(&mut self, now: Duration) -> Vec<(Duration, i64, usize)> {
-        let (due, later) = self.invisible.drain(..).partition(|(at, ..)| *at <= now);
-        self.invisible = later;
-        due
-    }
-
     /// Gives the slot to a new connection, if no other holds it.
     pub(crate) fn open(&mut self, now: Duration, shares: bool) -> Option<u64> {
         let is_free = self.holder.is_none_or(|(_, heard)| heard + SLOT_TIMEOUT < now);

@@ -98,7 +98,7 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
                             return Ok(());
                         }
                         let Arguments { without, log: with_log, trace: with_history, .. } = arguments;
-                        let options = Options { flaw: None, without, with_log, with_history };
+                        let options = Options { without, with_log, with_history, ..Options::default() };
                         let report = run(from + index, options)?;
                         for entry in &report.history {
                             println!("{entry}");

@@ -9,6 +9,7 @@ use crate::{
     broker_actions::{declare_bindings, enqueue},
     confirms::{AnswersEnd, Routing, draw_confirms},
     fault::Fault,
+    partitions::restart_with_other_partitions,
     process::Process,
     queue::Message,
     state::State,
@@ -23,6 +24,8 @@ const LATE_ARRIVAL_DELAY: Duration = Duration::from_secs(2);
 /// A publishing connection to the broker in memory. The real `confirms::decide` decides what the confirms mean.
 pub(crate) struct MemoryPublisher {
     process: Process,
+    /// Its number of partitions.
+    partitions: u8,
     /// The epoch in which the connection was opened.
     open: Option<u64>,
     /// The ids that were sent before: only with `new-id-per-attempt`.
@@ -30,21 +33,22 @@ pub(crate) struct MemoryPublisher {
 }
 
 impl MemoryPublisher {
-    pub(crate) fn new(process: Process) -> Self {
-        Self { process, open: None, tried: Vec::new() }
+    pub(crate) fn new(process: Process, partitions: u8) -> Self {
+        Self { process, partitions, open: None, tried: Vec::new() }
     }
 }
 
 impl Publisher for MemoryPublisher {
     async fn ready(&mut self) -> Result<(), BrokerUnavailable> {
         self.process.scheduling_point("check the connection").await;
+        restart_with_other_partitions(&self.process, self.partitions).await;
         let mut state = self.process.world.lock();
         if self.open.is_some_and(|epoch| epoch != state.broker.epoch) {
             self.open = None;
             return Err(BrokerUnavailable("the connection was lost".into()));
         }
         if self.open.is_none() {
-            if state.broker_is_unavailable() {
+            if state.broker_is_unavailable() || !state.broker.accepts(self.partitions) {
                 return Err(BrokerUnavailable("injected".into()));
             }
             declare_bindings(&mut state);
@@ -72,7 +76,7 @@ impl Publisher for MemoryPublisher {
         if outcomes.contains(&PublishOutcome::Unknown) {
             self.open = None;
         } else if outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable)) {
-            declare_bindings(&mut self.process.world.lock());
+            self.declare_again();
         }
         self.process.scheduling_point("after the confirms").await;
         outcomes
@@ -80,6 +84,13 @@ impl Publisher for MemoryPublisher {
 }
 
 impl MemoryPublisher {
+    fn declare_again(&self) {
+        let state = &mut *self.process.world.lock();
+        if state.broker.accepts(self.partitions) {
+            declare_bindings(state);
+        }
+    }
+
     /// Sends a batch, perhaps with a scheduling point in the middle of it.
     async fn send(&mut self, batch: &[&Outgoing]) -> Vec<Routing> {
         let (scheduled, disconnected) = {
@@ -100,9 +111,9 @@ impl MemoryPublisher {
             }
             let reaches_broker = self.open == Some(state.broker.epoch) && !state.broker_is_unavailable();
             routings.push(if reaches_broker {
-                route(&mut state, message)
+                route(&mut state, &first_delivery(message, self.partitions))
             } else {
-                lose(&mut state, message)
+                lose(&mut state, first_delivery(message, self.partitions))
             });
         }
         // Without a connection no answer arrives, whatever the broker did.
@@ -118,10 +129,10 @@ impl MemoryPublisher {
         let state = &mut *state;
         let connected = self.open == Some(state.broker.epoch);
         // Lost and late confirms are more frequent in batches with returns: the combination is where bugs are likely.
-        let chances =
-            if routings.iter().any(|routing| matches!(routing, Routing::Returned(_))) { 4 } else { 1 };
-        let mut injects = |fault| (0..chances).any(|_| state.injects(fault));
-        let (lost, late) = (injects(Fault::ConfirmLost), injects(Fault::ConfirmDelayed));
+        let has_return = routings.iter().any(|routing| matches!(routing, Routing::Returned(_)));
+        let mut injects =
+            |fault, chances| (0..if has_return { chances } else { 1 }).any(|_| state.injects(fault));
+        let (lost, late) = (injects(Fault::ConfirmLost, 4), injects(Fault::ConfirmDelayed, 12));
         let (end, wait) = if !connected || lost {
             (AnswersEnd::Disconnected, state.random.millis(0, 20))
         } else if late {
@@ -170,42 +181,44 @@ impl MemoryPublisher {
 }
 
 /// The broker handles one message that has reached it.
-fn route(state: &mut State, message: &Outgoing) -> Routing {
+fn route(state: &mut State, message: &Message) -> Routing {
     if state.broker.too_large.contains(&message.id) {
         return Routing::TooLarge;
     }
-    if state.broker.is_unbound(message.id) || state.broker.always_refused.contains(&message.id) {
+    if state.broker.is_unbound(message) || state.broker.always_refused.contains(&message.id) {
         return Routing::Returned(message.id);
     }
     if state.injects(Fault::Nacked) {
         // One queue may have accepted what another refused.
         let services = state.random.pick(&[&[][..], &[], &[0], &[1], &[0, 1]]);
-        enqueue(state, &first_delivery(message), services);
+        enqueue(state, message, services);
         return Routing::Nacked;
     }
-    enqueue(state, &first_delivery(message), &[0, 1]);
+    enqueue(state, message, &[0, 1]);
     if state.injects(Fault::DuplicateDelivered) {
         state.judge.allow_duplicates([message.id]);
-        enqueue(state, &first_delivery(message), &[0, 1]);
+        enqueue(state, message, &[0, 1]);
     }
     Routing::Enqueued
 }
 
 /// A message is sent over a broken connection: it is lost, or it arrives much later.
-fn lose(state: &mut State, message: &Outgoing) -> Routing {
+fn lose(state: &mut State, message: Message) -> Routing {
     if !state.broker.too_large.contains(&message.id) && state.injects(Fault::LateArrival) {
         let at = state.now + LATE_ARRIVAL_DELAY;
-        state.broker.late.push((at, first_delivery(message)));
+        state.broker.late.push((at, message));
     }
     Routing::Lost
 }
 
-fn first_delivery(message: &Outgoing) -> Message {
+fn first_delivery(message: &Outgoing, partitions: u8) -> Message {
     Message {
         id: message.id,
         message_id: message.id.to_string(),
         body: message.body.as_slice().into(),
         traceparent: message.traceparent.clone(),
+        lane: message.lane,
+        partitions,
         earlier_deliveries: 0,
     }
 }

@@ -1,4 +1,4 @@
-//! The broker's state: one durable queue for each service, and the channels that consume it.
+//! The broker's state: durable queues, one for each partition of a service, and the channels that consume them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -9,8 +9,6 @@ use std::{
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::history::SERVICES;
-
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     pub(crate) id: Uuid,
@@ -18,6 +16,9 @@ pub(crate) struct Message {
     pub(crate) message_id: String,
     pub(crate) body: Arc<[u8]>,
     pub(crate) traceparent: Option<String>,
+    pub(crate) lane: i16,
+    /// The number of partitions of the publisher: with another one its second routing key is not bound.
+    pub(crate) partitions: u8,
     pub(crate) earlier_deliveries: u32,
 }
 
@@ -45,6 +46,10 @@ pub(crate) struct Channel {
 
 #[derive(Default)]
 pub(crate) struct Queue {
+    pub(crate) service: usize,
+    pub(crate) partition: u8,
+    /// How many partitions the service has with this one.
+    pub(crate) partitions: u8,
     pub(crate) ready: VecDeque<Message>,
     /// Unacknowledged by consumers that are lost. They are delivered before the others, the first returned first. That
     /// is RabbitMQ's order, and not always the order in which they were enqueued: see `rabbitmq::Consumer`.
@@ -56,7 +61,18 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 pub(crate) struct BrokerState {
-    pub(crate) queues: [Queue; SERVICES],
+    /// Those of an old number of partitions stay, without bindings.
+    pub(crate) queues: Vec<Queue>,
+    /// The number of partitions that the exchange `shop.partitions` records.
+    pub(crate) partitions: u8,
+    /// It is being changed: no client publishes or consumes.
+    pub(crate) is_changing: bool,
+    /// A process is changing it.
+    pub(crate) change_is_locked: bool,
+    /// The number of partitions whose queues are bound. `None`: no service's queue is.
+    pub(crate) bound: Option<u8>,
+    /// The number of partitions with which processes start.
+    pub(crate) wanted_partitions: u8,
     pub(crate) unavailable_until: Duration,
     /// Until then, bindings that a client declares are deleted again at once.
     pub(crate) unbound_until: Duration,
@@ -79,8 +95,31 @@ pub(crate) struct BrokerState {
 }
 
 impl BrokerState {
-    /// Whether no queue is bound for this event. Here the id stands for the event type.
-    pub(crate) fn is_unbound(&self, id: Uuid) -> bool {
-        self.unbound && (!self.unbound_half || id.as_u128() & 1 == 0)
+    /// Whether no queue is bound for this message. Here the id stands for the event type.
+    pub(crate) fn is_unbound(&self, message: &Message) -> bool {
+        let is_of_unbound_half = message.id.as_u128() & 1 == 0;
+        (self.unbound && (!self.unbound_half || is_of_unbound_half)) || self.partition_of(message).is_none()
+    }
+
+    /// Whether clients with this number of partitions may publish and consume.
+    pub(crate) fn accepts(&self, partitions: u8) -> bool {
+        self.partitions == partitions && !self.is_changing
+    }
+
+    /// The partition whose queues a message reaches: the routing keys of `rabbitmq::topology`. `None`: no service's queue.
+    pub(crate) fn partition_of(&self, message: &Message) -> Option<u8> {
+        let bound = self.bound.filter(|bound| *bound == 1 || *bound == message.partitions)?;
+        u8::try_from(message.lane.unsigned_abs() % u16::from(bound)).ok()
+    }
+
+    /// The place of a queue, which is declared if it does not exist.
+    pub(crate) fn queue(&mut self, service: usize, partition: u8, partitions: u8) -> usize {
+        let is_meant = |queue: &Queue| {
+            (queue.service, queue.partition, queue.partitions) == (service, partition, partitions)
+        };
+        self.queues.iter().position(is_meant).unwrap_or_else(|| {
+            self.queues.push(Queue { service, partition, partitions, ..Queue::default() });
+            self.queues.len() - 1
+        })
     }
 }

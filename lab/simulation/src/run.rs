@@ -161,8 +161,8 @@ pub(crate) fn pending_work(state: &State) -> Option<String> {
     if !state.broker.late.is_empty() {
         return Some("messages have not arrived at the broker".into());
     }
-    for service in 0..SERVICES {
-        let queue = &state.broker.queues[service];
+    for queue in &state.broker.queues {
+        let service = queue.service;
         let ready = queue.returned.len() + queue.ready.len();
         let unacknowledged: usize = queue.channels.values().map(|channel| channel.unacknowledged.len()).sum();
         if ready + unacknowledged > 0 {

@@ -24,6 +24,14 @@ pub enum Sometimes {
     GroupHalved,
     /// An event was set aside behind a dead letter.
     SetAsideBehind,
+    /// A claim waited for the standby.
+    StandbyAwaited,
+    /// A fail-over lost a commit that was visible.
+    CommitLostAtFailOver,
+    /// The number of partitions was changed.
+    PartitionsChanged,
+    /// It was not, because the queues of the recorded number stayed in use.
+    PartitionsKept,
 }
 
 impl Sometimes {

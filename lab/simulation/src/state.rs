@@ -19,6 +19,7 @@ use crate::{
     queue::BrokerState,
     random_source::RandomSource,
     sometimes::Sometimes,
+    standby::Standby,
 };
 
 /// How a run differs from one in which the complete system polls.
@@ -30,6 +31,8 @@ pub struct Options {
     pub without: Option<Fault>,
     /// The relays read the write-ahead log.
     pub with_log: bool,
+    /// One queue for each service, and one database server: what `lab/model` knows.
+    pub as_modelled: bool,
     /// The steps are kept.
     pub with_history: bool,
 }
@@ -44,6 +47,12 @@ pub(crate) struct State {
     pub(crate) outbox: OutboxTable,
     /// `None`: relays poll.
     pub(crate) log: Option<Log>,
+    pub(crate) standby: Option<Standby>,
+    /// Commits that wait for the standby: nobody sees them, and they keep their aggregate locked. When each is visible, its `seq`
+    /// and its aggregate.
+    pub(crate) waiting: Vec<(Duration, i64, usize)>,
+    /// How often the standby has taken over. A session ends with its epoch.
+    pub(crate) epoch: u64,
     pub(crate) broker: BrokerState,
     pub(crate) inboxes: [InboxTable; SERVICES],
     pub(crate) wakes: BTreeMap<usize, Wake>,
@@ -90,12 +99,20 @@ impl InboxTable {
 impl State {
     /// The state at the beginning of a seed's run.
     pub(crate) fn new(seed: u64, options: Options) -> Self {
-        let Options { flaw, without, with_log, with_history } = options;
+        let Options { flaw, without, with_log, as_modelled, with_history } = options;
         let mut random = RandomSource::new(seed);
-        let mut faults = FaultInjector::draw(&mut random, without);
+        let mut faults = FaultInjector::draw(&mut random, |fault| {
+            Some(fault) != without
+                && !(as_modelled && fault.is_not_modelled())
+                && !(with_log && fault == Fault::FailOver)
+        });
+        let partitions = if as_modelled { 1 } else { random.pick(&[1, 1, 2, 4]) };
+        let has_standby = with_log || !as_modelled && random.one_in(2);
         let broker = BrokerState {
             competing_consumers: flaw == Some(Flaw::CompetingConsumers),
             slow: faults.injects(Fault::SlowBroker, &mut random),
+            partitions,
+            wanted_partitions: partitions,
             ..BrokerState::default()
         };
         let aggregates = (0..random.between(1, 8))
@@ -110,6 +127,9 @@ impl State {
             aggregates,
             outbox: OutboxTable { flaw, ..OutboxTable::default() },
             log: with_log.then(Log::default),
+            standby: has_standby.then(Standby::default),
+            waiting: vec![],
+            epoch: 0,
             broker,
             inboxes: [InboxTable::default(), InboxTable::default()],
             wakes: BTreeMap::new(),
@@ -134,16 +154,6 @@ impl State {
     pub(crate) fn outbox_now(&mut self) -> &mut OutboxTable {
         self.outbox.end_idle_sessions(self.now);
         &mut self.outbox
-    }
-
-    /// Makes the commits visible that are in the log and need not wait for the standby any more.
-    pub(crate) fn make_visible(&mut self) {
-        let now = self.now;
-        let due = self.log.as_mut().map(|log| log.end_waits(now)).unwrap_or_default();
-        for (_, seq, aggregate) in due {
-            self.commit(Actor::Environment, seq, aggregate);
-            self.aggregates[aggregate].locked = false;
-        }
     }
 
     /// Makes a writer's commit visible.

@@ -11,6 +11,7 @@ use crate::{
     outbox_table::{Mark, Session},
     process::{InjectedFault, Process},
     sometimes::Sometimes,
+    standby::{Change, await_standby},
     state::State,
 };
 
@@ -55,6 +56,7 @@ impl MemoryStore {
 pub(crate) struct MemoryTransaction<'store> {
     pub(crate) store: &'store mut MemoryStore,
     session: u64,
+    epoch: u64,
     /// Whether its events come from the log.
     from_log: bool,
     /// Claimed events that were refused.
@@ -104,6 +106,7 @@ impl Store for MemoryStore {
             transaction.end();
             return Ok(Claim::Busy);
         }
+        transaction.await_standby().await?;
         let is_full = |lane| events.iter().filter(|event| event.message.lane == lane).count() >= per_lane;
         let more = lanes.len() < claimable || lanes.iter().any(|lane| is_full(*lane));
         Ok(Claim::Events { events, more, transaction })
@@ -112,7 +115,8 @@ impl Store for MemoryStore {
 
 impl<'store> MemoryTransaction<'store> {
     pub(crate) fn new(store: &'store mut MemoryStore, session: u64, from_log: bool) -> Self {
-        Self { store, session, from_log, refused: vec![], ended: false }
+        let epoch = store.process.world.lock().epoch;
+        Self { store, session, epoch, from_log, refused: vec![], ended: false }
     }
 
     /// Begins a statement. Any statement can fail, and fails if the database has ended the session.
@@ -125,7 +129,9 @@ impl<'store> MemoryTransaction<'store> {
             session.last_statement = now;
             return Ok(());
         }
-        state.reach(Sometimes::FrozenSessionEnded);
+        if state.epoch == self.epoch {
+            state.reach(Sometimes::FrozenSessionEnded);
+        }
         Err(Error::new(failure, SESSION_ENDED))
     }
 
@@ -160,6 +166,22 @@ impl<'store> MemoryTransaction<'store> {
         };
         process.scheduling_point("after reading claimable events").await;
         Ok(claimed)
+    }
+
+    /// Waits until the standby has what the claim has read.
+    async fn await_standby(&self) -> Result<(), Error> {
+        let process = &self.store.process;
+        if process.world.lock().standby.is_none() || process.world.has(Flaw::StandbyNotAwaited) {
+            return Ok(());
+        }
+        process.world.lock().reach(Sometimes::StandbyAwaited);
+        if !await_standby(process).await {
+            return Err(Error::new(
+                "failed to wait for the standby",
+                "it has not received the claimed events",
+            ));
+        }
+        self.statement("keep the claim's session", "failed to keep the claim's session").await
     }
 
     pub(crate) fn end(&mut self) -> Option<Session> {
@@ -221,6 +243,8 @@ impl OutboxTransaction for MemoryTransaction<'_> {
             let mut state = process.world.lock();
             let state = &mut *state;
             state.outbox.apply(&session.staged);
+            // Without waiting: `synchronous_commit = off`.
+            state.replicate(Change::Marked(session.staged.clone()));
             // All that was sent was confirmed, so no aggregate was held back.
             let published = session.staged.iter().filter(|mark| matches!(mark, Mark::Published(_))).count();
             if state.sent.get(&process.actor) == Some(&published) && published < claimed {

@@ -11,6 +11,7 @@ use crate::{
     history::{Actor, SERVICES},
     outbox_table::Row,
     process::{InjectedFault, Process, World},
+    standby::Change,
     state::State,
 };
 
@@ -19,16 +20,18 @@ struct Transaction {
     world: Arc<World>,
     aggregate: usize,
     seq: Option<i64>,
+    /// That of its session.
+    epoch: u64,
     /// Its commit is in the log: it happens, whatever becomes of the writer.
     is_in_log: bool,
 }
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        if self.is_in_log {
+        let mut state = self.world.lock();
+        if self.is_in_log || state.epoch != self.epoch {
             return;
         }
-        let mut state = self.world.lock();
         state.aggregates[self.aggregate].locked = false;
         if let Some(seq) = self.seq
             && state.outbox.rows.get(&seq).is_some_and(|row| !row.committed)
@@ -54,6 +57,7 @@ async fn write_one(process: &Process) -> Result<(), InjectedFault> {
     process.scheduling_point("after locking the aggregate").await;
     let wakes_early = {
         let mut state = world.lock();
+        transaction.check_session(&state)?;
         transaction.seq = append(&mut state, process.actor, transaction.aggregate);
         state.injects(Fault::WakeEarly)
     };
@@ -69,10 +73,12 @@ async fn write_one(process: &Process) -> Result<(), InjectedFault> {
         sleep(delay).await;
     }
     process.fault_point("commit the order", &[Fault::DatabaseError, Fault::CommitLost]).await?;
+    transaction.check_session(&world.lock())?;
     let wait = write_to_log(&mut world.lock(), &mut transaction);
     if let Some(wait) = wait {
         sleep(wait).await;
         world.lock().make_visible();
+        transaction.check_session(&world.lock())?;
     } else if let Some(seq) = transaction.seq {
         world.lock().commit(process.actor, seq, transaction.aggregate);
     }
@@ -93,22 +99,31 @@ async fn lock_aggregate(world: &Arc<World>) -> Transaction {
             let aggregate = state.random.between(0, last);
             if !state.aggregates[aggregate].locked {
                 state.aggregates[aggregate].locked = true;
-                return Transaction { world: Arc::clone(world), aggregate, seq: None, is_in_log: false };
+                let (world, epoch) = (Arc::clone(world), state.epoch);
+                return Transaction { world, aggregate, seq: None, epoch, is_in_log: false };
             }
         }
         sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Writes the commit to the log, if relays read it. Returns how long it waits for the standby before it is visible: one in four
-/// does.
+impl Transaction {
+    /// Fails if the standby has taken over since it began.
+    fn check_session(&self, state: &State) -> Result<(), InjectedFault> {
+        if state.epoch == self.epoch { Ok(()) } else { Err(InjectedFault(Fault::FailOver)) }
+    }
+}
+
+/// Writes the commit to the log, and sends it to the standby. Returns how long it waits for that before it is visible. `None`:
+/// there is no standby.
 fn write_to_log(state: &mut State, transaction: &mut Transaction) -> Option<Duration> {
-    let (Some(_), Some(seq)) = (&state.log, transaction.seq) else { return None };
-    let wait = if state.random.one_in(4) { state.random.millis(1, 3_000) } else { Duration::ZERO };
+    let seq = transaction.seq?;
+    let row = Row { committed: true, ..state.outbox.rows.get(&seq)?.clone() };
+    let received_at = state.replicate(Change::Inserted(seq, row))?;
     transaction.is_in_log = true;
-    let visible_at = state.now + wait;
-    state.log.iter_mut().for_each(|log| log.write(seq, transaction.aggregate, visible_at));
-    Some(wait)
+    state.log.iter_mut().for_each(|log| log.entries.push(seq));
+    state.waiting.push((received_at, seq, transaction.aggregate));
+    Some(received_at.saturating_sub(state.now))
 }
 
 /// Inserts an event under the next `seq`. It is invisible to others until the commit.

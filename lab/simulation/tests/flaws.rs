@@ -7,9 +7,8 @@ use simulation::{Options, run};
 
 #[test]
 fn judge_catches_every_flaw_by_the_invariant_it_violates() {
-    let with_log = Flaw::simulated_with_log().map(|flaw| (flaw, true));
-    for ((flaw, expected), with_log) in Flaw::simulated().map(|flaw| (flaw, false)).chain(with_log) {
-        let options = Options { flaw: Some(flaw), with_log, ..Options::default() };
+    for (flaw, expected) in Flaw::simulated() {
+        let options = Options { flaw: Some(flaw), with_log: expected.with_log, ..Options::default() };
         let violation = |seed| Some((seed, run(seed, options).unwrap().violation?));
         let Some((seed, violation)) = (0..expected.within_seeds).find_map(violation) else {
             panic!("{flaw:?} survived {} seeds", expected.within_seeds);

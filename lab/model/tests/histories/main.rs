@@ -30,7 +30,7 @@ fn follow(history: &[Entry]) -> impl Iterator<Item = (Vec<Action>, Option<usize>
 fn assert_accepted(seeds: impl Iterator<Item = u64>) -> (usize, usize) {
     let (mut projections, mut count) = (0, 0);
     for seed in seeds {
-        let options = Options { with_history: true, ..Options::default() };
+        let options = Options { as_modelled: true, with_history: true, ..Options::default() };
         for (entries, rejected) in follow(&run(seed, options).unwrap().history) {
             if let Some(index) = rejected {
                 panic!("seed {seed}: the model rejects the last of these entries: {:#?}", &entries[..=index]);
@@ -55,10 +55,10 @@ fn histories_of_two_hundred_seeds_are_accepted() {
 #[test]
 fn history_of_each_unsafe_flaw_is_rejected() {
     // A relay that never polls does nothing that the model cannot do: it does too little.
-    for (flaw, _) in Flaw::simulated().filter(|(flaw, _)| *flaw != Flaw::WokenOnly) {
+    for (flaw, _) in Flaw::modelled().filter(|(flaw, _)| *flaw != Flaw::WokenOnly) {
         // Nor does a history that is only unfinished at its end (I8).
         let violation = |seed: u64, with_history| {
-            let options = Options { flaw: Some(flaw), with_history, ..Options::default() };
+            let options = Options { flaw: Some(flaw), as_modelled: true, with_history, ..Options::default() };
             let report = run(seed, options).unwrap();
             let violation = report.violation.filter(|violation| !violation.starts_with("I8"))?;
             Some((seed, violation, report.history))
