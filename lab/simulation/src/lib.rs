@@ -25,6 +25,7 @@ mod state;
 // Functions over the state.
 mod broker_actions;
 mod confirms;
+mod fail_over;
 
 // What the processes do: the real code, over adapters in memory.
 mod consumer;

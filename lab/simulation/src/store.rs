@@ -6,12 +6,13 @@ use messaging::Refusal;
 use outbox::{Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, RETRY_SECONDS, Store};
 
 use crate::{
+    fail_over::await_standby,
     fault::Fault,
     log_reader::LogReader,
     outbox_table::{Mark, Session},
     process::{InjectedFault, Process},
     sometimes::Sometimes,
-    standby::{Change, await_standby},
+    standby::Change,
     state::State,
 };
 
