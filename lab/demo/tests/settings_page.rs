@@ -12,7 +12,7 @@ const HEAD: &str = "# Settings
 
 Reference: all settings of the three services. Each is an environment variable, or an option of the program with the same
 words: `ORDERS_RELAY_POLL=5s`, or `orders --relay-poll 5s`. A service reads them once, at its start. A missing, invalid or
-misspelt one ends it with one line and exit code 78.
+misspelled one ends it with one line and exit code 78.
 
 This page is generated from the programs (`UPDATE_DOCS=1 cargo test -p demo --test settings_page`), and a test compares it.
 `orders --help` prints the same.

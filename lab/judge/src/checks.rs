@@ -149,7 +149,7 @@ fn identity(stage: &Stage<'_>) -> Vec<Breach> {
         let Some(id) = arrival.id else { continue };
         if arrival.message_id.as_deref() != Some(&id.to_string()) {
             let (at, other) = (stage.time(arrival.at), arrival.message_id.as_deref().unwrap_or("none"));
-            let what = format!("arrived at {at} with another message_id: {other}");
+            let what = format!("arrived at {at} with another id: {other}");
             breaches.push(Breach::of(Promise::SameIdInEachCopy, id, what));
         }
     }

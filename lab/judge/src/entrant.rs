@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File, TryLockError},
     path::PathBuf,
     process::{Command, Stdio},
     time::Duration,
@@ -11,11 +11,11 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 use testbed::remove_settings;
-use tokio::{sync::Mutex, time::timeout};
+use tokio::time::{sleep, timeout};
 
 /// A build may compile a library, or download packages.
 const BUILD_DEADLINE: Duration = Duration::from_secs(900);
-static BUILDING: Mutex<()> = Mutex::const_new(());
+const BUILDING_INTERVAL: Duration = Duration::from_millis(200);
 const SETUP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The folder of the entrants that ship, in a checkout.
@@ -46,8 +46,11 @@ pub struct Entrant {
     /// The levels that cannot apply to a relay of this shape, each with the reason.
     #[serde(default)]
     does_not_apply: BTreeMap<String, String>,
-    /// The levels that it is known to break, if that is known.
+    /// The levels that it is known to break, if that is known. Only of an entrant that ships.
     pub breaks: Option<Vec<u8>>,
+    /// Those that it breaks by chance.
+    #[serde(default)]
+    pub sometimes_breaks: Vec<u8>,
     #[serde(default)]
     pub(crate) outbox: OutboxTable,
 }
@@ -115,6 +118,10 @@ impl Entrant {
         })?;
         let mut entrant: Self =
             basic_toml::from_str(&text).with_context(|| format!("failed to read {}", file.display()))?;
+        if name.contains('/') {
+            // What is handed in does not say what it may break.
+            entrant.breaks = None;
+        }
         let folder = folder.canonicalize()?;
         entrant.name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         entrant.folder = folder;
@@ -139,11 +146,25 @@ impl Entrant {
         self.does_not_apply.get(&level.to_string()).map(String::as_str)
     }
 
-    /// Runs the build command. One at a time: variations of an entrant share what is built.
+    /// Runs the build command. One at a time, also of other processes: variations of an entrant share what is built.
     pub async fn build(&self) -> Result<()> {
-        let _building = BUILDING.lock().await;
-        fs::create_dir_all(self.cache()?)?;
+        let cache = self.cache()?;
+        fs::create_dir_all(&cache)?;
         let Some(script) = &self.build else { return Ok(()) };
+        let building = File::create(cache.with_extension("lock")).context("failed to create a lock")?;
+        let locked = async {
+            loop {
+                match building.try_lock() {
+                    Ok(()) => return Ok(()),
+                    Err(TryLockError::WouldBlock) => sleep(BUILDING_INTERVAL).await,
+                    Err(TryLockError::Error(error)) => return Err(error),
+                }
+            }
+        };
+        let locked = timeout(BUILD_DEADLINE, locked).await;
+        locked
+            .context("another build of the entrant did not end in time")?
+            .context("failed to lock the build")?;
         self.run_to_end(script, &[], BUILD_DEADLINE).await.context("failed to build the entrant")
     }
 

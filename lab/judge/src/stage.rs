@@ -349,11 +349,6 @@ impl<'a> Stage<'a> {
         longer(self.entrant.patience(deadline))
     }
 
-    /// Waits until an event has arrived, [`longer`] on a slow machine.
-    pub(crate) async fn until_arrived(&mut self, event: Uuid, deadline: Duration) -> Result<bool> {
-        self.until(self.patience(deadline), async |stage| Ok(stage.arrivals.has(event))).await
-    }
-
     /// Waits for a condition. Meanwhile instances that have ended by themselves are started again.
     pub(crate) async fn until(
         &mut self,

@@ -19,7 +19,7 @@ const STANDBY_DEADLINE: Duration = Duration::from_secs(12);
 impl State {
     /// Sends a commit to the standby, in the order of the commits. Returns when it has arrived. `None`: there is no standby.
     pub(crate) fn replicate(&mut self, change: Change) -> Option<Duration> {
-        let lags = self.injects(Fault::StandbyLags);
+        let lags = self.standby.is_some() && self.injects(Fault::StandbyLags);
         let Self { now, random, standby: Some(standby), .. } = self else { return None };
         let lag = match (lags, random.one_in(4)) {
             (true, _) => random.millis(500, 15_000),
@@ -99,6 +99,9 @@ pub(crate) async fn await_standby(process: &Process) -> bool {
         (state.epoch, until.unwrap_or_default(), state.now)
     };
     let wait = until.saturating_sub(now);
+    if !wait.is_zero() {
+        process.world.lock().reach(Sometimes::StandbyAwaited);
+    }
     sleep(wait.min(STANDBY_DEADLINE)).await;
     wait < STANDBY_DEADLINE && process.world.lock().epoch == epoch
 }

@@ -175,7 +175,6 @@ impl<'store> MemoryTransaction<'store> {
         if process.world.lock().standby.is_none() || process.world.has(Flaw::StandbyNotAwaited) {
             return Ok(());
         }
-        process.world.lock().reach(Sometimes::StandbyAwaited);
         if !await_standby(process).await {
             return Err(Error::new(
                 "failed to wait for the standby",

@@ -5,8 +5,8 @@
 // file's journal, in the directory POWER_LOSS_JOURNALS. A successful fsync or fdatasync by any process empties the journal.
 //
 // The contents of files are lost, their names are not: what was created, renamed or unlinked stays so. A file that was never
-// synced is empty after the failure. Not seen, and so counted as synced at once: stdio (`fwrite`), and writes to mapped files.
-// PostgreSQL and RabbitMQ need neither for what they promise. Linux with glibc, on 64 bits.
+// synced is empty after the failure. Not seen, and so counted as synced at once: stdio (`fwrite`), writes to mapped files, and
+// what `openat`, `creat` and `__open_2` cut off. PostgreSQL and RabbitMQ need neither for what they promise. Linux with glibc, on 64 bits.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

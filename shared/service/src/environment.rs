@@ -13,7 +13,7 @@ const INVALID_CONFIG: i32 = 78;
 /// Reads a program's settings, each from the variable named by `prefix` and the field in capitals. An invalid or missing
 /// variable ends the process with one line and exit code 78.
 ///
-/// So does an unknown one that begins with `prefix`: a misspelt variable would otherwise silently leave a default in
+/// So does an unknown one that begins with `prefix`: a misspelled variable would otherwise silently leave a default in
 /// force.
 pub fn load<Settings: Parser>(prefix: &str) -> Settings {
     parse_or_exit(&with_variables(Settings::command(), prefix), prefix)

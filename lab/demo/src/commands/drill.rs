@@ -1,5 +1,5 @@
 //! `cargo demo drill NAME …`: one fault and a verdict each. `list` prints the drills, `all` runs them one after the
-//! other, `short` runs those that CI runs.
+//! other, `short` runs six quick ones.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::proofs::breaks_without;
 use crate::running_system::RunningSystem;
 use crate::terminal::Terminal;
 
-/// The drills that CI runs: one for each kind of injection, and quick ones.
+/// Six quick drills, one for each kind of injection.
 const SHORT: [&str; 6] = [
     "confirm-lost",
     "commit-answer-lost",
@@ -29,7 +29,7 @@ const SHORT: [&str; 6] = [
 /// Which drills, and on which system.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DrillArguments {
-    /// The names of drills, or `list`, `all`, or `short` for those that CI runs.
+    /// The names of drills, or `list`, `all`, or `short` for six quick ones.
     #[arg(required = true)]
     names: Vec<String>,
     #[command(flatten)]
@@ -186,9 +186,8 @@ fn list(terminal: &Terminal) -> Result<Verdict> {
         }
         terminal.print("");
     }
-    terminal.print(
-        "`cargo demo drill NAME` runs one, `drill all` all of them, `drill short` the few that CI runs.",
-    );
+    terminal
+        .print("`cargo demo drill NAME` runs one, `drill all` all of them, `drill short` six quick ones.");
     let list: Vec<_> = drills::all()
         .map(|drill| {
             json!({

@@ -30,6 +30,9 @@ pub(crate) struct JudgeOptions {
     smoke: bool,
 }
 
+/// The variable that adds a mistake to an entrant, and part of its name then.
+const MISTAKE: &str = "RELAY_MISTAKE";
+
 /// What was found out about one entrant.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -41,31 +44,39 @@ struct Judged {
     does_not_apply: BTreeMap<u8, String>,
     /// The levels that it is known to break, where that is known.
     breaks: Option<Vec<u8>>,
+    /// Those that it breaks by chance.
+    sometimes_breaks: Vec<u8>,
 }
 
 impl Judged {
     /// The worst verdict of a level. Held, if it breaks just what it is known to break.
     fn verdict(&self) -> Verdict {
-        let worst = self.levels.iter().map(|result| result.verdict).max().unwrap_or(Verdict::Held);
+        // Where no level applies, nothing is proven.
+        let worst = self.levels.iter().map(|result| result.verdict).max().unwrap_or(Verdict::Inconclusive);
         let Some(known) = &self.breaks else { return worst };
-        let as_known = |result: &LevelResult| match known.contains(&result.level) {
-            true => result.verdict == Verdict::Broken,
-            false => result.verdict == Verdict::Held,
+        let as_known = |result: &LevelResult| match result.verdict {
+            Verdict::Broken => known.contains(&result.level) || self.sometimes_breaks.contains(&result.level),
+            Verdict::Held => !known.contains(&result.level),
+            _ => false,
         };
-        if self.levels.iter().all(as_known) { Verdict::Held } else { worst.max(Verdict::Inconclusive) }
+        let is_as_known = !self.levels.is_empty() && self.levels.iter().all(as_known);
+        if is_as_known { Verdict::Held } else { worst.max(Verdict::Inconclusive) }
     }
 }
 
 pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Terminal) -> Result<Verdict> {
     ensure!(
         !options.clock || options.smoke || !cfg!(debug_assertions),
-        "built without optimisation, the clock can only run with --smoke: cargo run --release --bin demo -- judge …"
+        "built without optimization, the clock can only run with --smoke: cargo run --release --bin demo -- judge …"
     );
     let names = match options.entrants.iter().any(|name| name == "all") {
         true => Entrant::shipped()?,
         false => options.entrants.clone(),
     };
-    let entrants = names.iter().map(|name| Entrant::load(name)).collect::<Result<Vec<_>>>()?;
+    let mut entrants = names.iter().map(|name| Entrant::load(name)).collect::<Result<Vec<_>>>()?;
+    if let Ok(mistake) = std::env::var(MISTAKE) {
+        entrants = entrants.into_iter().map(|entrant| entrant.with(MISTAKE, &mistake)).collect();
+    }
     let home = choice.for_servers(terminal).await?;
     let servers = choice.start_servers(home, 1, terminal).await?;
     let servers = Servers::set_up(servers).await?;
@@ -94,23 +105,29 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
             terminal.print_all(result.lines());
             results.push(result);
         }
-        let Entrant { name, about, breaks, .. } = entrant;
-        let (entrant, about, breaks) = (name.clone(), about.clone(), breaks.clone());
-        judged.push(Judged { entrant, about, levels: results, does_not_apply, breaks });
+        let Entrant { name, about, breaks, sometimes_breaks, .. } = entrant.clone();
+        judged.push(Judged {
+            entrant: name,
+            about,
+            levels: results,
+            does_not_apply,
+            breaks,
+            sometimes_breaks,
+        });
     }
     if judged.len() > 1 {
         terminal.print("");
         terminal.print_all(table(&judged, &levels));
     }
-    for Judged { entrant, breaks, .. } in &judged {
-        if let Some(known) = breaks.as_ref().filter(|known| !known.is_empty()) {
-            terminal.print(format!(
-                "{entrant} is known to break {known:?}, and counts as held if it breaks just these"
-            ));
-        }
-    }
     let verdict = judged.iter().map(Judged::verdict).max().unwrap_or(Verdict::Held);
-    terminal.print_verdict(verdict, "the worst verdict of an entrant");
+    let broken =
+        judged.iter().flat_map(|judged| &judged.levels).any(|result| result.verdict == Verdict::Broken);
+    let reason = if verdict == Verdict::Held && broken {
+        "each entrant breaks just what it is known to break (entrant.toml)"
+    } else {
+        "the worst verdict of a level"
+    };
+    terminal.print_verdict(verdict, reason);
     terminal.document(&judged)?;
     Ok(verdict)
 }
@@ -118,12 +135,12 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
 /// One line for each entrant, one column for each level.
 fn table(judged: &[Judged], levels: &[u8]) -> Vec<String> {
     let width = judged.iter().map(|judged| judged.entrant.len()).max().unwrap_or_default();
-    let columns = |cells: Vec<String>| cells.iter().map(|cell| format!("  {cell:<7}")).collect::<String>();
+    let columns = |cells: Vec<String>| cells.iter().map(|cell| format!("  {cell:<8}")).collect::<String>();
     let heading = columns(levels.iter().map(|level| format!("level {level}")).collect());
     let mut lines = vec![format!("{:<width$}{heading}", "")];
     for Judged { entrant, levels: results, .. } in judged {
         let short = |level: &u8| match results.iter().find(|result| result.level == *level) {
-            Some(result) => result.verdict.word().chars().take(7).collect(),
+            Some(result) => result.verdict.word().chars().take(8).collect(),
             None => "-".to_owned(),
         };
         lines.push(format!("{entrant:<width$}{}", columns(levels.iter().map(short).collect())));
@@ -249,7 +266,8 @@ mod tests {
         let verdict = |breaks: Option<&[u8]>, levels| {
             let breaks = breaks.map(<[u8]>::to_vec);
             let (entrant, about, does_not_apply) = (String::new(), String::new(), BTreeMap::new());
-            Judged { entrant, about, levels, does_not_apply, breaks }.verdict()
+            let sometimes_breaks = vec![5];
+            Judged { entrant, about, levels, does_not_apply, breaks, sometimes_breaks }.verdict()
         };
         let both = || vec![level(3, Verdict::Held), level(4, Verdict::Broken)];
         assert_eq!(verdict(None, both()), Verdict::Broken);
@@ -258,5 +276,9 @@ mod tests {
         // It has become better than the table says.
         assert_eq!(verdict(Some(&[3, 4]), both()), Verdict::Broken);
         assert_eq!(verdict(Some(&[4]), vec![level(4, Verdict::Held)]), Verdict::Inconclusive);
+        for by_chance in [Verdict::Held, Verdict::Broken] {
+            assert_eq!(verdict(Some(&[4]), vec![level(5, by_chance)]), Verdict::Held);
+        }
+        assert_eq!(verdict(Some(&[]), vec![]), Verdict::Inconclusive);
     }
 }

@@ -60,10 +60,11 @@ pub(crate) async fn run(choice: Choice, options: &ProofsOptions, terminal: &Term
     build_lab(!terminal.json()).await?;
     let logs = testbed::workspace_root().context("proofs are run in a checkout")?.join(LOGS);
     fs::create_dir_all(&logs).with_context(|| format!("failed to create {}", logs.display()))?;
-    let (drills, others): (Vec<_>, Vec<_>) =
-        chosen.into_iter().partition(|proof| matches!(proof.run, Run::Drill(_) | Run::Experiment(_)));
+    // What a load or all cores are part of runs alone.
+    let (judged, alone): (Vec<_>, Vec<_>) =
+        chosen.into_iter().partition(|proof| matches!(proof.run, Run::Judge(..)));
     let mut ended = vec![];
-    for (proofs, at_once) in [(drills, 1), (others, fewer(JUDGED_AT_ONCE) as usize)] {
+    for (proofs, at_once) in [(alone, 1), (judged, fewer(JUDGED_AT_ONCE) as usize)] {
         let mut run = stream::iter(proofs).map(|proof| run_one(proof, home, &logs)).buffer_unordered(at_once);
         while let Some(one) = run.next().await {
             let Ended { proof, seconds, found, wrong, .. } = &one;
@@ -88,7 +89,11 @@ pub(crate) async fn run(choice: Choice, options: &ProofsOptions, terminal: &Term
             )
         }
     };
-    let verdict = if wrong.is_empty() { Verdict::Held } else { Verdict::Broken };
+    let verdict = match &wrong[..] {
+        [] => Verdict::Held,
+        _ if wrong.iter().all(|ended| ended.is_unproven) => Verdict::Inconclusive,
+        _ => Verdict::Broken,
+    };
     terminal.print_verdict(verdict, &reason);
     terminal.document(&ended)?;
     Ok(verdict)
@@ -102,11 +107,19 @@ async fn run_one(proof: &Proof, home: Home, logs: &Path) -> Ended {
     if matches!(ended, Ok((Some(NOTHING_PROVEN), _))) {
         ended = output(proof, home, logs).await;
     }
-    let (found, wrong) = match ended {
-        Ok((code, document)) => (found(&document), proof.what_is_wrong(code, &document)),
-        Err(error) => (String::new(), Some(format!("{error:#}"))),
+    let (found, wrong, is_unproven) = match ended {
+        Ok((code, document)) => {
+            (found(&document), proof.what_is_wrong(code, &document), code == Some(NOTHING_PROVEN))
+        }
+        Err(error) => (String::new(), Some(format!("{error:#}")), true),
     };
-    Ended { proof: proof.name.clone(), at, seconds: began.elapsed().as_secs(), found, wrong }
+    let found = match &proof.run {
+        // They are new each night.
+        Run::Simulation(seeds) => format!("{}: {found}", seeds.join(" ")),
+        _ => found,
+    };
+    let seconds = began.elapsed().as_secs();
+    Ended { proof: proof.name.clone(), at, seconds, found, wrong, is_unproven }
 }
 
 /// The exit code, and the document that the command has printed.
@@ -137,13 +150,19 @@ async fn output(proof: &Proof, home: Home, logs: &Path) -> Result<(Option<i32>, 
     // The services are built.
     command.env("TESTBED_PREBUILT", "1").stdin(Stdio::null()).kill_on_drop(true);
     let output = command.output().await.context("failed to run the command")?;
-    fs::write(&log, &output.stderr).with_context(|| format!("failed to write {}", log.display()))?;
-    Ok((output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_default()))
+    let text = [output.stderr, output.stdout.clone()].concat();
+    fs::write(&log, text).with_context(|| format!("failed to write {}", log.display()))?;
+    let document = serde_json::from_slice(&output.stdout).ok();
+    // The simulation and the experiments print for people.
+    let last = || {
+        String::from_utf8_lossy(&output.stdout).lines().rev().find(|line| !line.is_empty()).map(Value::from)
+    };
+    Ok((output.status.code(), document.or_else(last).unwrap_or_default()))
 }
 
 /// What a drill or the judge has found, in one line.
 fn found(document: &Value) -> String {
-    let drill = document["report"]["reason"].as_str().map(str::to_owned);
+    let drill = document["report"]["reason"].as_str().or(document.as_str()).map(str::to_owned);
     let breaches = document[0]["levels"][0]["breaches"].as_array().map(|breaches| {
         let promises: Vec<_> = breaches.iter().filter_map(|breach| breach["promise"].as_str()).collect();
         let mut distinct = promises.clone();

@@ -9,6 +9,6 @@ use crate::terminal::Terminal;
 
 /// The experiments are a test. This command runs that test alone, and prints its table.
 pub(crate) async fn run(choice: Choice, terminal: &Terminal) -> Result<Verdict> {
-    let args = ["-p", "demo", "--test", "sabotages", "--", "--ignored", "--nocapture"];
+    let args = ["--test", "sabotages", "--", "--ignored", "--nocapture"];
     test::run(choice, &TestOptions::once(args.map(str::to_owned).into()), terminal).await
 }
