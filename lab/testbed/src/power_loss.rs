@@ -19,7 +19,7 @@ use crate::command::run;
 const SOURCE: &str = include_str!("power_loss.c");
 const COMPILE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What a server has written and not synced, while its processes run with [`Unsynced::environment`].
+/// What a server has written and not synced, while its processes run with the environment of this.
 #[derive(Debug)]
 pub struct Unsynced {
     data: PathBuf,

@@ -80,10 +80,20 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
     let home = choice.for_servers(terminal).await?;
     let servers = choice.start_servers(home, 1, terminal).await?;
     let servers = Servers::set_up(servers).await?;
+    let (mut built, mut unbuilt) = (vec![], 0);
     for entrant in &entrants {
         terminal.print(format!("Building {} …", entrant.name));
-        entrant.build().await?;
+        match entrant.build().await {
+            Ok(()) => built.push(entrant.clone()),
+            // A toolchain that this machine lacks says nothing about the others.
+            Err(error) if entrants.len() > 1 => {
+                terminal.print(format!("{}: not judged: {error:#}", entrant.name));
+                unbuilt += 1;
+            }
+            Err(error) => return Err(error),
+        }
     }
+    let entrants = built;
     if options.clock {
         return time(&servers, &entrants, options.smoke, terminal).await;
     }
@@ -119,7 +129,8 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
         terminal.print("");
         terminal.print_all(table(&judged, &levels));
     }
-    let verdict = judged.iter().map(Judged::verdict).max().unwrap_or(Verdict::Held);
+    let worst = judged.iter().map(Judged::verdict).max().unwrap_or(Verdict::Inconclusive);
+    let verdict = if unbuilt > 0 { worst.max(Verdict::Inconclusive) } else { worst };
     let broken =
         judged.iter().flat_map(|judged| &judged.levels).any(|result| result.verdict == Verdict::Broken);
     let reason = if verdict == Verdict::Held && broken {
