@@ -1,7 +1,7 @@
 //! `cargo demo proofs`: lists what proves something, with its owner and its last result, or runs what an owner has.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -63,9 +63,11 @@ pub(crate) async fn run(choice: Choice, options: &ProofsOptions, terminal: &Term
     // What a load or all cores are part of runs alone.
     let (judged, alone): (Vec<_>, Vec<_>) =
         chosen.into_iter().partition(|proof| matches!(proof.run, Run::Judge(..)));
+    // Read once: an experiment is a test, for which cargo may build this program again.
+    let place = Place { program: std::env::current_exe()?, home, logs };
     let mut ended = vec![];
     for (proofs, at_once) in [(alone, 1), (judged, fewer(JUDGED_AT_ONCE) as usize)] {
-        let mut run = stream::iter(proofs).map(|proof| run_one(proof, home, &logs)).buffer_unordered(at_once);
+        let mut run = stream::iter(proofs).map(|proof| run_one(proof, &place)).buffer_unordered(at_once);
         while let Some(one) = run.next().await {
             let Ended { proof, seconds, found, wrong, .. } = &one;
             let state = wrong.as_ref().map_or("as it must be".to_owned(), |wrong| format!("WRONG: {wrong}"));
@@ -99,13 +101,20 @@ pub(crate) async fn run(choice: Choice, options: &ProofsOptions, terminal: &Term
     Ok(verdict)
 }
 
+/// With what proofs are run, and where.
+struct Place {
+    program: PathBuf,
+    home: Home,
+    logs: PathBuf,
+}
+
 /// Runs one proof in another process of this program. It ends by itself: each of its waits has a deadline. One that has proven
 /// nothing, as happens on a busy machine, runs once more.
-async fn run_one(proof: &Proof, home: Home, logs: &Path) -> Ended {
+async fn run_one(proof: &Proof, place: &Place) -> Ended {
     let (at, began) = (format_rfc3339_seconds(SystemTime::now()).to_string(), Instant::now());
-    let mut ended = output(proof, home, logs).await;
+    let mut ended = output(proof, place).await;
     if matches!(ended, Ok((Some(NOTHING_PROVEN), _))) {
-        ended = output(proof, home, logs).await;
+        ended = output(proof, place).await;
     }
     let (found, wrong, is_unproven) = match ended {
         Ok((code, document)) => {
@@ -123,16 +132,16 @@ async fn run_one(proof: &Proof, home: Home, logs: &Path) -> Ended {
 }
 
 /// The exit code, and the document that the command has printed.
-async fn output(proof: &Proof, home: Home, logs: &Path) -> Result<(Option<i32>, Value)> {
+async fn output(proof: &Proof, Place { program, home, logs }: &Place) -> Result<(Option<i32>, Value)> {
     let log = logs.join(format!("{}.log", proof.name.replace([' ', '/', '='], "_")));
     let mut command = match &proof.run {
         Run::Drill(arguments) | Run::Judge(arguments, _) => {
-            let mut command = Command::new(std::env::current_exe()?);
+            let mut command = Command::new(program);
             command.arg("--json").args(arguments);
             command
         }
         Run::Experiment(flaw) => {
-            let mut command = Command::new(std::env::current_exe()?);
+            let mut command = Command::new(program);
             command.arg("sabotage").env("EXPERIMENT", flaw);
             command
         }
@@ -146,7 +155,7 @@ async fn output(proof: &Proof, home: Home, logs: &Path) -> Result<(Option<i32>, 
     if let Run::Judge(_, Some(mistake)) = proof.run {
         command.env("RELAY_MISTAKE", mistake);
     }
-    command.env("DEMO_WITH", if home == Home::Docker { "docker" } else { "local" });
+    command.env("DEMO_WITH", if *home == Home::Docker { "docker" } else { "local" });
     // The services are built.
     command.env("TESTBED_PREBUILT", "1").stdin(Stdio::null()).kill_on_drop(true);
     let output = command.output().await.context("failed to run the command")?;
