@@ -38,9 +38,9 @@ pub struct Entrant {
     run: String,
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// The seconds that it may need after a fault, if they are more than those of the levels: for a lease, a poll, a time-out.
+    /// The seconds that it may need after a fault, if the levels allow fewer: for a lease, a poll, a timeout.
     #[serde(default)]
-    patience: u64,
+    recovers_within: u64,
     /// The header that holds an event's id. Without it, that is `message_id`.
     pub(crate) id_header: Option<String>,
     /// The levels that cannot apply to a relay of this shape, each with the reason.
@@ -136,9 +136,9 @@ impl Entrant {
         self
     }
 
-    /// A deadline of a level, or this relay's patience if that is longer.
-    pub(crate) fn patience(&self, deadline: Duration) -> Duration {
-        deadline.max(Duration::from_secs(self.patience))
+    /// A deadline of a level, or the time that this relay may need if that is longer.
+    pub(crate) fn deadline(&self, deadline: Duration) -> Duration {
+        deadline.max(Duration::from_secs(self.recovers_within))
     }
 
     /// Why a level cannot apply.
@@ -228,13 +228,12 @@ fn checkout() -> Result<PathBuf> {
 }
 
 #[test]
-fn an_entrant_says_which_levels_cannot_apply_and_how_patient_it_must_be_judged() {
-    let text =
-        "about = 'one'\nrun = 'true'\npatience = 45\n[does_not_apply]\n5 = 'the table limits the size'";
+fn an_entrant_says_which_levels_cannot_apply_and_how_soon_it_recovers() {
+    let text = "about = 'one'\nrun = 'true'\nrecovers_within = 45\n[does_not_apply]\n5 = 'the table limits the size'";
     let entrant: Entrant = basic_toml::from_str(text).unwrap();
     assert_eq!((entrant.why_not(5), entrant.why_not(6)), (Some("the table limits the size"), None));
-    let patience = |seconds| entrant.patience(Duration::from_secs(seconds)).as_secs();
-    assert_eq!((patience(30), patience(60)), (45, 60));
+    let allowed = |seconds| entrant.deadline(Duration::from_secs(seconds)).as_secs();
+    assert_eq!((allowed(30), allowed(60)), (45, 60));
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub async fn judge(servers: &Servers, entrant: &Entrant, level: u8) -> LevelResu
 }
 
 async fn play(servers: &Servers, entrant: &Entrant, level: u8, result: &mut LevelResult) -> Result<()> {
-    let deadline = longer(LEVEL_DEADLINE + 4 * entrant.patience(Duration::ZERO));
+    let deadline = longer(LEVEL_DEADLINE + 4 * entrant.deadline(Duration::ZERO));
     let stage = timeout(deadline, Stage::set_up(servers, entrant, &level.to_string())).await;
     let mut stage = stage.context("the level was not set up in time")??;
     let played = timeout(deadline, inject(&mut stage, level)).await;
@@ -231,7 +231,7 @@ async fn wait_for_confirm(
     stage.write(aggregates, count).await?;
     let events: HashSet<_> = stage.outbox.committed[before..].iter().map(|(event, _)| event.id).collect();
     let has_arrived = async |stage: &mut Stage<'_>| Ok(events.iter().any(|event| stage.arrivals.has(*event)));
-    let has_arrived = stage.until(stage.patience(FAULT_DEADLINE), has_arrived).await?;
+    let has_arrived = stage.until(stage.deadline(FAULT_DEADLINE), has_arrived).await?;
     let is_marked = async |stage: &mut Stage<'_>| Ok(!events.is_subset(&stage.outbox.pending().await?));
     Ok(has_arrived && !stage.until(deadline, is_marked).await?)
 }
@@ -284,7 +284,7 @@ async fn order(stage: &mut Stage<'_>) -> Result<()> {
     stage.set("broker-1", Effect::BlackHole, TowardClient)?;
     stage.write(&aggregates, 400).await?;
     let has_begun = async |stage: &mut Stage<'_>| Ok(stage.arrivals.record().first.len() > 20);
-    let has_begun = stage.until(stage.patience(FAULT_DEADLINE), has_begun).await?;
+    let has_begun = stage.until(stage.deadline(FAULT_DEADLINE), has_begun).await?;
     stage.felt("instance 1 was held up", has_begun);
     stage.start(2).await?;
     stage.pass(HELD_UP).await?;
@@ -492,7 +492,7 @@ async fn never_replicated(stage: &mut Stage<'_>) -> Result<()> {
     let was_read = async |stage: &mut Stage<'_>| {
         Ok(stage.arrivals.has(event.id) || standby.relay_waits(stage, &visible).await?)
     };
-    let was_read = stage.until(stage.patience(PUBLISH_DEADLINE), was_read).await?;
+    let was_read = stage.until(stage.deadline(PUBLISH_DEADLINE), was_read).await?;
     stage.felt("the relay has read the event", was_read);
     let has_arrived = async |stage: &mut Stage<'_>| Ok(stage.arrivals.has(event.id));
     stage.until(longer(READ_TO_PUBLISHED), has_arrived).await?;

@@ -341,12 +341,12 @@ impl<'a> Stage<'a> {
 
     /// Waits until there are more resets than `before`, [`longer`] on a slow machine.
     pub(crate) async fn until_reset(&mut self, route: &str, before: u64, deadline: Duration) -> Result<bool> {
-        self.until(self.patience(deadline), async |stage| Ok(stage.resets(route)? > before)).await
+        self.until(self.deadline(deadline), async |stage| Ok(stage.resets(route)? > before)).await
     }
 
-    /// A deadline, or the relay's own patience if that is longer: [`longer`] on a slow machine.
-    pub(crate) fn patience(&self, deadline: Duration) -> Duration {
-        longer(self.entrant.patience(deadline))
+    /// A deadline, or the time that this relay may need if that is longer: [`longer`] on a slow machine.
+    pub(crate) fn deadline(&self, deadline: Duration) -> Duration {
+        longer(self.entrant.deadline(deadline))
     }
 
     /// Waits for a condition. Meanwhile instances that have ended by themselves are started again.
@@ -374,7 +374,7 @@ impl<'a> Stage<'a> {
         patience: Duration,
         mut condition: impl AsyncFnMut(&mut Self) -> Result<bool>,
     ) -> Result<bool> {
-        let patience = self.entrant.patience(patience);
+        let patience = self.entrant.deadline(patience);
         let (mut arrived, mut progress, mut met) = (0, Instant::now(), false);
         self.until(LONGEST_WAIT.max(3 * patience), async |stage| {
             met = condition(stage).await?;
@@ -396,7 +396,7 @@ impl<'a> Stage<'a> {
     /// Waits until all publishable events have arrived and are no longer pending, for as long as there is progress. False: there
     /// was none for twice `patience`, or some are lost. In between, the relay is slow or the machine is: nothing is proven.
     pub(crate) async fn settle(&mut self, patience: Duration) -> Result<bool> {
-        let patience = self.entrant.patience(patience);
+        let patience = self.entrant.deadline(patience);
         let all: HashSet<_> = self.outbox.publishable().map(|(event, _)| event.id).collect();
         let mut missing = all.clone();
         let (mut looked, mut progress, mut lost_since) = (Instant::now(), Instant::now(), None);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::{StreamExt as _, stream};
@@ -11,6 +11,7 @@ use humantime::format_rfc3339_seconds;
 use serde_json::{Value, json};
 use testbed::{Home, build_lab, fewer};
 use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::Verdict;
 use crate::choice::Choice;
@@ -19,6 +20,8 @@ use crate::terminal::Terminal;
 
 /// So many levels of relays are judged at a time, each with separate servers. Fewer on a slow machine.
 const JUDGED_AT_ONCE: u32 = 3;
+/// The longest proofs take ten minutes. Without this, one that hangs would keep the others from running.
+const PROOF_DEADLINE: Duration = Duration::from_secs(3_600);
 /// The exit code of [`Verdict::Inconclusive`].
 const NOTHING_PROVEN: i32 = 2;
 const LOGS: &str = "target/demo/proofs";
@@ -108,7 +111,7 @@ struct Place {
     logs: PathBuf,
 }
 
-/// Runs one proof in another process of this program. It ends by itself: each of its waits has a deadline. One that has proven
+/// Runs one proof in another process of this program. One that has proven
 /// nothing, as happens on a busy machine, runs once more.
 async fn run_one(proof: &Proof, place: &Place) -> Ended {
     let (at, began) = (format_rfc3339_seconds(SystemTime::now()).to_string(), Instant::now());
@@ -158,7 +161,8 @@ async fn output(proof: &Proof, Place { program, home, logs }: &Place) -> Result<
     command.env("DEMO_WITH", if *home == Home::Docker { "docker" } else { "local" });
     // The services are built.
     command.env("TESTBED_PREBUILT", "1").stdin(Stdio::null()).kill_on_drop(true);
-    let output = command.output().await.context("failed to run the command")?;
+    let output = timeout(PROOF_DEADLINE, command.output()).await;
+    let output = output.context("failed to end the command in time")?.context("failed to run the command")?;
     let text = [output.stderr, output.stdout.clone()].concat();
     fs::write(&log, text).with_context(|| format!("failed to write {}", log.display()))?;
     let document = serde_json::from_slice(&output.stdout).ok();
