@@ -38,8 +38,8 @@ impl Store for FlawedLogStore {
         }
     }
 
-    async fn wait(&mut self, wake: &Wake, last_step: Duration, poll: Duration) {
-        self.inner.wait(wake, last_step, poll).await;
+    async fn wait(&mut self, wake: &Wake, worked: Duration, poll: Duration) {
+        self.inner.wait(wake, worked, poll).await;
     }
 
     fn release(&mut self) {

@@ -62,10 +62,10 @@ impl<S: Store> Store for FlawedStore<S> {
         Ok(Claim::Events { events, more, transaction: FlawedTransaction { inner, flaw } })
     }
 
-    async fn wait(&mut self, wake: &Wake, last_step: Duration, poll: Duration) {
+    async fn wait(&mut self, wake: &Wake, worked: Duration, poll: Duration) {
         let alone = self.flaw == Some(Flaw::ListenAlone);
         let (wake, poll) = if alone { (&self.notified, NO_POLL) } else { (wake, poll) };
-        self.inner.wait(wake, last_step, poll).await;
+        self.inner.wait(wake, worked, poll).await;
     }
 
     fn release(&mut self) {

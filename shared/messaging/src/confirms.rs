@@ -22,18 +22,15 @@ pub enum Confirm {
 
 /// Decides what became of each message of a batch.
 ///
-/// AMQP gives a returned message no delivery tag, and lapin hands it to whichever confirm completes next. So a message
-/// that came back may well carry a plain ack itself, while its neighbour carries the return. That is why this looks at
-/// all answers of a batch before it decides about any, and why returns are matched by message id.
+/// RabbitMQ sends `basic.return` without a delivery tag, so lapin attaches a returned message to whichever confirm completes
+/// next, possibly that of another message. Two things follow:
 ///
-/// Where an answer is missing, so may be a return that it carried, and an ack proves nothing that could be that
-/// return's message:
-///
-/// - returns wait in a queue. If the ack of one returned message carries the return of another, its own rides on an ack
-///   that is still to come. So with any return in the batch and any silence, no ack counts;
-/// - answers are awaited in the order of sending. The silent one may have completed a moment after its deadline, with
-///   a return of a message that was sent later and whose plain ack was still looked at. So behind a silence no ack
-///   counts, return or not.
+/// - A return is matched by its message id, and only when all answers of the batch are known.
+/// - If an answer is missing, a return may be missing with it, so an ack does not prove that its message reached a queue:
+///   - If the batch has a return and a missing answer, no ack counts. Example: A and B are both returned, and B's ack brings
+///     A's return. Then B's return comes with a later ack, which may be the missing one.
+///   - No ack after the first missing answer counts, even without returns. The missing confirm may have completed just
+///     after its deadline, with the return of a later message.
 ///
 /// An ack that does not count makes the outcome unknown: the message is published again, and consumers drop the copy.
 pub fn decide(batch: &[&Outgoing], answers: &[Confirm]) -> Vec<PublishOutcome> {
@@ -73,10 +70,10 @@ mod tests {
     fn a_return_counts_for_the_message_that_came_back_whichever_confirm_carried_it() {
         let batch = [message(), message(), message()];
         let plain = Confirm::Ack { returned: None };
-        let on_the_neighbour = [plain, Confirm::Ack { returned: Some(batch[0].id) }, plain];
+        let on_the_neighbor = [plain, Confirm::Ack { returned: Some(batch[0].id) }, plain];
         let unroutable = PublishOutcome::Refused(Refusal::Unroutable);
         assert_eq!(
-            decide(&batch.each_ref(), &on_the_neighbour),
+            decide(&batch.each_ref(), &on_the_neighbor),
             [unroutable, PublishOutcome::Confirmed, PublishOutcome::Confirmed]
         );
     }

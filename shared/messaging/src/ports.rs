@@ -6,7 +6,7 @@ use uuid::Uuid;
 /// A message to publish.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
-    /// The event's id, sent as `message_id`: the same at every attempt, so that consumers recognise a duplicate.
+    /// The event's id, sent as `message_id`: the same at every attempt, so that consumers recognize a duplicate.
     pub id: Uuid,
     pub event_type: String,
     /// The lane of the event's aggregate, which decides its partition.
@@ -22,7 +22,7 @@ pub struct Outgoing {
 pub enum PublishOutcome {
     /// The broker has stored it. The only outcome after which an event is marked as published.
     Confirmed,
-    /// The broker refused the message. Counts as an attempt.
+    /// The message must not be published again at once. Counts as an attempt.
     Refused(Refusal),
     /// No answer came before the deadline or the end of the connection: the broker may have it. The event is published
     /// again with the same id, and consumers drop the second copy. Does not count as an attempt.
@@ -38,7 +38,8 @@ pub enum Refusal {
     /// The message is mandatory and no queue is bound for it.
     #[error("no queue is bound for it")]
     Unroutable,
-    /// The broker answers, but has not confirmed it before the deadline: a queue is stuck. It may be in other queues.
+    /// Not confirmed before the deadline, although the broker still opens channels: a queue is stuck. The message may be in its
+    /// other queues, so it waits as after a refusal: as unknown it would be sent to them again at once.
     #[error("not confirmed in time by a broker that answers")]
     Unconfirmed,
     /// Its body or a header is larger than the publisher's limit. The broker would close the channel, and the whole batch
@@ -172,7 +173,7 @@ impl Handler for SharedHandler {
 pub struct DeadLetter {
     /// The queue whose consumer could not apply it.
     pub queue: &'static str,
-    /// Identifies a dead letter that the broker made, so that a second delivery of it is recognised. `None` if our consumer
+    /// Identifies a dead letter that the broker made, so that a second delivery of it is recognized. `None` if our consumer
     /// has set it aside.
     pub arrival: Option<String>,
     /// The AMQP property, if it is set.

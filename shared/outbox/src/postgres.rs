@@ -2,6 +2,10 @@
 //!
 //! A step is two messages to the server: `begin` with the claim, whose text is the function `outbox_claim` in
 //! `migrations/outbox/1003_outbox_claim.sql`, and the marks with `commit`.
+//!
+//! It depends on settings of the session (`shared/database/src/session_settings.rs`, `PoolKind::AsyncCommit`): read committed, a
+//! generic plan for the claim, and commits that do not wait for the disk. If PostgreSQL crashes, the last marks may be lost;
+//! their events are published again, and consumers drop the copies.
 
 use std::{
     collections::HashSet,
@@ -39,7 +43,7 @@ pub struct ClaimedEvent {
 pub enum Claim<T> {
     /// Nothing is claimable.
     Idle,
-    /// Other relays hold what is claimable, or have just published it; or it is committed, and not visible yet.
+    /// Other relays hold the claimable events, or have just published them. From the log: a commit is not visible yet.
     Busy,
     /// Claimable events in the order of `seq`. Their lanes are locked while the transaction lives.
     Events {
@@ -65,10 +69,10 @@ pub trait Store: Send {
         batch: u16,
     ) -> impl Future<Output = Result<Claim<Self::Transaction<'_>>, Error>> + Send;
 
-    /// Waits after a claim that found nothing until there may be something, or for as long as `poll`. `last_step` is how long
-    /// the relay's last step took.
-    fn wait(&mut self, wake: &Wake, last_step: Duration, poll: Duration) -> impl Future<Output = ()> + Send {
-        wake.woken(last_step, poll)
+    /// Waits after a claim that found nothing until there may be something, or for as long as `poll`. `worked` is how
+    /// long the relay's last step was at work, without its wait for the broker.
+    fn wait(&mut self, wake: &Wake, worked: Duration, poll: Duration) -> impl Future<Output = ()> + Send {
+        wake.woken(worked, poll)
     }
 
     /// Gives up what keeps other relays from working, because this one has no broker.
@@ -171,8 +175,8 @@ impl Store for PostgresStore {
             within_deadline("failed to end a scan", session.rollback()).await?;
             return Ok(if more { Claim::Busy } else { Claim::Idle });
         }
-        // In another transaction, because the locks must outlive it. An event whose commit was cancelled while it waited for the
-        // standby is visible, and gone once the standby takes over: published, it would be a phantom.
+        // In another transaction, because this one keeps the locks. If a commit's wait for the standby was cancelled, its event is
+        // visible here, and gone once the standby takes over: published, it would be a phantom.
         if has_standby {
             await_standby(&self.pool, &mut session).await?;
         }
@@ -288,11 +292,11 @@ type Write<'w, E, R> =
 /// After so many events that failed alike, and none that could be written, no further one is tried.
 const FAILED_ALIKE: usize = 8;
 
-/// Writes to events in parts: of a part that fails because of a row, both halves are parts. An event that fails alone is held
-/// back, and its mark is not set: without this it would have its whole batch published again and again.
+/// Writes to events, and halves a part that fails because of a row until that row is alone. Its event is held back, and not
+/// marked: without this it would have its whole batch published again and again.
 ///
-/// If events of several aggregates fail alike and none can be written, no row is to blame: it is an error, and none is held back.
-/// Else a trigger or a constraint that refuses every mark would in the end park the whole outbox.
+/// If events of several aggregates fail alike and none can be written, no row is to blame, but for example a trigger that refuses
+/// every mark. That is an error, and none is held back: the whole outbox would be parked in the end.
 async fn in_parts<E: Sync, R: Send>(
     session: &mut PgConnection,
     events: &[E],
@@ -443,6 +447,8 @@ async fn mark_part_refused(
     let seqs: Vec<_> = refused.iter().map(|(event, _)| event.seq).collect();
     let reasons: Vec<_> = refused.iter().map(|(_, refusal)| refusal.to_string()).collect();
     let may_be_final: Vec<_> = refused.iter().map(|(_, refusal)| refusal.may_be_final()).collect();
+    // Each refusal counts as an attempt. Those that are about a queue count up to `$5`: they park no event, and lower no count.
+    // The wait is drawn from zero to the limit of this attempt. Arrays begin at 1.
     sqlx::query_as!(
         Refused,
         r#"update outbox

@@ -17,8 +17,10 @@
 //! What does not work (`lab/flawed-services` and `docs/variants.md` show it):
 //!
 //! - Reading on from where the last step stopped (`seq > last`): a row that commits late is skipped for good.
-//! - `skip locked` on event rows: one relay holds an order's first event, and another publishes its second.
-//! - Lock and read in one statement: what the last holder has marked still looks pending (`1003_outbox_claim.sql`).
+//! - `skip locked` on event rows alone: one relay holds an order's first event, and another publishes its second.
+//!   (`examples/one-file` locks event rows too, but claims only the first pending event of each aggregate.)
+//! - Lock lanes and read events in one statement: its snapshot is older than the locks, so events that the last holder has
+//!   marked still look pending (`1003_outbox_claim.sql`). PostgreSQL looks again only at the rows that it locks, the lanes.
 //! - A lease in a column instead of a lock: it can end while its relay is frozen between a confirm and the next message.
 //! - Deleting instead of marking: nothing can be published again, and nothing shows what was.
 
@@ -46,8 +48,8 @@ pub struct RelayOptions {
     /// The most events that one step publishes, 1 to 10,000. From 100 on a quorum queue gives most of its throughput,
     /// and past 1,000 only memory and the duplicates after a crash grow.
     pub batch: u16,
-    /// The longest sleep when nothing wakes a relay of this process: they take turns. If every wake-up is lost, events are
-    /// published this much later, and nothing else changes.
+    /// The longest sleep without a wake-up. One relay of the process sleeps at a time, and the others wait for it. If every
+    /// wake-up is lost, events are published this much later, and nothing else changes.
     pub poll: Duration,
     /// The most lanes that one step locks, 1 to 16. Fewer leave more for other relays.
     pub lanes: u8,
@@ -128,8 +130,10 @@ pub struct Relay<P, S = PostgresStore> {
     store: S,
     publisher: P,
     options: RelayOptions,
-    /// Whether the last marks failed, so that what was published then will be published again.
-    marks_failed: bool,
+    /// Whether the last step may have published events without marking them.
+    is_unmarked: bool,
+    /// How long the last step waited for the broker.
+    publishing: Duration,
     status: RelayStatus,
 }
 
@@ -143,7 +147,14 @@ impl<P: Publisher> Relay<P> {
 impl<P: Publisher, S: Store> Relay<P, S> {
     /// A relay over any outbox.
     pub fn over(store: S, publisher: P, options: RelayOptions) -> Self {
-        Self { store, publisher, options, marks_failed: false, status: RelayStatus::default() }
+        Self {
+            store,
+            publisher,
+            options,
+            is_unmarked: false,
+            publishing: Duration::ZERO,
+            status: RelayStatus::default(),
+        }
     }
 
     /// With the status that [`run`](Self::run) reports its steps to.
@@ -169,21 +180,24 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         let (began, claimed_at) = (Instant::now(), SystemTime::now());
         crash_point("relay-claimed");
         let all = claimed.len();
-        // A full disk lets lanes be locked, and refuses marks: each step would publish the same events once more.
-        if self.marks_failed {
+        // With a full disk lanes can be locked, and marks cannot be written: each step would publish the same events again. So a
+        // write comes first then.
+        if self.is_unmarked {
             transaction.try_write(&claimed).await?;
         }
         // Until the commit has succeeded.
-        self.marks_failed = true;
-        let (confirmed, unknown) = publish(&mut self.publisher, &mut transaction, claimed, began).await?;
+        self.is_unmarked = true;
+        let publishing = Instant::now();
+        let (confirmed, temporary) = publish(&mut self.publisher, &mut transaction, claimed, began).await?;
+        self.publishing = publishing.elapsed();
         crash_point("relay-confirmed");
         transaction.commit(&confirmed).await?;
-        self.marks_failed = false;
+        self.is_unmarked = false;
         crash_point("relay-committed");
         record_waits(&confirmed, claimed_at);
         metrics::histogram!("outbox_batch_seconds").record(began.elapsed().as_secs_f64());
         Ok(match confirmed.len() {
-            0 if unknown => Step::NoneConfirmed,
+            0 if temporary => Step::NoneConfirmed,
             0 => Step::Refused,
             published if more || published < all => Step::Published(published),
             published => Step::PublishedAll(published),
@@ -197,8 +211,10 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         let mut database_answers = true;
         while !stop.is_cancelled() {
             let began = Instant::now();
+            self.publishing = Duration::ZERO;
             let step = self.step().await;
-            let took = began.elapsed();
+            // Without the wait for the broker: a pause as long as that would delay events, and save nothing.
+            let worked = began.elapsed().saturating_sub(self.publishing);
             log_change(&mut database_answers, &step);
             wake.set_behind(matches!(step, Ok(Step::Published(_))));
             self.status.record(&step);
@@ -211,18 +227,19 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                 Ok(step) => step,
             };
             retry.reset();
-            // While others hold what is claimable this relay looks again by itself; else one relay of the process polls.
+            // Busy: other relays hold the claimable events, so this one looks again soon. Otherwise it waits for a wake-up or for
+            // the poll; the relays of a process take turns at that.
             let (is_busy, pause) = (step == Step::Busy, busy_pause);
             busy_pause = if is_busy { (pause * 2).min(LONGEST_BUSY_PAUSE) } else { FIRST_BUSY_PAUSE };
             if matches!(step, Step::Published(_) | Step::Refused) {
                 continue;
             }
-            // An event that was committed since the scan has left a wake-up: nothing is lost by not looking again. One that
-            // only a full scan finds may have used up its wake-up already.
+            // An event that was committed after the scan has left a wake-up, so nothing is lost by sleeping. An event that only a
+            // full scan can find may have no wake-up left, so the sleep is no longer than until the next one.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = self.store.wait(&wake, took, self.options.poll.min(self.options.full_scan)) => {}
+                () = self.store.wait(&wake, worked, self.options.poll.min(self.options.full_scan)) => {}
                 () = sleep(pause), if is_busy => {}
             }
         }
@@ -242,8 +259,8 @@ fn log_change(database_answers: &mut bool, step: &Result<Step, Error>) {
     *database_answers = step.is_ok();
 }
 
-/// Publishes claimed events, and records those that were refused. Returns the confirmed ones, and whether the broker
-/// may still take one that it has not confirmed: it is slow, or a queue is full.
+/// Publishes claimed events, and records those that were refused. Returns the confirmed ones, and whether another outcome was
+/// temporary: the broker is slow, or a queue is full.
 ///
 /// An aggregate's second event is not sent before its first is confirmed: the second could be accepted and the first
 /// refused, which would break their order for good. So each wave holds one event per aggregate. Nearly always one wave
@@ -255,7 +272,7 @@ async fn publish(
     began: Instant,
 ) -> Result<(Vec<ClaimedEvent>, bool), Error> {
     let mut confirmed = Vec::with_capacity(claimed.len());
-    let mut unknown = false;
+    let mut temporary = false;
     let mut held_back = HashSet::new();
     let mut first_wave = true;
     while !claimed.is_empty() && (first_wave || began.elapsed() < LAST_WAVE_AGE) {
@@ -268,11 +285,11 @@ async fn publish(
             match outcome {
                 PublishOutcome::Confirmed => confirmed.push(event),
                 PublishOutcome::Unknown => {
-                    unknown = true;
+                    temporary = true;
                     held_back.insert(event.aggregate_id);
                 }
                 PublishOutcome::Refused(refusal) => {
-                    unknown |= !refusal.may_be_final();
+                    temporary |= !refusal.may_be_final();
                     held_back.insert(event.aggregate_id);
                     refused.push((event, refusal));
                 }
@@ -283,7 +300,7 @@ async fn publish(
         }
         claimed = rest;
     }
-    Ok((confirmed, unknown))
+    Ok((confirmed, temporary))
 }
 
 /// Records for each event how long it was in the outbox before a relay claimed it. The publisher records the rest.

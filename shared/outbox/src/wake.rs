@@ -59,11 +59,11 @@ impl Wake {
     }
 
     /// Waits for a wake-up, or for as long as `poll`. A wake-up that came while no relay was waiting is kept, so a busy relay
-    /// misses none. `last_step` is how long the caller's last step took.
-    pub(crate) async fn woken(&self, last_step: Duration, poll: Duration) {
+    /// misses none. `worked` is how long the caller's last step was at work.
+    pub(crate) async fn woken(&self, worked: Duration, poll: Duration) {
         let mut limiter = self.0.limiter.lock().await;
         // First the pause, then the wake-up: what is committed during the pause needs no separate step.
-        limiter.wait(last_step).await;
+        limiter.wait(worked).await;
         // A time-out is the poll.
         let _ = timeout(poll, self.0.committed.notified()).await;
     }

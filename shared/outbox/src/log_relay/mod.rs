@@ -200,11 +200,11 @@ impl Store for LogStore {
     }
 
     /// Waits for the log, and not for wake-ups: the server announces each commit. Without the slot it waits for the poll.
-    async fn wait(&mut self, _: &Wake, last_step: Duration, poll: Duration) {
+    async fn wait(&mut self, _: &Wake, worked: Duration, poll: Duration) {
         match &mut self.stream {
             None => sleep(poll).await,
             Some(stream) => {
-                self.limiter.wait(last_step).await;
+                self.limiter.wait(worked).await;
                 let until_table = self.next_table_claim.saturating_duration_since(Instant::now());
                 let _ = timeout(poll.min(until_table), stream.wait()).await;
             }

@@ -2,21 +2,21 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use events::lane;
-use messaging::{PublishOutcome, Refusal};
+use messaging::{Outgoing, PublishOutcome, Refusal};
 use outbox::{
-    Claim, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction as _, PostgresStore, PostgresTransaction,
+    Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, PostgresStore, PostgresTransaction,
     RETRY_SECONDS, Relay, RelayOptions, RelayStatus, Step, Store, Wake,
 };
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::eventually;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -343,6 +343,77 @@ async fn relay_scans_locked_lanes_less_and_less_often() {
     // From 2 ms on, twice as long each time, up to 50 ms.
     let took = began.elapsed();
     assert!((4500..5000).contains(&took.as_millis()), "a hundred scans in {took:?}");
+}
+
+/// A store with one event. It records how long its relay was at work, and stops it then.
+struct OneEventStore {
+    event: Option<ClaimedEvent>,
+    worked: Arc<Mutex<Option<Duration>>>,
+    stop: CancellationToken,
+}
+
+struct OneEventTransaction;
+
+impl Store for OneEventStore {
+    type Transaction<'store> = OneEventTransaction;
+
+    async fn claim(&mut self, _: u8, _: u16) -> Result<Claim<OneEventTransaction>, Error> {
+        Ok(match self.event.take() {
+            Some(event) => {
+                Claim::Events { events: vec![event], more: false, transaction: OneEventTransaction }
+            }
+            None => Claim::Idle,
+        })
+    }
+
+    async fn wait(&mut self, _: &Wake, worked: Duration, _: Duration) {
+        *self.worked.lock().unwrap() = Some(worked);
+        self.stop.cancel();
+    }
+}
+
+impl OutboxTransaction for OneEventTransaction {
+    async fn try_write(&mut self, _: &[ClaimedEvent]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn mark_refused(&mut self, _: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn commit(self, _: &[ClaimedEvent]) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Relays pause for as long as they were at work. With the broker's time in it, events were twice as late behind a slow one.
+#[tokio::test(start_paused = true)]
+async fn relay_does_not_count_its_wait_for_the_broker_as_work() -> anyhow::Result<()> {
+    let message = Outgoing {
+        id: Uuid::now_v7(),
+        event_type: "OrderCreated".into(),
+        lane: 0,
+        body: vec![],
+        traceparent: None,
+    };
+    let event = ClaimedEvent {
+        seq: 1,
+        aggregate_id: Uuid::now_v7(),
+        created_at: SystemTime::now(),
+        refused_before: false,
+        message,
+    };
+    let (stop, worked) = (CancellationToken::new(), Arc::<Mutex<_>>::default());
+    let store = OneEventStore { event: Some(event), worked: worked.clone(), stop: stop.clone() };
+    let broker = ScriptedBroker::that_confirms();
+    let hold = broker.hold();
+    let relaying = tokio::spawn(Relay::over(store, broker, RelayOptions::default()).run(Wake::new(), stop));
+    hold.started().await?;
+    sleep(Duration::from_secs(5)).await;
+    hold.release();
+    relaying.await?;
+    assert_eq!(*worked.lock().unwrap(), Some(Duration::ZERO));
+    Ok(())
 }
 
 #[tokio::test]
