@@ -29,9 +29,9 @@ use crate::{
     topology::{EVENTS, FOR_EXTERNAL_CONSUMERS, partition_key},
 };
 
-/// The largest body that is sent: several times the largest that the contracts allow. RabbitMQ closes the channel over one that is
-/// too large for it, and the confirms of the whole batch are lost with it. Its own limit in our files is the same, because it
-/// also bounds what a consumer holds: a prefetch of such messages.
+/// The largest body that is sent, several times what the contracts allow. Over a larger one RabbitMQ closes the channel, and all
+/// confirms of the batch are lost. `max_message_size` in our files is the same number: it also bounds the memory of a consumer,
+/// which holds a prefetch of such messages.
 const MAX_BODY_BYTES: usize = 128 * 1024;
 
 /// The longest routing key and type of AMQP. lapin panics over a longer one.
@@ -42,8 +42,10 @@ const MAX_NAME_BYTES: usize = 255;
 const MAX_TRACEPARENT_BYTES: usize = 1024;
 
 /// How often the topology is declared again. When one of several queues loses its binding, the broker routes messages
-/// to the others and reports nothing: this bounds for how long.
+/// to the others and reports nothing: this bounds for how long. It takes some twenty answers of the broker, so it follows a batch,
+/// whose events are on their way, and precedes one only after a pause.
 const DECLARE_INTERVAL: Duration = Duration::from_secs(5);
+const LONGEST_DECLARE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the topology is declared again because messages are returned: a binding is missing, or no queue wants them.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(1);
@@ -75,7 +77,7 @@ pub struct ConfirmingPublisher {
     confirm_deadline: Duration,
     open: Option<Open>,
     /// When a queue last refused a message.
-    refused: Option<Instant>,
+    queue_refused: Option<Instant>,
     /// When a message was last sent that must be returned.
     checked_returns: Option<Instant>,
     /// Whether it was returned.
@@ -101,14 +103,14 @@ impl ConfirmingPublisher {
     /// A publisher, not connected yet. `confirm_deadline` bounds one batch from its first publish to its last confirm;
     /// after it the outcome of an unanswered message is unknown.
     pub fn new(endpoint: Endpoint, status: ConnectionStatus, confirm_deadline: Duration) -> Self {
-        let (refused, checked_returns) = (None, None);
-        Self { endpoint, status, confirm_deadline, open: None, refused, checked_returns, returns: true }
+        let (queue_refused, checked_returns) = (None, None);
+        Self { endpoint, status, confirm_deadline, open: None, queue_refused, checked_returns, returns: true }
     }
 }
 
 impl Publisher for ConfirmingPublisher {
     async fn ready(&mut self) -> Result<(), BrokerUnavailable> {
-        if let Err(error) = self.prepare().await {
+        if let Err(error) = self.prepare(LONGEST_DECLARE_INTERVAL).await {
             let reason = self.endpoint.at_node(&error);
             match error {
                 // A blocked connection is alive: the next one would be blocked too.
@@ -117,7 +119,7 @@ impl Publisher for ConfirmingPublisher {
             }
             return Err(BrokerUnavailable(reason));
         }
-        match self.refused {
+        match self.queue_refused {
             Some(at) if at.elapsed() < REFUSAL_SHOWN => self.status.impeded(REFUSED),
             _ if !self.returns => self.status.impeded(NOT_RETURNED),
             _ => self.status.working(),
@@ -127,18 +129,22 @@ impl Publisher for ConfirmingPublisher {
 
     async fn publish(&mut self, batch: &[&Outgoing]) -> Vec<PublishOutcome> {
         let (began, deadline) = (SystemTime::now(), Instant::now() + self.confirm_deadline);
-        let (mut outcomes, is_refused) = self.publish_together(batch, deadline).await;
+        let (mut outcomes, closes_channel) = self.publish_together(batch, deadline).await;
         // The broker has closed the channel over one of these. Alone, each shows whether it is the one.
         for (message, outcome) in batch.iter().zip(&mut outcomes) {
-            if !is_refused || *outcome != PublishOutcome::Unknown {
+            if !closes_channel || *outcome != PublishOutcome::Unknown {
                 continue;
             }
-            let (alone, is_culprit) = self.publish_together(&[message], deadline).await;
+            let (alone, closes_channel) = self.publish_together(&[message], deadline).await;
             *outcome = match alone[..] {
-                _ if is_culprit => PublishOutcome::Refused(Refusal::Rejected),
+                _ if closes_channel => PublishOutcome::Refused(Refusal::Rejected),
                 [PublishOutcome::Unknown] | [] => break,
                 [outcome, ..] => outcome,
             };
+        }
+        if self.open.as_ref().is_some_and(|open| open.channel.is_some()) {
+            // A failure shows again before the next batch.
+            let _ = timeout_at(deadline, self.prepare(DECLARE_INTERVAL)).await;
         }
         record_spans(batch, &outcomes, began);
         outcomes
@@ -153,25 +159,29 @@ impl ConfirmingPublisher {
         batch: &[&Outgoing],
         deadline: Instant,
     ) -> (Vec<PublishOutcome>, bool) {
-        let is_ready = matches!(timeout_at(deadline, self.prepare()).await, Ok(Ok(())));
+        let is_ready =
+            matches!(timeout_at(deadline, self.prepare(LONGEST_DECLARE_INTERVAL)).await, Ok(Ok(())));
         let open = self.open.as_mut().filter(|_| is_ready);
         let Some((open, channel)) = open.and_then(|open| open.channel.take().map(|channel| (open, channel)))
         else {
             return (vec![PublishOutcome::Unknown; batch.len()], false);
         };
+        // Once a minute a message that no queue is bound for comes first. If the broker confirms it, instead of returning it, an
+        // alternate exchange takes unroutable messages, and confirms prove nothing.
         let is_due = self.checked_returns.is_none_or(|at| at.elapsed() > RETURN_CHECK_INTERVAL);
         let unbound = batch.first().filter(|_| is_due).map(|message| unbound(message));
         let all: Vec<_> = unbound.iter().chain(batch.iter().copied()).collect();
         let sent = send_all(&channel, &all, &self.endpoint, deadline).await;
         crash_point("batch-sent");
-        // While the number of partitions is changed, a message reaches no service's queue any more, and is not returned if an
-        // external consumer's queue takes it. The change records itself before it touches the bindings, and the broker answers this
-        // question after it has routed the batch: so it costs no time.
+        // Partitions are the queues that share a service's events (docs/operations.md). While an operator changes their number,
+        // a message may reach no service, and is not returned if an external consumer's queue takes it. The command records
+        // the change before it touches bindings, so it is enough to ask after the batch was routed; the answer comes while the
+        // confirms are awaited.
         let (confirms, partitions) = tokio::join!(
             await_confirms(&open.connection, &all, sent, deadline),
             self.endpoint.check_partitions(&channel)
         );
-        let (mut outcomes, refusal) = confirms;
+        let (mut outcomes, closed_because) = confirms;
         let now = Instant::now();
         if unbound.is_some() {
             self.checked_returns = Some(now);
@@ -185,7 +195,7 @@ impl ConfirmingPublisher {
         open.last_answer = now;
         let is_nacked = outcomes.contains(&PublishOutcome::Refused(Refusal::Nacked));
         if is_nacked {
-            self.refused = Some(now);
+            self.queue_refused = Some(now);
         }
         // On the same connection: events of a type that no queue wants must not slow down the others.
         open.needs_repair |= outcomes.contains(&PublishOutcome::Refused(Refusal::Unroutable));
@@ -202,39 +212,44 @@ impl ConfirmingPublisher {
             if partitions.is_ok() && (!is_nacked || now < open.renew_at) {
                 open.channel = Some(channel);
             }
-        } else if !channel.status().connected() {
-            match refusal {
-                Some(Error::Refused(Fault::Message, _)) => return (outcomes, true),
-                Some(error) if open.connection.status().connected() => {
-                    self.status.impeded(&error.to_string());
+            return (outcomes, false);
+        }
+        match Trouble::of(&open.connection, &channel, closed_because).await {
+            Trouble::Closed(Some(Error::Refused(Fault::Message, _))) => return (outcomes, true),
+            Trouble::Closed(reason) => {
+                open.declared = None;
+                match reason {
+                    Some(error) if open.connection.status().connected() => {
+                        self.status.impeded(&error.to_string());
+                    }
+                    Some(error) => self.status.disconnected(&self.endpoint.at_node(&error)),
+                    None => {}
                 }
-                Some(error) => self.status.disconnected(&self.endpoint.at_node(&error)),
-                None => {}
             }
-            open.declared = None;
-        } else if open.connection.status().blocked() {
-            self.status.impeded(&Error::Blocked.to_string());
-        } else if let Ok(channel) = confirm_channel(&open.connection).await {
-            // The broker answers, so a queue is stuck. As unknown these would be published again at once, into the other
-            // queues too, every time.
-            let unconfirmed = PublishOutcome::Refused(Refusal::Unconfirmed);
-            outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown).for_each(|it| *it = unconfirmed);
-            self.refused = Some(now);
-            if self.endpoint.nodes() > 1 {
-                // Or this node is cut off from a majority, and goes on serving clients.
-                self.disconnect(&self.endpoint.at_node(REFUSED)).await;
-            } else {
-                open.channel = Some(channel);
-                self.status.impeded(REFUSED);
+            Trouble::Blocked => self.status.impeded(&Error::Blocked.to_string()),
+            Trouble::QueueStuck(channel) => {
+                // As unknown these would be published again at once, into the other queues too, every time.
+                let unconfirmed = PublishOutcome::Refused(Refusal::Unconfirmed);
+                let unknown = outcomes.iter_mut().filter(|it| **it == PublishOutcome::Unknown);
+                unknown.for_each(|it| *it = unconfirmed);
+                self.queue_refused = Some(now);
+                if self.endpoint.nodes() > 1 {
+                    // Or this node is cut off from a majority, and goes on serving clients.
+                    self.disconnect(&self.endpoint.at_node(REFUSED)).await;
+                } else {
+                    open.channel = Some(channel);
+                    self.status.impeded(REFUSED);
+                }
             }
-        } else {
-            self.disconnect(&self.endpoint.at_node("a publish was not confirmed")).await;
+            Trouble::Silent => {
+                self.disconnect(&self.endpoint.at_node("a publish was not confirmed")).await;
+            }
         }
         (outcomes, false)
     }
 
-    /// Connects, opens a channel and declares the topology, as far as that is due.
-    async fn prepare(&mut self) -> Result<(), Error> {
+    /// Connects, opens a channel and declares the topology, as far as that is due: `interval` after the last time.
+    async fn prepare(&mut self, interval: Duration) -> Result<(), Error> {
         if self.open.as_ref().is_some_and(|open| !open.connection.status().connected()) {
             self.disconnect(&self.endpoint.at_node("the connection was lost")).await;
         }
@@ -261,7 +276,7 @@ impl ConfirmingPublisher {
             }
         };
         let is_urgent = open.needs_repair || !self.returns;
-        let interval = if is_urgent { REPAIR_INTERVAL } else { DECLARE_INTERVAL };
+        let interval = if is_urgent { REPAIR_INTERVAL } else { interval };
         if open.declared.is_none_or(|at| at.elapsed() > interval) {
             self.endpoint.declare(&open.connection, &channel).await?;
             open.last_answer = Instant::now();
@@ -282,6 +297,31 @@ impl ConfirmingPublisher {
         if let Some(open) = self.open.take() {
             close(open.connection).await;
         }
+    }
+}
+
+/// Why the broker has not said what became of some messages.
+enum Trouble {
+    /// It has closed the channel, or the connection is lost.
+    Closed(Option<Error>),
+    /// It has raised an alarm, and confirms nothing until that is over.
+    Blocked,
+    /// It still opens channels, so only a queue is stuck.
+    QueueStuck(Channel),
+    /// It answers nothing.
+    Silent,
+}
+
+impl Trouble {
+    /// `closed_because`: the error that ended the wait for a confirm.
+    async fn of(connection: &Connection, channel: &Channel, closed_because: Option<Error>) -> Self {
+        if !channel.status().connected() {
+            return Self::Closed(closed_because);
+        }
+        if connection.status().blocked() {
+            return Self::Blocked;
+        }
+        confirm_channel(connection).await.map_or(Self::Silent, Self::QueueStuck)
     }
 }
 
@@ -339,7 +379,7 @@ async fn await_confirms(
     sent: Vec<Option<PublisherConfirm>>,
     mut deadline: Instant,
 ) -> (Vec<PublishOutcome>, Option<Error>) {
-    let mut refusal = None;
+    let mut closed_because = None;
     let mut answers = Vec::with_capacity(batch.len());
     for confirm in sent {
         let Some(confirm) = confirm else {
@@ -361,13 +401,13 @@ async fn await_confirms(
             Ok(Ok(Confirmation::Ack(message))) => Confirm::Ack { returned: returned_id(message) },
             Ok(Ok(Confirmation::Nack(message))) => Confirm::Nack { returned: returned_id(message) },
             Ok(Err(error)) => {
-                refusal.get_or_insert(error.into());
+                closed_because.get_or_insert(error.into());
                 Confirm::Silence
             }
             Ok(Ok(Confirmation::NotRequested)) | Err(_) => Confirm::Silence,
         });
     }
-    (confirms::decide(batch, &answers), refusal)
+    (confirms::decide(batch, &answers), closed_because)
 }
 
 /// Whether a message has a part that cannot be sent. It must not end the process or the connection: the next would claim it
@@ -378,9 +418,9 @@ fn is_too_large(message: &Outgoing, routing_key: &str) -> bool {
         || message.traceparent.as_ref().is_some_and(|trace| trace.len() > MAX_TRACEPARENT_BYTES)
 }
 
-/// Makes the confirms unknown that prove nothing, and returns whether there are any. Where one message was returned and another
-/// with the same routing keys was not, bindings were deleted or restored in between, one after the other: the other may have
-/// reached one queue of two.
+/// Makes confirms unknown where bindings changed during the batch, and returns whether there are any. If one message was returned
+/// and another with the same routing keys was not, bindings were being deleted or restored one by one: the other message may
+/// have reached one queue of two.
 fn doubt_confirms(batch: &[&Outgoing], outcomes: &mut [PublishOutcome], partitions: u8) -> bool {
     let keys = |message: &Outgoing| {
         let key = routing_key(&message.event_type);
