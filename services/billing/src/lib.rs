@@ -10,18 +10,14 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use database::PoolKind;
-use inbox::Inbox;
-use rabbitmq::topology;
 use reqwest::Url;
 use service::{Assembly, Parts, Service, environment::duration};
 use sqlx::migrate::Migrator;
 
 pub use due_payments::ProviderCalls;
-pub use payment_handler::PaymentHandler;
+pub use payment_handler::{INBOX, PaymentHandler};
 pub use payment_provider::{HttpPaymentProvider, PaymentProvider, ProviderResponse};
 pub use payment_worker::PaymentWorker;
-
-pub const INBOX: Inbox = Inbox { consumer: "billing", queue: topology::BILLING, keeps_order: true };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/billing");
 

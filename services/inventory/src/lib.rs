@@ -4,14 +4,10 @@ mod stock_handler;
 
 use std::process::ExitCode;
 
-use inbox::Inbox;
-use rabbitmq::topology;
 use service::{Assembly, Parts, Service, settings::NoSettings};
 use sqlx::migrate::Migrator;
 
-pub use stock_handler::StockHandler;
-
-pub const INBOX: Inbox = Inbox { consumer: "inventory", queue: topology::INVENTORY, keeps_order: true };
+pub use stock_handler::{INBOX, StockHandler};
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/inventory");
 

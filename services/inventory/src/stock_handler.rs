@@ -4,13 +4,14 @@ use database::Pool;
 use events::{
     Body, Data, Event, Line, NewEvent, OrderCreated, StockRejected, StockReleased, StockReserved, derived_id,
 };
-use inbox::Error;
+use inbox::{Error, Inbox};
 use messaging::{Applied, Failure, Handler};
 use outbox::Wake;
+use rabbitmq::topology;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::INBOX;
+pub const INBOX: Inbox = Inbox { consumer: "inventory", queue: topology::INVENTORY, keeps_order: true };
 
 /// `OrderCreated`: reserves stock for all of the order's lines, or for none. `OrderCancelled`: releases it. Each answer is
 /// an event, inserted in the transaction of the change that it describes.

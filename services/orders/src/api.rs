@@ -1,9 +1,6 @@
 //! The HTTP API: its routes, the layers around them, and its OpenAPI document.
 
-use std::{
-    sync::{Arc, PoisonError, RwLock},
-    time::{Duration, Instant, SystemTime},
-};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::{
     Router,
@@ -15,20 +12,16 @@ use axum::{
     response::{Redirect, Response},
     routing::get,
 };
-use database::{Pool, PoolKind};
 use events::{
     TraceContext,
     spans::{Kind, Span},
 };
-use outbox::Wake;
 use serde::Serialize;
 use service::{
-    Process,
     admission::Admission,
     http::limited,
     problem::{Problem, complete},
 };
-use tokio::sync::Mutex;
 use tower::ServiceBuilder;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
 use tracing::{Instrument, info_span};
@@ -42,65 +35,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use crate::{
-    OrderSettings, Settings, cancel_order,
-    place_order::{self, Prices},
-    problems, read_orders,
-};
-
-/// What the handlers share. Cheap to clone.
-#[derive(Clone)]
-pub struct AppState {
-    pub(crate) pool: Pool,
-    /// Wakes the relays after each commit that wrote an event.
-    pub wake: Wake,
-    prices: Arc<RwLock<Arc<Prices>>>,
-    /// When the prices were read last. Held while they are read.
-    prices_read: Arc<Mutex<Option<Instant>>>,
-    database_connections: u32,
-    max_requests: u16,
-    max_wait: Duration,
-}
-
-impl AppState {
-    pub fn new(process: &Process, settings: &Settings, wake: Wake) -> Self {
-        let OrderSettings { database_connections, max_requests, max_wait, .. } = settings.own;
-        let pool = process.pool("orders", database_connections, PoolKind::Statements);
-        Self {
-            pool,
-            wake,
-            prices: Arc::default(),
-            prices_read: Arc::default(),
-            database_connections,
-            max_requests,
-            max_wait,
-        }
-    }
-
-    /// The prices, with those of these products if they exist. They are read before the first order, and again only where a
-    /// product is missing, at most once a second: placing an order needs no look-up. A price changes by a migration and a
-    /// restart.
-    pub(crate) async fn prices(&self, mut skus: impl Iterator<Item = &str>) -> Result<Arc<Prices>, Problem> {
-        let prices = || self.prices.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let known = prices();
-        if skus.all(|sku| known.contains_key(sku)) {
-            return Ok(known);
-        }
-        let mut read = self.prices_read.lock().await;
-        if read.is_none_or(|at| at.elapsed() > PRICES_INTERVAL) {
-            let products = sqlx::query!("select sku, unit_price from products").fetch_all(&self.pool).await?;
-            let found = products.into_iter().map(|row| (row.sku, row.unit_price)).collect();
-            *self.prices.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
-            *read = Some(Instant::now());
-        }
-        let known = prices();
-        // It is being loaded: an order that is refused now may be valid.
-        if known.is_empty() { Err(Problem::unavailable("the catalogue is empty")) } else { Ok(known) }
-    }
-}
-
-/// How soon the prices are read again for a product that is not among them.
-const PRICES_INTERVAL: Duration = Duration::from_secs(1);
+use crate::{OrderSettings, app_state::AppState, cancel_order, place_order, problems, read_orders};
 
 /// The longest id that a client may give a request, in characters.
 const MAX_REQUEST_ID: usize = 64;
@@ -176,7 +111,7 @@ fn add_common_headers(operation: &mut Operation) {
 }
 
 /// The routes of the order service with their layers, and the API documents.
-pub fn router(state: AppState) -> serde_json::Result<Router> {
+pub fn router(state: AppState, settings: &OrderSettings) -> serde_json::Result<Router> {
     // A request gets its id and its trace first, so that the log shows what became of it; errors of the layers above have
     // become problems by then.
     let observed = ServiceBuilder::new()
@@ -185,8 +120,8 @@ pub fn router(state: AppState) -> serde_json::Result<Router> {
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(middleware::from_fn(trace))
         .layer(middleware::map_response(|response| async move { complete(response, problems::from_status) }));
-    let at_work = usize::try_from(state.database_connections).unwrap_or(1);
-    let admission = Admission::new(at_work, state.max_requests.into()).waiting_for(state.max_wait);
+    let at_work = usize::try_from(settings.database_connections).unwrap_or(1);
+    let admission = Admission::new(at_work, settings.max_requests.into()).waiting_for(settings.max_wait);
     let wake = state.wake.clone();
     let admission = admission.giving_way(move || wake.is_behind());
     let router = limited(routes().into(), admission, REQUEST_DEADLINE)

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
-    AppState,
+    app_state::AppState,
     order_state::{OrderState, Trigger},
     problems,
 };

@@ -3,6 +3,7 @@
 //! ways to an end; `api`.
 
 pub mod api;
+mod app_state;
 mod cancel_order;
 pub mod idempotency_key;
 pub mod open_orders;
@@ -16,21 +17,17 @@ use std::{process::ExitCode, time::Duration};
 
 use axum::Router;
 use clap::Args;
-use inbox::Inbox;
-use rabbitmq::topology;
+use database::PoolKind;
 use service::{
     Assembly, Health, Needed, Parts, Service,
     environment::{age, duration, exit_invalid_config},
 };
 use sqlx::migrate::Migrator;
 
-pub use api::AppState;
 pub use api::pretty;
-pub use order_handler::OrderHandler;
+pub use app_state::AppState;
+pub use order_handler::{INBOX, OrderHandler};
 pub use place_order::{read_order, write_order};
-
-/// Events may be applied in any order: `order_state` allows each answer only from the states that it can follow.
-pub const INBOX: Inbox = Inbox { consumer: "orders", queue: topology::ORDERS, keeps_order: false };
 
 static OWN_MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/orders");
 
@@ -68,14 +65,15 @@ pub async fn run(
         return service.run_relays().await;
     }
     let wake = service.parts.wake(service.relays.wake.clone());
-    let state = AppState::new(&service.process, &settings, wake.clone());
+    let pool = service.process.pool("orders", settings.own.database_connections, PoolKind::Statements);
+    let state = AppState::new(pool, wake.clone());
     // Orders are accepted without a broker: only the database is needed.
     let health = service.health().with("broker", Needed::No, service.relays.probe()).with(
         "consumer",
         Needed::No,
         service.consumer.probe(),
     );
-    service.process.serve(routes(api::router(state.clone())?, &settings, &state)?, health);
+    service.process.serve(routes(api::router(state.clone(), &settings.own)?, &settings, &state)?, health);
     if !service.process.prepare().await {
         return Ok(service.process.run().await);
     }

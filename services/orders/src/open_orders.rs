@@ -16,14 +16,16 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    AppState, INBOX, cancel_order,
+    app_state::AppState,
+    cancel_order,
+    order_handler::INBOX,
     order_state::{OrderState, Trigger},
 };
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const STATEMENT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Counting ends there, so that its cost is bounded: each instance counts each second, and an outage leaves a million.
+/// The most orders that are counted: each instance counts each second, and an outage leaves a million.
 const MAX_COUNTED: i64 = 100_001;
 
 /// The most orders that one check cancels.

@@ -1,6 +1,6 @@
 //! `POST /orders`: inserts the order and its `OrderCreated` event in one statement.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use axum::{
     Json,
@@ -18,7 +18,12 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::{AppState, idempotency_key::IdempotencyKey, problems, read_orders::OrderView};
+use crate::{
+    app_state::{AppState, Prices},
+    idempotency_key::IdempotencyKey,
+    problems,
+    read_orders::OrderView,
+};
 
 /// Accepts an order. After a 201 the order is on disk, and so is the event that will carry it to the other services,
 /// whatever happens to this process, the broker, or them. A client that gets no answer retries with the same
@@ -87,7 +92,8 @@ pub async fn read_order(state: &AppState, request: Request) -> Result<OrderCreat
 /// when the client hangs up or the time-out fires, and a `BEGIN` that is dropped half-way leaves a pooled connection inside
 /// a transaction. The next request's order would be written into that, acknowledged, and rolled back later.
 ///
-/// There is no `NOTIFY` here: inside this statement it would make all commits of the database wait for each other.
+/// There is no `NOTIFY` here: inside this statement it would take a server-wide lock until the commit is on disk, and the commits
+/// of all orders would run one after another.
 ///
 /// The key is inserted first, and everything else depends on its row: of fifty requests with one key, forty-nine wait there
 /// until the first has committed, and then insert nothing.
@@ -168,9 +174,6 @@ fn created(view: OrderView) -> Response {
     let location: [(HeaderName, String); 1] = [(LOCATION, format!("/orders/{}", view.id))];
     (StatusCode::CREATED, location, Json(view)).into_response()
 }
-
-/// The price of one piece of each product, by its SKU, in cents.
-pub(crate) type Prices = HashMap<String, i64>;
 
 /// The only currency; the tables check it too.
 const CURRENCY: &str = "EUR";

@@ -18,7 +18,7 @@ use utoipa::{
 };
 use uuid::{Uuid, fmt::Hyphenated};
 
-use crate::{AppState, order_state::OrderState, problems};
+use crate::{app_state::AppState, order_state::OrderState, problems};
 
 /// One order, its lines and its history.
 #[utoipa::path(
