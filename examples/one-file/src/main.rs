@@ -29,7 +29,7 @@ use tokio::{net::TcpListener, signal::unix, sync::Notify};
 use tower_http::trace::TraceLayer;
 use uuid::Uuid;
 
-/// Every wait for a server ends: one that is cut off never answers, and no error is reported.
+/// A deadline for every wait: when the network drops packets, a request gets neither an answer nor an error.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Over a larger body the broker closes the channel (RabbitMQ 4: 16 MiB), and the batch's confirms are lost.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -37,7 +37,7 @@ const KEY: &str = "order.created"; // The routing key.
 const QUEUE: &str = "one-file.inventory";
 const DEAD_LETTERS: &str = "one-file.inventory.dead";
 
-/// The search path of each session is this schema.
+/// Each session's search path is this schema. The last two tables are the consumer's; no key hides a second reservation.
 const TABLES: &str = "
 create schema if not exists one_file;
 create table if not exists orders (id uuid primary key, sku text not null, quantity integer not null);
@@ -108,12 +108,11 @@ async fn serve(app: &Arc<App>) -> Result<()> {
 
 #[derive(Deserialize)]
 struct Order {
-    order: Option<Uuid>, // In the event: a request has none.
+    order: Option<Uuid>, // Of the event. A request's is ignored.
     sku: String,
     quantity: i32,
 }
 
-/// Queries are checked when they run: `query!` needs a database, or a cache of one, wherever this is compiled.
 async fn place_order(State(app): State<Arc<App>>, Json(order): Json<Order>) -> (StatusCode, Json<Value>) {
     let Order { sku, quantity, .. } = order;
     if !(1..=1000).contains(&quantity) || sku.len() > 64 || !sku.chars().all(|c| c.is_ascii_graphic()) {
@@ -121,8 +120,8 @@ async fn place_order(State(app): State<Arc<App>>, Json(order): Json<Order>) -> (
     }
     let (order_id, event_id) = (Uuid::now_v7(), Uuid::now_v7());
     let event = json!({ "type": "OrderCreated", "order": order_id, "sku": sku, "quantity": quantity });
-    // One statement writes both rows or none. With BEGIN … COMMIT on a pool of sqlx 0.9.0, a client that hangs up
-    // leaves a transaction open: the next order is written into it, acknowledged, and rolled back later.
+    // One statement writes both rows or none; for several, see the README. When a client hangs up, axum drops this
+    // future, and sqlx 0.9.0 leaves a dropped BEGIN open: the next order is written into it, and rolled back later.
     let write = "with placed as (insert into orders (id, sku, quantity) values ($1, $2, $3))
                  insert into outbox (event_id, aggregate_id, aggregate_version, routing_key, payload)
                  values ($4, $1, 1, $5, $6::json)";
@@ -135,8 +134,8 @@ async fn place_order(State(app): State<Arc<App>>, Json(order): Json<Order>) -> (
     (StatusCode::CREATED, Json(json!({ "order": order_id })))
 }
 
-/// Wakes relays after a commit, by one statement for many orders. In the order's transaction, NOTIFY would hold a lock of
-/// the whole database until the flush, and all commits wait for each other.
+/// Wakes relays after a commit, with one statement for many orders. In the order's transaction, NOTIFY would take a
+/// server-wide lock until its commit is on disk: the commits of all orders would run one after another.
 async fn notify(app: &App) -> Result<Infallible> {
     loop {
         app.committed.notified().await;
@@ -149,8 +148,8 @@ async fn relay(app: &App) -> Result<Infallible> {
     let database = within("connect to PostgreSQL", app.pool.connect_options().connect()).await?;
     let mut dbs = (database, within("connect to PostgreSQL", PgListener::connect_with(&app.pool)).await?);
     within("listen", dbs.1.listen("one_file_outbox")).await?;
-    // Not the consumer's connection: an alarm of the broker blocks those that publish. Without `enable_auto_recover`: with
-    // it, confirms stay pending through an outage.
+    // Not the consumer's connection: during an alarm RabbitMQ blocks connections that publish. No `enable_auto_recover`:
+    // with it, confirms stay pending through an outage.
     let connection = within("connect to RabbitMQ", app.amqp.clone().connect(Default::default())).await?;
     let mut channel = within("open a channel", open_channel(app, &connection)).await?;
     println!("RELAYING"); // The judge waits for this line.
@@ -160,7 +159,7 @@ async fn relay(app: &App) -> Result<Infallible> {
             // Only a hint, which can be lost: the poll finds every event.
             None => drop(timeout(Duration::from_secs(1), dbs.1.try_recv()).await.unwrap_or(Ok(None))?),
             Some(0) => {}
-            // RabbitMQ 3.10 goes on refusing on a channel when the queue has room again; or a binding is missing.
+            // A binding is missing, and is declared again; or a queue was full, and RabbitMQ 3.10 keeps refusing here.
             Some(_) => channel = within("open a channel", open_channel(app, &connection)).await?,
         }
     }
@@ -171,7 +170,8 @@ async fn relay(app: &App) -> Result<Infallible> {
 async fn step(app: &App, dbs: &mut (PgConnection, PgListener), channel: &Channel) -> Result<Option<usize>> {
     let mut transaction = dbs.0.begin().await?;
     // By state, never `seq > last`: an event may commit after one with a higher `seq`. Only the first pending event of an
-    // aggregate: else SKIP LOCKED would let a second process publish version 2 while this one has version 1.
+    // aggregate: otherwise SKIP LOCKED would let a second process publish version 2 while this one has version 1. So all
+    // events of a batch can be sent at once. What was never refused is claimable whatever the clocks say.
     let claim = "select event_id, routing_key, payload::text from outbox event
         where published_at is null and (attempts = 0 or available_at <= statement_timestamp())
           and not exists (select from outbox older where older.aggregate_id = event.aggregate_id
@@ -182,7 +182,8 @@ async fn step(app: &App, dbs: &mut (PgConnection, PgListener), channel: &Channel
         transaction.rollback().await?;
         return Ok(None);
     }
-    // An event may be visible before a synchronous standby has it, and be lost with the primary. This waits for both.
+    // With a synchronous standby, an event may be visible before the standby has it, and gone after a failover. This commit
+    // waits until the standby has all before it. On the listener's connection: the claim's transaction must stay open.
     let barrier = "select pg_logical_emit_message(true, '', '')
                    where current_setting('synchronous_standby_names') <> ''";
     query(barrier).execute(&mut dbs.1).await?;
@@ -204,14 +205,14 @@ async fn publish(app: &App, channel: &Channel, events: &[(Uuid, String, String)]
     let mut refused: Vec<_> = large.iter().map(|(id, ..)| *id).collect();
     let mut sent = vec![];
     for (id, key, body) in events {
-        // Mandatory: what no queue wants is returned, not dropped and confirmed. Mode 2: persistent.
+        // Mandatory: a message that no queue is bound for is returned, not dropped and confirmed. Mode 2: persistent.
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let about = BasicProperties::default().with_delivery_mode(2).with_message_id(id.to_string().into());
         let (exchange, key) = (app.exchange.as_str().into(), key.as_str().into());
         sent.push((id, channel.basic_publish(exchange, key, options, body.as_bytes(), about).await?));
     }
-    // Not `wait_for_confirms`, which hides nacks. A return may ride on the confirm of another message: it counts by its
-    // message id, and only the whole batch decides.
+    // Not `wait_for_confirms`, which hides nacks. lapin may attach a returned message to another message's confirm, so it
+    // is matched by its message id, after all confirms of the batch.
     for (id, confirm) in sent {
         let confirmation = confirm.await?;
         refused.extend((!confirmation.is_ack()).then_some(*id));
@@ -223,7 +224,7 @@ async fn publish(app: &App, channel: &Channel, events: &[(Uuid, String, String)]
 }
 
 async fn consume(app: &App) -> Result<Infallible> {
-    // The database first: without it each delivery is in vain, and counts towards the delivery limit.
+    // The database first: without it every delivery fails, and each failure counts toward the delivery limit.
     within("reach PostgreSQL", query("select 1").execute(&app.pool)).await?;
     let connection = within("connect to RabbitMQ", app.amqp.clone().connect(Default::default())).await?;
     let channel = within("open a channel", open_channel(app, &connection)).await?;
@@ -240,8 +241,8 @@ async fn consume(app: &App) -> Result<Infallible> {
     bail!("the broker has cancelled the consumer")
 }
 
-/// Records an event and reserves the goods, in one transaction: the record's primary key recognizes a duplicate. False:
-/// no attempt can apply it, so it goes to the dead letters. It would block the queue.
+/// Records an event and reserves the goods, in one transaction: the record's primary key recognizes a duplicate.
+/// Returns false if no attempt can apply it: it becomes a dead letter, because it would block the queue.
 async fn apply(app: &App, delivery: &Delivery) -> Result<bool> {
     let event = serde_json::from_slice::<Order>(&delivery.data);
     let (Some(id), Ok(event)) = (message_id(delivery), event) else { return Ok(false) };
@@ -259,10 +260,10 @@ fn message_id(delivery: &Delivery) -> Option<Uuid> {
     delivery.properties.message_id().as_ref()?.as_str().parse().ok()
 }
 
-/// Declares what relay and consumer need, whichever is first. No alternate exchange: it takes what no queue wants.
+/// Declares what the relay and the consumer need: either may start first. An alternate exchange would hide what is unroutable.
 async fn open_channel(app: &App, connection: &Connection) -> lapin::Result<Channel> {
     let channel = connection.create_channel().await?;
-    // Before a publish, or it counts as confirmed; before a delivery, or lapin keeps the whole queue in memory.
+    // Before the first publish, or it counts as confirmed; before consuming, or lapin buffers the whole queue.
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     channel.basic_qos(100, BasicQosOptions::default()).await?;
     let exchange = || app.exchange.as_str().into();
@@ -273,7 +274,7 @@ async fn open_channel(app: &App, connection: &Connection) -> lapin::Result<Chann
     arguments.insert("x-queue-type".into(), text("quorum")); // It flushes before it confirms.
     arguments.insert("x-dead-letter-exchange".into(), text(""));
     arguments.insert("x-dead-letter-routing-key".into(), text(DEAD_LETTERS));
-    // For a message that crashes its consumer. High: a lost connection counts as a delivery of all that it held.
+    // For a message that crashes its consumer. High: a lost connection counts as a delivery of every message it held.
     arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(100));
     channel.queue_declare(DEAD_LETTERS.into(), QueueDeclareOptions::durable(), FieldTable::default()).await?;
     channel.queue_declare(QUEUE.into(), QueueDeclareOptions::durable(), arguments).await?;
