@@ -22,8 +22,9 @@ use tokio::{
 /// turn before the caller gives up.
 const SERVER_DEADLINE: Duration = Duration::from_millis(1_500);
 
-/// The pause after a search that found no server, and of those who do not search meanwhile. With all of a process at once, the
-/// connections that looked for a primary kept the standby from becoming one: thirty of them opened 300 a second there.
+/// The pause after a search that found no server. One task of a process searches at a time, and the others wait as long. When
+/// all searched at once, the connections that looked for a primary kept the standby from becoming one: thirty of them opened
+/// 300 a second there.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where the database is. Its password is never shown. With several hosts, as libpq has them
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_that_this_build_cannot_honour_is_refused() {
+    fn a_url_that_this_build_cannot_honor_is_refused() {
         for (url, why) in [
             ("http://localhost/shop", "must begin with"),
             ("postgres:localhost/shop", "must begin with"),

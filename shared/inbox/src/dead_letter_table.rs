@@ -15,7 +15,7 @@ use crate::{Error, Inbox};
 /// How long saving one dead letter may take, including its body.
 const SAVE_DEADLINE: Duration = Duration::from_secs(15);
 
-/// Counting ends there, so that its cost is bounded: a writer that was rolled out before this reader leaves a million.
+/// The most events that are counted: a writer that was rolled out before this reader leaves a million.
 const MAX_COUNTED: i64 = 100_001;
 
 /// The longest text that is kept of a message's headers and properties, in characters. The body has no such limit.

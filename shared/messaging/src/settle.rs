@@ -42,6 +42,9 @@ const ALIKE_PAUSE: Duration = Duration::from_secs(2);
 /// The reason of an event that is set aside because of [`Failure::Behind`].
 const BEHIND: &str = "behind";
 
+/// What is tried again while the database is away.
+const SAVE: &str = "save a dead letter";
+
 /// How long a handler may take for one group.
 const HANDLER_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -125,7 +128,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
     /// settled is not acknowledged.
     pub async fn settle(&mut self, deliveries: &[C::Delivery]) -> Result<Pace, Interruption> {
         let mut pace = Pace::Normal;
-        // Of the last deliveries. They are applied together, up to one that must not be among them.
+        // The events of the deliveries before `index`. They are applied together, up to one that must not be among them.
         let mut events = vec![];
         for (index, delivery) in deliveries.iter().enumerate() {
             let incoming = self.channel.incoming(delivery);
@@ -162,8 +165,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
             Rest { deliveries, events, largest: events.len(), alone: 0, tries: 0, behind: HashSet::new() };
         while let (Some(delivery), Some(event)) = (rest.deliveries.first(), rest.events.first()) {
             if rest.behind.remove(&event.id) {
-                let detail = "an older event of its aggregate is a dead letter";
-                if self.set_aside(delivery, BEHIND, detail).await? {
+                if self.set_behind(delivery).await? {
                     rest.advance(1);
                     continue;
                 }
@@ -281,7 +283,7 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
             Err(interruption) => Err(interruption),
             Ok(Ok(begun)) if begun > MAX_CRASHES => {
                 let detail = format!("its consumer crashed during {MAX_CRASHES} attempts to apply it alone");
-                self.set_aside(delivery, "attempt-limit", &detail).await.map(drop)
+                self.set_aside(delivery, "attempt-limit", &detail).await
             }
             Ok(counted) => {
                 if let Err(failure) = counted {
@@ -311,43 +313,56 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
     }
 
     /// Saves a message as a dead letter, then acknowledges it: a crash in between has it delivered and saved again, which
-    /// is recognised. `false`: an event that was [`BEHIND`] a dead letter no longer is, and can be applied.
+    /// is recognized.
     async fn set_aside(
         &mut self,
         delivery: &C::Delivery,
         reason: &str,
         detail: &str,
-    ) -> Result<bool, Interruption> {
+    ) -> Result<(), Interruption> {
         let letter = self.channel.dead_letter(delivery, reason, detail);
-        let what = "save a dead letter";
-        let saved = match reason {
-            BEHIND => self.retry(what, 1, || self.letters.save_behind(&letter)).await?,
-            _ => self.retry(what, 1, || self.letters.save(&letter)).await?.map(|()| true),
-        };
-        let (queue, message_id) = (self.queue, &letter.message_id);
-        match saved {
-            Ok(false) => return Ok(false),
-            Ok(true) => {
-                crash_point("dead-letter-saved");
-                self.channel.acknowledge(delivery, false).await?;
-                metrics::counter!("inbox_dead_lettered_total", "reason" => reason.to_owned()).increment(1);
-                match reason {
-                    BEHIND => tracing::warn!(queue, message_id, "event set aside behind a dead letter"),
-                    _ => tracing::error!(
-                        queue,
-                        message_id,
-                        reason,
-                        detail,
-                        "message set aside as a dead letter"
-                    ),
-                }
-            }
-            Err(failure) => {
-                // The broker keeps it in the dead-letter queue, from which the collector tries to save it again and again.
-                tracing::error!(queue, message_id, reason, detail, %failure, "failed to save a dead letter");
-                self.channel.reject(delivery).await?;
-            }
+        let saved = self.retry(SAVE, 1, || self.letters.save(&letter)).await?;
+        if self.end_saving(delivery, &letter, saved).await? {
+            let (queue, message_id) = (self.queue, &letter.message_id);
+            tracing::error!(queue, message_id, reason, detail, "message set aside as a dead letter");
         }
+        Ok(())
+    }
+
+    /// Saves an event as waiting behind a dead letter of its aggregate, then acknowledges it. `false`: it waits for none any
+    /// more, and can be applied.
+    async fn set_behind(&mut self, delivery: &C::Delivery) -> Result<bool, Interruption> {
+        let detail = "an older event of its aggregate is a dead letter";
+        let letter = self.channel.dead_letter(delivery, BEHIND, detail);
+        let saved = match self.retry(SAVE, 1, || self.letters.save_behind(&letter)).await? {
+            Ok(false) => return Ok(false),
+            saved => saved.map(drop),
+        };
+        if self.end_saving(delivery, &letter, saved).await? {
+            let (queue, message_id) = (self.queue, &letter.message_id);
+            tracing::warn!(queue, message_id, "event set aside behind a dead letter");
+        }
+        Ok(true)
+    }
+
+    /// Acknowledges a message that was saved, or rejects it: the broker keeps it in the dead-letter queue, from which the
+    /// collector tries to save it again and again. Returns whether it was saved.
+    async fn end_saving(
+        &mut self,
+        delivery: &C::Delivery,
+        letter: &DeadLetter,
+        saved: Result<(), Failure>,
+    ) -> Result<bool, Interruption> {
+        let DeadLetter { message_id, reason, detail, .. } = letter;
+        if let Err(failure) = saved {
+            let queue = self.queue;
+            tracing::error!(queue, message_id, reason, detail, %failure, "failed to save a dead letter");
+            self.channel.reject(delivery).await?;
+            return Ok(false);
+        }
+        crash_point("dead-letter-saved");
+        self.channel.acknowledge(delivery, false).await?;
+        metrics::counter!("inbox_dead_lettered_total", "reason" => reason.clone()).increment(1);
         Ok(true)
     }
 
