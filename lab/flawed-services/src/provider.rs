@@ -5,7 +5,7 @@ use events::Money;
 use flaws::Flaw;
 use uuid::Uuid;
 
-/// The product's provider; with the flaw, each call has another key, so no repetition is recognised.
+/// The product's provider; with the flaw, each call has another key, so no repetition is recognized.
 #[derive(Clone)]
 pub struct FlawedProvider<P> {
     inner: P,

@@ -64,7 +64,7 @@ pub(crate) struct Consumer {
     pub(crate) is_gone: bool,
     /// Delivered and not acknowledged.
     pub(crate) delivered: Copies,
-    /// How many of these are settled: applied, recognised as duplicates or set aside.
+    /// How many of these are settled: applied, recognized as duplicates or set aside.
     pub(crate) settled: u8,
     /// The transaction of the next delivery is open: the dedupe row and the effect are written and not committed.
     pub(crate) is_applying: bool,
@@ -77,7 +77,7 @@ impl Consumer {
         (!self.is_gone && index < self.delivered.len()).then(|| self.delivered.get(index))
     }
 
-    /// Drops deliveries that it could only recognise as duplicates. Behind a closed channel it cannot acknowledge them.
+    /// Drops deliveries that it could only recognize as duplicates. Behind a closed channel it cannot acknowledge them.
     fn forget_settled(&mut self, inbox: Events) {
         let mut rest = Copies::default();
         for index in usize::from(self.settled)..self.delivered.len() {

@@ -18,7 +18,7 @@ pub enum Sometimes {
     EventParked,
     /// A standby received messages after another instance of its service.
     StandbyTookOver,
-    /// A message whose event was applied before was recognised.
+    /// A message whose event was applied before was recognized.
     DuplicateDropped,
     /// A group took too long, and was halved.
     GroupHalved,

@@ -13,7 +13,7 @@ pub struct Envelope<D> {
     /// Always `1.0`.
     #[schemars(extend("const" = "1.0"))]
     pub specversion: String,
-    /// The event's id, the same at every attempt to publish. Consumers recognise duplicates by it.
+    /// The event's id, the same at every attempt to publish. Consumers recognize duplicates by it.
     pub id: Uuid,
     /// The service that wrote the event, for example `/orders`.
     pub source: String,
@@ -102,7 +102,7 @@ pub struct NewEvent {
 
 impl NewEvent {
     /// Renders a body into an envelope and its outbox row. `version` is the aggregate's after this event. It never
-    /// fails for the bodies of this crate: all of them can be serialised as JSON.
+    /// fails for the bodies of this crate: all of them can be serialized as JSON.
     pub fn of<D: Data>(
         aggregate_id: Uuid,
         version: i32,

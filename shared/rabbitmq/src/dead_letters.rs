@@ -43,7 +43,7 @@ const MAX_DEPTH: usize = 16;
 /// Moves what the broker has dead-lettered (messages at the delivery limit, and those that their consumer could not save)
 /// into a store, where an operator finds it: save, then acknowledge.
 ///
-/// A crash in between redelivers the dead letter, and the store recognises it. While the store is unavailable, the queue
+/// A crash in between redelivers the dead letter, and the store recognizes it. While the store is unavailable, the queue
 /// is the buffer. Its own connection keeps the consumer independent of it.
 pub struct DeadLetterCollector {
     endpoint: Endpoint,
@@ -131,7 +131,7 @@ impl DeadLetterCollector {
     ) -> Result<bool, Error> {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         loop {
-            // A stop does not wait for a hanging database: if the dead letter was saved, the store recognises it later.
+            // A stop does not wait for a hanging database: if the dead letter was saved, the store recognizes it later.
             match stop.run_until_cancelled(store.save(letter)).await {
                 Some(Ok(())) => return Ok(true),
                 Some(Err(Failure::Temporary(cause) | Failure::TooSlow(cause))) => {

@@ -17,7 +17,7 @@ pub(super) fn nothing_is_set_aside(run: &DrillRun<'_>, ended: &Ended) {
 /// Without copies nothing is proven.
 pub(super) fn copies_were_dropped(run: &DrillRun<'_>, ended: &Ended) {
     let dropped = ended.duplicates_dropped.known();
-    run.injected(format!("{dropped} copies were recognised and dropped"), dropped > 0);
+    run.injected(format!("{dropped} copies were recognized and dropped"), dropped > 0);
 }
 
 /// Without a refusal the fault was not felt.

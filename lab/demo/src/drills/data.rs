@@ -192,9 +192,9 @@ fn multiply(number: &mut Value) {
 }
 
 async fn require_drops(run: &DrillRun<'_>, at_least: u64) {
-    run.seen_injected(&format!("{at_least} copies were recognised and dropped"), async || {
+    run.seen_injected(&format!("{at_least} copies were recognized and dropped"), async || {
         let dropped = run.duplicates_dropped().await.known();
-        Ok((dropped >= at_least).then(|| format!("{dropped} copies were recognised and dropped")))
+        Ok((dropped >= at_least).then(|| format!("{dropped} copies were recognized and dropped")))
     })
     .await;
 }

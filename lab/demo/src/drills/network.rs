@@ -36,7 +36,7 @@ pub(super) static DRILLS: [Drill; 6] = [
         teaches: "A consumer commits first and acknowledges then. What it could not acknowledge is delivered again.",
         question: "Inventory has committed, and its connection is reset before its acknowledgement arrives. What is \
                    delivered?",
-        claim: "Messages whose acknowledgement was lost are delivered again, recognised, and change nothing.",
+        claim: "Messages whose acknowledgement was lost are delivered again, recognized, and change nothing.",
         faults: &[Fault::LoseAcks("inventory", Direction::TowardUpstream, "acknowledgement")],
         felt: &[
             Felt::Grows(

@@ -103,9 +103,9 @@ pub(super) static DRILLS: [Drill; 20] = [
     },
     Drill {
         name: "consumer-killed-after-commit",
-        teaches: "Commit, then acknowledge. A message that comes again is recognised by its id.",
+        teaches: "Commit, then acknowledge. A message that comes again is recognized by its id.",
         question: "A consumer dies after the commit, before it acknowledges. The broker delivers again: what happens?",
-        claim: "Messages that were committed and not acknowledged are delivered again, recognised, and change nothing.",
+        claim: "Messages that were committed and not acknowledged are delivered again, recognized, and change nothing.",
         system: Subject::Own(|| at("inventory", "effect-committed:kill")),
         at_end: &[copies_were_dropped],
         ..CRASH

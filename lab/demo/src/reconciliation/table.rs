@@ -5,7 +5,7 @@ use super::result::{Kind, Reconciliation};
 /// How many ids of a finding are printed.
 const PRINTED_IDS: usize = 5;
 
-/// How many duplicates each consumer has recognised and dropped. `None` means unknown, which is not zero.
+/// How many duplicates each consumer has recognized and dropped. `None` means unknown, which is not zero.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct DuplicatesDropped {
     pub orders: Option<u64>,

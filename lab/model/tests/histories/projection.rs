@@ -19,7 +19,7 @@ pub(crate) struct Projection {
 }
 
 impl Projection {
-    /// Every two neighbours of every aggregate together with one event of another, at one service after the other.
+    /// Every two neighbors of every aggregate together with one event of another, at one service after the other.
     pub(crate) fn all(history: &[Entry]) -> Vec<Self> {
         let mut aggregates = BTreeMap::<&str, Vec<&str>>::new();
         let mut appended = BTreeMap::new();

@@ -40,7 +40,7 @@ pub(crate) fn generate() -> Value {
             "title": "Events of the shop",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "The events that the services publish. Every message is persistent and is delivered at \
-                            least once. All copies of an event have the same `id`: recognise duplicates by it. Events \
+                            least once. All copies of an event have the same `id`: recognize duplicates by it. Events \
                             of one `subject` are delivered in the order of their `sequence`, apart from duplicates. \
                             Ignore fields that you do not know. Set aside, and never drop, a type or a version that \
                             you do not know.",

@@ -80,7 +80,7 @@ async fn dead_letter_saved_but_not_acknowledged_is_delivered_again_with_the_same
     let identity =
         |letter: &DeadLetter| (letter.arrival.clone(), letter.message_id.clone(), letter.body.clone());
     assert!(before[0].arrival.is_some());
-    assert_eq!(identity(&before[0]), identity(&after[0]), "the table recognises it by these");
+    assert_eq!(identity(&before[0]), identity(&after[0]), "the table recognizes it by these");
     stop_and_check_acknowledged(collector, &vhost).await
 }
 
