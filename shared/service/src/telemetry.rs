@@ -1,18 +1,14 @@
 //! Structured logs to standard output, and metrics for Prometheus.
 
 use std::{
-    io::{self, Write},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-        mpsc::{self, Receiver, Sender},
-    },
-    thread,
-    time::{Duration, Instant},
+    io,
+    sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// The format of log lines.
@@ -39,8 +35,15 @@ pub fn filter(text: &str) -> Result<String, String> {
 /// Starts logs and metrics for this process, once. The handle renders `/metrics`.
 pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<PrometheusHandle> {
     let registry = tracing_subscriber::registry().with(EnvFilter::try_new(with_quiet_client(filter))?);
-    let writer = LogWriter::of_process()?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
+    // Another thread writes. With a writer that waits, a reader of the log that has stopped would stop the service.
+    let (writer, guard) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(MAX_WAITING)
+        .thread_name("log")
+        .finish(io::stdout());
+    DROPPED.get_or_init(|| writer.error_counter());
+    *WRITING.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
     match format {
         LogFormat::Json => {
             registry.with(lines.json().flatten_event(true).with_span_list(false)).try_init()?;
@@ -59,103 +62,47 @@ fn with_quiet_client(filter: &str) -> String {
     format!("{filter}{returned},lapin::io_loop=debug")
 }
 
-/// Aggregates recorded values into the histograms, until `stop`. Without it they would use memory until the next scrape.
+/// Aggregates recorded values into the histograms, and reports lines that were dropped, until `stop`. Without the first they would
+/// use memory until the next scrape.
 pub async fn upkeep(metrics: PrometheusHandle, stop: CancellationToken) {
-    while stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(5))).await.is_some() {
+    let mut reported = 0;
+    while stop.run_until_cancelled(tokio::time::sleep(UPKEEP_INTERVAL)).await.is_some() {
         metrics.run_upkeep();
-    }
-}
-
-/// The bytes of lines that may wait to be written: about a second of a busy service.
-const MAX_WAITING: usize = 256 * 1024;
-
-/// How long the end of a process waits for its last lines.
-const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
-
-/// The writer of this process, for [`flush`].
-static OF_PROCESS: OnceLock<LogWriter> = OnceLock::new();
-
-/// Cheap to clone. Each call of `write` is one line.
-#[derive(Debug, Clone)]
-pub(crate) struct LogWriter {
-    lines: Sender<Vec<u8>>,
-    state: Arc<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Bytes that wait to be written, or are being written.
-    waiting: AtomicUsize,
-    /// Lines that were dropped and not reported yet.
-    dropped: AtomicU64,
-}
-
-impl LogWriter {
-    /// Starts the thread that writes to `output`.
-    pub(crate) fn start(output: impl Write + Send + 'static) -> io::Result<Self> {
-        let ((lines, queue), state) = (mpsc::channel(), Arc::<State>::default());
-        let writing = state.clone();
-        thread::Builder::new().name("log".into()).spawn(move || write_all(output, &queue, &writing))?;
-        Ok(Self { lines, state })
-    }
-
-    /// The writer to standard output, which [`flush`] waits for.
-    pub(crate) fn of_process() -> io::Result<Self> {
-        let writer = Self::start(io::stdout())?;
-        Ok(OF_PROCESS.get_or_init(|| writer).clone())
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "the process ends: nothing else needs this thread")]
-    fn flush(&self) {
-        let began = Instant::now();
-        while self.state.waiting.load(Relaxed) > 0 && began.elapsed() < FLUSH_DEADLINE {
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-/// Waits, for a second at most, until what was logged is written. For the end of a process.
-pub fn flush() {
-    if let Some(writer) = OF_PROCESS.get() {
-        writer.flush();
-    }
-}
-
-impl Write for LogWriter {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let State { waiting, dropped } = &*self.state;
-        let before = waiting.fetch_add(line.len(), Relaxed);
-        if before + line.len() > MAX_WAITING || self.lines.send(line.to_vec()).is_err() {
-            waiting.fetch_sub(line.len(), Relaxed);
-            dropped.fetch_add(1, Relaxed);
-            metrics::counter!("log_lines_dropped_total").increment(1);
-        }
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn write_all(mut output: impl Write, queue: &Receiver<Vec<u8>>, State { waiting, dropped }: &State) {
-    while let Ok(line) = queue.recv() {
-        // A reader that has ended is no reason to end.
-        let _ = output.write_all(&line).and_then(|()| output.flush());
-        // Half of the queue is free: the reader is back, and this line fits.
-        if waiting.fetch_sub(line.len(), Relaxed) < MAX_WAITING / 2 {
-            let lines = dropped.swap(0, Relaxed);
-            if lines > 0 {
-                tracing::warn!(lines, "log lines dropped: standard output was not read in time");
+        let dropped = dropped_lines();
+        metrics::counter!("log_lines_dropped_total").absolute(dropped);
+        if dropped > reported {
+            let lines = dropped - reported;
+            tracing::warn!(lines, "log lines dropped: standard output was not read in time");
+            // Otherwise this line may be one of them.
+            if dropped_lines() == dropped {
+                reported = dropped;
             }
         }
     }
 }
 
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The lines that may wait to be written: about a second of a busy service. The newest are dropped.
+const MAX_WAITING: usize = 1_000;
+
+/// How many lines of this process were dropped.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+fn dropped_lines() -> u64 {
+    DROPPED.get().map_or(0, ErrorCounter::dropped_lines).try_into().unwrap_or(u64::MAX)
+}
+
+/// Dropped by [`flush`].
+static WRITING: Mutex<Option<WorkerGuard>> = Mutex::new(None);
+
+/// Waits, for a second or so at most, until what was logged is written. For the end of a process: later lines are lost.
+pub fn flush() {
+    drop(WRITING.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{SyncSender, sync_channel};
-
     use super::*;
 
     #[test]
@@ -169,38 +116,5 @@ mod tests {
                 "{filter}"
             );
         }
-    }
-
-    /// An output whose reader takes as much as the test says.
-    struct Pipe(SyncSender<Vec<u8>>);
-
-    impl Write for Pipe {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_stalled_reader_stops_nothing_and_costs_the_newest_lines() -> io::Result<()> {
-        let (pipe, reader) = sync_channel(0);
-        let mut writer = LogWriter::start(Pipe(pipe))?;
-        let line = vec![b'x'; 64 * 1024];
-        let fit = MAX_WAITING / line.len();
-        for _ in 0..fit + 3 {
-            writer.write_all(&line)?;
-        }
-        assert_eq!(writer.state.dropped.load(Relaxed), 3);
-        // The end of a process does not wait for it forever.
-        LogWriter::flush(&writer);
-        let reading = thread::spawn(move || reader.iter().take(fit).map(|line| line.len()).sum::<usize>());
-        assert_eq!(reading.join().unwrap(), MAX_WAITING);
-        LogWriter::flush(&writer);
-        assert_eq!((writer.state.waiting.load(Relaxed), writer.state.dropped.load(Relaxed)), (0, 0));
-        Ok(())
     }
 }
