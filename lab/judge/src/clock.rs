@@ -1,20 +1,29 @@
 //! The clock: how fast an entrant drains a backlog, how late events arrive at rising rates, and what an event costs.
 
-use std::time::{Duration, Instant};
+use std::{
+    future::ready,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use futures_util::{StreamExt as _, TryStreamExt as _, future::try_join_all, stream};
+use lapin::{
+    BasicProperties, Confirmation, Connection, ConnectionProperties,
+    options::{BasicPublishOptions, ConfirmSelectOptions},
+};
 use serde::Serialize;
-use testbed::processor_time;
-use tokio::time::{sleep_until, timeout};
+use testbed::{processor_time, vhost_on};
+use tokio::time::{sleep, sleep_until, timeout};
 use uuid::Uuid;
 
 use crate::{
+    arrivals::Arrivals,
     entrant::Entrant,
-    outbox::aggregates,
+    outbox::{Event, Events, WANTED, aggregates},
     stage::{Servers, Stage},
 };
 
-/// What is measured.
+/// What is measured in one round.
 #[derive(Debug, Clone)]
 pub struct Clock {
     /// The backlog that is drained.
@@ -27,8 +36,10 @@ pub struct Clock {
 impl Clock {
     /// The clock whose figures count, and one that only shows that it works.
     pub fn new(smoke: bool) -> Self {
-        let (events, highest, seconds) = if smoke { (200, 200, 1) } else { (10_000, 12_800, 10) };
-        let rates = std::iter::successors(Some(100), |rate| Some(rate * 2));
+        let (events, highest, seconds) = if smoke { (200, 200, 1) } else { (10_000, 12_800, 5) };
+        // Doublings, and a rate between them.
+        let doublings = std::iter::successors(Some(100), |rate| Some(rate * 2));
+        let rates = doublings.flat_map(|rate| [rate, rate * 3 / 2]).filter(|rate| *rate != 150);
         let rates = rates.take_while(|rate| *rate <= highest).collect();
         Self { events, rates, for_: Duration::from_secs(seconds) }
     }
@@ -38,7 +49,14 @@ impl Clock {
 #[derive(Debug, Serialize)]
 pub struct Timing {
     pub entrant: String,
-    pub about: String,
+    /// Its settings, in a sentence.
+    pub settings: String,
+    pub rounds: Vec<Round>,
+}
+
+/// The figures of one round.
+#[derive(Debug, Serialize)]
+pub struct Round {
     /// From the first arrival of a backlog's event to the last.
     pub drained_per_second: f64,
     /// Milliseconds of processor time for an event of the backlog.
@@ -63,11 +81,16 @@ pub struct Bracket {
 #[derive(Debug, Serialize)]
 pub struct Rate {
     pub per_second: usize,
-    /// Milliseconds from the answer to the commit until the arrival: quantiles of the latencies below.
+    /// Milliseconds from when an event's commit was *due* until its arrival: quantiles of the latencies below. A write that begins
+    /// late, because those before it took long, is part of them.
     pub p50: f64,
     pub p99: f64,
     /// Whether `p99` is below [`LATE`].
     pub held: bool,
+    /// Milliseconds that a write takes, with its commit: the median. A trigger of the entrant is part of it.
+    pub write: f64,
+    /// How late writes began, in milliseconds: the 99th percentile.
+    pub lateness: f64,
     /// Every latency, in milliseconds, in the order of the commits. NaN (null in JSON): it has not arrived.
     pub latencies: Vec<f64>,
 }
@@ -76,6 +99,7 @@ pub struct Rate {
 pub const LATE: Duration = Duration::from_secs(1);
 /// A rate of less than fifty a second is a failure of another kind.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(240);
+const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 /// The writer commits once in this time, so that it is not what is measured.
 const TICK: Duration = Duration::from_millis(10);
 const TICKS_A_SECOND: usize = 100;
@@ -84,16 +108,59 @@ const CHUNK: usize = 500;
 /// when the one before is confirmed.
 pub const MANY: usize = 1_000;
 const ENTRANT_DEADLINE: Duration = Duration::from_secs(1_200);
+/// How many messages a connection of the bare publisher has in flight.
+const IN_FLIGHT: usize = 500;
 
-/// Measures an entrant. Nothing else may work on the machine.
-pub async fn measure(servers: &Servers, entrant: &Entrant, clock: &Clock) -> Result<Timing> {
+/// Measures one round of an entrant. Nothing else may work on the machine.
+pub async fn measure(servers: &Servers, entrant: &Entrant, clock: &Clock) -> Result<Round> {
     let mut stage = Stage::set_up(servers, entrant, "clock").await?;
-    let measured = timeout(ENTRANT_DEADLINE, time(&mut stage, entrant, clock)).await;
+    let measured = timeout(ENTRANT_DEADLINE, time(&mut stage, clock)).await;
     stage.tear_down().await?;
     measured?
 }
 
-async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result<Timing> {
+/// The limit of what is measured: messages per second from a bare publisher into the judge's queue, with so many connections, each
+/// with [`IN_FLIGHT`] unconfirmed messages. They are persistent, mandatory and as large as the events.
+pub async fn bare_publisher(servers: &Servers, clock: &Clock, connections: usize) -> Result<f64> {
+    const EXCHANGE: &str = "judge.events";
+    let broker = servers.rabbitmq.first();
+    let vhost = vhost_on(broker.base_url(), broker.api_url()).await?;
+    let arrivals = Arrivals::start(&vhost.url(), EXCHANGE, None).await?;
+    let mut events = Events::default();
+    let events = events.wanted(&aggregates(MANY), clock.events);
+    let publish = async |part: &[Event]| -> Result<()> {
+        let connection = Connection::connect(&vhost.url(), ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        let confirms = stream::iter(part).map(async |event| {
+            let properties =
+                BasicProperties::default().with_delivery_mode(2).with_message_id(event.id.to_string().into());
+            let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+            let body = event.payload.as_bytes();
+            channel.basic_publish(EXCHANGE.into(), WANTED.into(), options, body, properties).await?.await
+        });
+        let confirms = confirms.buffered(IN_FLIGHT);
+        let all_are_confirmed = confirms
+            .try_fold(true, |all, confirm| ready(Ok(all && matches!(confirm, Confirmation::Ack(None)))))
+            .await?;
+        ensure!(all_are_confirmed, "the bare publisher's messages were refused");
+        connection.close(200, "done".into()).await.context("failed to close the bare publisher's connection")
+    };
+    let parts = events.chunks(clock.events.div_ceil(connections)).map(publish);
+    timeout(DRAIN_DEADLINE, try_join_all(parts)).await??;
+    let all_have_arrived = async {
+        while arrivals.record().first.len() < clock.events {
+            sleep(DRAIN_INTERVAL).await;
+        }
+    };
+    timeout(DRAIN_DEADLINE, all_have_arrived).await.context("messages of the bare publisher are missing")?;
+    Ok(rate_of(&arrivals, clock.events))
+}
+
+async fn time(stage: &mut Stage<'_>, clock: &Clock) -> Result<Round> {
+    // It has started and is frozen while the backlog is written: its start is not part of the figures.
+    stage.start(1).await?;
+    stage.freeze(1)?;
     let mut writer = Writer::new(MANY);
     let mut left = clock.events;
     while left > 0 {
@@ -104,22 +171,22 @@ async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result
     stage.outbox.execute("analyze").await?;
     let servers = stage.servers;
     let (postgres, rabbitmq) = (servers.postgres.pid().await, servers.rabbitmq.first().pid().await);
-    let milliseconds = |pid: Option<u32>| {
-        let spent = pid.and_then(|pid| processor_time(pid).ok());
-        spent.unwrap_or_default().as_secs_f64() * 1e3
-    };
-    let cpu = |relay| [relay, postgres, rabbitmq].map(milliseconds);
-    let before = cpu(None);
-    stage.start(1).await?;
-    ensure!(stage.settle(DRAIN_DEADLINE).await?, "failed to drain the backlog within {DRAIN_DEADLINE:?}");
-    let after = cpu(stage.pid(1));
+    let spent =
+        |pid: Option<u32>| milliseconds(pid.and_then(|pid| processor_time(pid).ok()).unwrap_or_default());
+    let relay = stage.pid(1);
+    let cpu = || [relay, postgres, rabbitmq].map(spent);
+    let before = cpu();
+    stage.thaw(1)?;
+    // Its table is not read meanwhile: that would take time from it.
+    let began = Instant::now();
+    while stage.arrivals.record().first.len() < clock.events {
+        ensure!(began.elapsed() < DRAIN_DEADLINE, "failed to drain the backlog within {DRAIN_DEADLINE:?}");
+        sleep(DRAIN_INTERVAL).await;
+    }
+    let drained_per_second = rate_of(&stage.arrivals, clock.events);
+    ensure!(stage.settle(DRAIN_DEADLINE).await?, "the backlog was published and not marked");
+    let after = cpu();
     let each = |part: usize| (after[part] - before[part]) / clock.events as f64;
-    let drained_per_second = {
-        let record = stage.arrivals.record();
-        let times = record.all.iter().map(|arrival| arrival.at);
-        let took = times.clone().max().zip(times.min()).map(|(last, first)| last.duration_since(first));
-        clock.events as f64 / took.unwrap_or_default().as_secs_f64()
-    };
     let mut brackets = vec![];
     for aggregates in [MANY, 10, 1] {
         let (mut writer, mut rates, mut failed) = (Writer::new(aggregates), vec![], None);
@@ -136,15 +203,21 @@ async fn time(stage: &mut Stage<'_>, entrant: &Entrant, clock: &Clock) -> Result
         let held = rates.iter().filter(|rate| rate.held).map(|rate| rate.per_second).max();
         brackets.push(Bracket { aggregates, rates, held, failed });
     }
-    Ok(Timing {
-        entrant: entrant.name.clone(),
-        about: entrant.about.clone(),
+    Ok(Round {
         drained_per_second,
         relay_cpu: each(0),
         postgres_cpu: each(1),
         rabbitmq_cpu: each(2),
         brackets,
     })
+}
+
+/// Messages per second, from the first arrival to the last.
+fn rate_of(arrivals: &Arrivals, messages: usize) -> f64 {
+    let record = arrivals.record();
+    let times = record.all.iter().map(|arrival| arrival.at);
+    let took = times.clone().max().zip(times.min()).map(|(last, first)| last.duration_since(first));
+    messages as f64 / took.unwrap_or_default().as_secs_f64()
 }
 
 /// Writes events of so many aggregates, one of each in turn: also from one write to the next, so that no aggregate gets more
@@ -159,8 +232,9 @@ impl Writer {
         Self { aggregates: aggregates(count), next: 0 }
     }
 
-    async fn write(&mut self, stage: &mut Stage<'_>, count: usize) -> Result<()> {
-        stage.write(&self.turn(count), count).await.map(drop)
+    async fn write(&mut self, stage: &mut Stage<'_>, count: usize) -> Result<Duration> {
+        let events = stage.events.wanted(&self.turn(count), count);
+        stage.outbox.write_durably(events).await
     }
 
     /// The aggregates of the next events.
@@ -180,13 +254,16 @@ async fn hold(
 ) -> Result<Option<Rate>> {
     let (first, began) = (stage.outbox.committed.len(), Instant::now());
     let ticks = u32::try_from(for_.as_millis() / TICK.as_millis())?.max(1);
-    let mut written = 0;
+    let (mut due, mut writes, mut lateness) = (vec![], vec![], vec![]);
     for tick in 1..=ticks {
-        let due = per_second * usize::try_from(tick)? / TICKS_A_SECOND;
-        sleep_until((began + TICK * tick).into()).await;
-        if due > written {
-            writer.write(stage, due - written).await?;
-            written = due;
+        let at = began + TICK * tick;
+        let until_now = per_second * usize::try_from(tick)? / TICKS_A_SECOND;
+        sleep_until(at.into()).await;
+        if until_now > due.len() {
+            lateness.push(milliseconds(at.elapsed()));
+            let took = writer.write(stage, until_now - due.len()).await?;
+            writes.push(milliseconds(took));
+            due.resize(until_now, at);
         }
     }
     // The entrant can be judged by a rate that was written, and by none that was not.
@@ -196,22 +273,31 @@ async fn hold(
     stage.settle(LATE).await?;
     let latencies: Vec<_> = {
         let record = stage.arrivals.record();
-        let committed = stage.outbox.committed.iter().skip(first);
+        let committed = stage.outbox.committed.iter().skip(first).zip(due);
         committed
-            .map(|(event, committed)| {
+            .map(|((event, _), due)| {
                 let at = record.first.get(&event.id).map(|position| record.all[*position].at);
-                at.map_or(f64::NAN, |at| at.saturating_duration_since(*committed).as_secs_f64() * 1e3)
+                at.map_or(f64::NAN, |at| milliseconds(at.saturating_duration_since(due)))
             })
             .collect()
     };
-    let mut sorted = latencies.clone();
-    sorted.sort_by(f64::total_cmp);
-    // NaN is sorted behind all numbers.
-    let quantile = |percent: usize| sorted.get((sorted.len() * percent / 100).min(sorted.len() - 1)).copied();
-    let (p50, p99) = (quantile(50).unwrap_or(f64::NAN), quantile(99).unwrap_or(f64::NAN));
+    let (p50, p99) = (quantile(&latencies, 50), quantile(&latencies, 99));
     // NaN is not less than anything.
-    let held = p99 < LATE.as_secs_f64() * 1e3;
-    Ok(Some(Rate { per_second, p50, p99, held, latencies }))
+    let held = p99 < milliseconds(LATE);
+    let (write, lateness) = (quantile(&writes, 50), quantile(&lateness, 99));
+    Ok(Some(Rate { per_second, p50, p99, held, write, lateness, latencies }))
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// A quantile. NaN is larger than all numbers, and the quantile of no values.
+fn quantile(values: &[f64], percent: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let position = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(position).copied().unwrap_or(f64::NAN)
 }
 
 #[test]

@@ -51,6 +51,15 @@ pub struct Entrant {
     /// Those that it breaks by chance.
     #[serde(default)]
     pub sometimes_breaks: Vec<u8>,
+    /// Its settings as the clock's table names them: batch, in flight, connections, commits.
+    #[serde(default)]
+    pub settings: String,
+    /// Variables that give it the settings of `ours`, as far as it has them. If it has this table, the clock also times it with these
+    /// and asynchronous commits.
+    equal: Option<BTreeMap<String, String>>,
+    /// Whether its transactions do not wait for the disk.
+    #[serde(skip)]
+    pub(crate) commits_asynchronously: bool,
     #[serde(default)]
     pub(crate) outbox: OutboxTable,
 }
@@ -134,6 +143,18 @@ impl Entrant {
         self.name = format!("{}-{value}", self.name);
         self.env.insert(variable.into(), value.into());
         self
+    }
+
+    /// The same relay with the settings of `ours`, if it has others.
+    pub fn with_equal_settings(&self) -> Option<Self> {
+        let mut equal = self.clone();
+        let variables = equal.equal.take()?;
+        equal.name.push_str("-equal");
+        equal.commits_asynchronously = true;
+        let changed = variables.iter().map(|(name, value)| format!("{name}={value}, "));
+        equal.settings = format!("{}asynchronous commits", changed.collect::<String>());
+        equal.env.extend(variables);
+        Some(equal)
     }
 
     /// A deadline of a level, or the time that this relay may need if that is longer.

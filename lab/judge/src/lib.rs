@@ -18,7 +18,7 @@ mod stage;
 mod standby;
 mod verdict;
 
-pub use clock::{Bracket, Clock, LATE, MANY, Rate, Timing, measure};
+pub use clock::{Bracket, Clock, LATE, MANY, Rate, Round, Timing, bare_publisher, measure};
 pub use entrant::Entrant;
 pub use levels::{LEVELS, judge};
 pub use mistakes::{MISTAKES, Mistake};

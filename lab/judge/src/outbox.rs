@@ -98,13 +98,25 @@ impl Outbox {
 
     /// Writes events in one transaction.
     pub(crate) async fn write(&mut self, events: Vec<Event>) -> Result<()> {
+        self.write_and(COMMIT, events).await.map(drop)
+    }
+
+    /// Writes events in one transaction, and commits as a service does. Returns how long that took.
+    pub(crate) async fn write_durably(&mut self, events: Vec<Event>) -> Result<Duration> {
+        self.write_and("commit", events).await
+    }
+
+    async fn write_and(&mut self, commit: &str, events: Vec<Event>) -> Result<Duration> {
         let mut inserts = Vec::with_capacity(events.len());
         for event in &events {
             inserts.push(self.insert(event).await?);
         }
-        let sql = format!("begin; {}; {COMMIT}", inserts.join(";\n"));
+        let sql = format!("begin; {}; {commit}", inserts.join(";\n"));
+        let began = Instant::now();
         self.execute(&sql).await.context("failed to write events")?;
-        self.record(events).await
+        let took = began.elapsed();
+        self.record(events).await?;
+        Ok(took)
     }
 
     /// Writes an event in a transaction that stays open, on another connection.

@@ -146,7 +146,12 @@ impl<'a> Stage<'a> {
         servers.restore().await?;
         let name = format!("judge_{}", Uuid::now_v7().simple());
         let create = format!("create database {name} owner {ROLE}");
-        sql::execute(&servers.postgres.admin_url("postgres"), &create, SERVER_DEADLINE).await?;
+        let admin_url = servers.postgres.admin_url("postgres");
+        sql::execute(&admin_url, &create, SERVER_DEADLINE).await?;
+        if entrant.commits_asynchronously {
+            let set = format!("alter role {ROLE} in database {name} set synchronous_commit = off");
+            sql::execute(&admin_url, &set, SERVER_DEADLINE).await?;
+        }
         let broker = servers.rabbitmq.first();
         let vhost = vhost_on(broker.base_url(), broker.api_url()).await?;
 

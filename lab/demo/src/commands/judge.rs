@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
-use judge::{Clock, Entrant, LEVELS, LevelResult, MANY, Rate, Servers, Timing, judge, measure};
+use judge::{
+    Clock, Entrant, LEVELS, LevelResult, MANY, Rate, Round, Servers, Timing, bare_publisher, judge, measure,
+};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::Verdict;
 use crate::choice::Choice;
@@ -28,6 +29,9 @@ pub(crate) struct JudgeOptions {
     /// With --clock: everything once with tiny counts. The figures mean nothing.
     #[arg(long, requires = "clock")]
     smoke: bool,
+    /// With --clock: how often each entrant is timed, in turn.
+    #[arg(long, requires = "clock", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    rounds: u8,
 }
 
 /// The variable that adds a mistake to an entrant, and part of its name then.
@@ -95,7 +99,7 @@ pub(crate) async fn run(choice: Choice, options: &JudgeOptions, terminal: &Termi
     }
     let entrants = built;
     if options.clock {
-        return time(&servers, &entrants, options.smoke, terminal).await;
+        return time(&servers, &entrants, options, terminal).await;
     }
     let levels = match options.levels.is_empty() {
         true => (1..).take(LEVELS.len()).collect(),
@@ -163,37 +167,59 @@ fn table(judged: &[Judged], levels: &[u8]) -> Vec<String> {
     lines
 }
 
-/// Times the entrants one after the other, and the machine's limits before them. The raw data are kept in a file.
-async fn time(servers: &Servers, entrants: &[Entrant], smoke: bool, terminal: &Terminal) -> Result<Verdict> {
+/// Times the entrants in turn, round by round, and the limit of the machine. The raw data are kept in a file.
+async fn time(
+    servers: &Servers,
+    entrants: &[Entrant],
+    options: &JudgeOptions,
+    terminal: &Terminal,
+) -> Result<Verdict> {
+    let smoke = options.smoke;
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    terminal.print("Measuring the machine's limits …");
-    let limits = [limit("relay", "bare publisher", smoke).await?, limit("write", "pgbench", smoke).await?];
-    let mut timings = vec![];
+    let clock = Clock::new(smoke);
+    let with_equal =
+        entrants.iter().flat_map(|entrant| [Some(entrant.clone()), entrant.with_equal_settings()]);
+    let mut timings: Vec<_> = with_equal
+        .flatten()
+        .map(|entrant| {
+            let timing =
+                Timing { entrant: entrant.name.clone(), settings: entrant.settings.clone(), rounds: vec![] };
+            (entrant, timing)
+        })
+        .collect();
+    let mut limits = [1, 2, 4].map(|connections| (connections, vec![]));
     let mut verdict = Verdict::Held;
-    for entrant in entrants {
-        terminal.print(format!("Timing {} …", entrant.name));
-        match measure(servers, entrant, &Clock::new(smoke)).await {
-            Ok(timing) => timings.push(timing),
-            Err(error) => {
-                terminal.print(format!("{}: not timed: {error:#}", entrant.name));
-                verdict = Verdict::Inconclusive;
+    for round in 1..=if smoke { 1 } else { options.rounds } {
+        for (connections, rates) in &mut limits {
+            rates.push(bare_publisher(servers, &clock, *connections).await?);
+        }
+        for (entrant, timing) in &mut timings {
+            terminal.print(format!("Round {round}: timing {} …", entrant.name));
+            match measure(servers, entrant, &clock).await {
+                Ok(round) => timing.rounds.push(round),
+                Err(error) => {
+                    terminal.print(format!("{}: not timed: {error:#}", entrant.name));
+                    verdict = Verdict::Inconclusive;
+                }
             }
         }
     }
+    let timings: Vec<_> = timings.into_iter().map(|(_, timing)| timing).collect();
     let cores = std::thread::available_parallelism()?;
     let raw = json!({
-        "smoke": smoke, "cores": cores, "load_before": load.trim(), "limits": limits, "timings": timings,
+        "smoke": smoke, "cores": cores, "load_before": load.trim(), "bare_publisher": limits, "timings": timings,
     });
     let file = testbed::workspace_root().context("the clock runs in a checkout")?.join(RAW_DATA);
     let kept = fs::write(&file, serde_json::to_vec_pretty(&raw)?);
     kept.with_context(|| format!("failed to write {}", file.display()))?;
     terminal.print("");
-    terminal.print_all(timings_table(&timings));
-    terminal.print(format!("\n{cores} cores; load before: {}; the limits of the machine:", load.trim()));
-    terminal.print_all(limits.iter().flatten().map(|figure| {
-        let text = |key: &str| figure[key].as_str().unwrap_or_default().to_owned();
-        let median = figure["median"].as_f64().unwrap_or(f64::NAN);
-        format!("- {}: {median:.0} {}", text("name"), text("unit"))
+    terminal.print_all(timings_tables(&timings));
+    terminal.print(format!(
+        "\n{cores} cores; load before: {}. A bare publisher into the same queue:",
+        load.trim()
+    ));
+    terminal.print_all(limits.map(|(connections, rates)| {
+        format!("- {connections} connection(s): {} messages/s", spread(rates, 0))
     }));
     terminal.print(format!("Raw data: {RAW_DATA}"));
     if smoke {
@@ -206,55 +232,67 @@ async fn time(servers: &Servers, entrants: &[Entrant], smoke: bool, terminal: &T
 /// Where the clock keeps every latency.
 const RAW_DATA: &str = "target/judge/clock.json";
 
-/// The table of `docs/judge.md`.
-fn timings_table(timings: &[Timing]) -> Vec<String> {
-    let heading = "| entrant | backlog, events/s | ms of processor for an event: relay, PostgreSQL, RabbitMQ | p50, p99 in ms \
-                   at 100/s | at 400/s | at 800/s | held, not held, events/s | with 10 aggregates | with one |";
-    let mut lines = vec![heading.to_owned(), "|---|---|---|---|---|---|---|---|---|".to_owned()];
-    for timing in timings {
-        let Timing { entrant, drained_per_second, relay_cpu, postgres_cpu, rabbitmq_cpu, brackets, .. } =
-            timing;
-        let held: Vec<_> = brackets
-            .iter()
-            .map(|bracket| match (bracket.held, bracket.failed) {
-                (None, failed) => format!("-, {}", failed.unwrap_or_default()),
-                (Some(held), Some(failed)) => format!("{held}, {failed}"),
-                (Some(held), None) => format!("{held}, a lower bound"),
-            })
-            .collect();
-        let rates =
-            brackets.iter().filter(|bracket| bracket.aggregates == MANY).flat_map(|bracket| &bracket.rates);
-        let latency = |per_second| match rates.clone().find(|rate| rate.per_second == per_second) {
-            Some(Rate { p50, p99, .. }) => format!("{p50:.1}, {p99:.1}"),
-            None => "-".to_owned(),
+/// The tables of `docs/judge.md`.
+fn timings_tables(timings: &[Timing]) -> Vec<String> {
+    let mut rates = vec![
+        "| entrant | backlog, events/s | ms of processor for an event: relay, PostgreSQL, RabbitMQ | held, not held with \
+         1,000 aggregates | with ten | with one |"
+            .to_owned(),
+        "|---|---|---|---|---|---|".to_owned(),
+    ];
+    let mut latencies = vec![
+        String::new(),
+        "| p50 / p99 in ms at | 100/s | 200/s | 400/s | 800/s | a write at 100/s | writes late, p99 |"
+            .to_owned(),
+        "|---|---|---|---|---|---|---|".to_owned(),
+    ];
+    for Timing { entrant, rounds, .. } in timings {
+        let each = |figure: fn(&Round) -> f64, digits| spread(rounds.iter().map(figure), digits);
+        let backlog = each(|round| round.drained_per_second, 0);
+        let cpu = [
+            each(|round| round.relay_cpu, 2),
+            each(|round| round.postgres_cpu, 2),
+            each(|round| round.rabbitmq_cpu, 2),
+        ];
+        let bracket = |aggregates| {
+            let of_rounds = rounds.iter().flat_map(|round| &round.brackets);
+            of_rounds.filter(move |bracket| bracket.aggregates == aggregates)
         };
-        let latencies = [100, 400, 800].map(latency).join(" | ");
-        lines.push(format!(
-            "| `{entrant}` | {drained_per_second:.0} | {relay_cpu:.2}, {postgres_cpu:.2}, {rabbitmq_cpu:.2} | {latencies} | {} |",
-            held.join(" | ")
-        ));
+        let held = [MANY, 10, 1].map(|aggregates| {
+            let held = bracket(aggregates).map(|bracket| bracket.held.unwrap_or_default() as f64);
+            let failed = bracket(aggregates).filter_map(|bracket| Some(bracket.failed? as f64));
+            let failed = if failed.clone().next().is_some() { spread(failed, 0) } else { "none".into() };
+            format!("{}, {failed}", spread(held, 0))
+        });
+        rates.push(format!("| `{entrant}` | {backlog} | {} | {} |", cpu.join(", "), held.join(" | ")));
+        let at = |per_second| {
+            bracket(MANY).flat_map(|bracket| &bracket.rates).filter(move |rate| rate.per_second == per_second)
+        };
+        let of = |per_second, figure: fn(&Rate) -> f64| spread(at(per_second).map(figure), 1);
+        let late = [100, 200, 400, 800].map(|per_second| {
+            format!("{} / {}", of(per_second, |rate| rate.p50), of(per_second, |rate| rate.p99))
+        });
+        let (write, lateness) = (of(100, |rate| rate.write), of(100, |rate| rate.lateness));
+        latencies.push(format!("| `{entrant}` | {} | {write} | {lateness} |", late.join(" | ")));
     }
-    lines
+    rates.append(&mut latencies);
+    rates.push(String::new());
+    rates.extend(timings.iter().map(|timing| format!("- `{}`: {}", timing.entrant, timing.settings)));
+    rates
 }
 
-/// Runs a benchmark of load-tests, and returns its figures of a bare limit.
-async fn limit(benchmark: &str, name: &str, smoke: bool) -> Result<Vec<Value>> {
-    let mut build = testbed::cargo();
-    build.args(["build", "--quiet", "--workspace", "--bin", "load-tests"]).args(testbed::profile_option());
-    let root = testbed::workspace_root().context("the clock runs in a checkout")?;
-    let built = build.current_dir(&root).status().await.context("failed to build load-tests")?;
-    ensure!(built.success(), "failed to build load-tests");
-    let mut command = tokio::process::Command::new(testbed::find_service("load-tests")?);
-    command.args([benchmark, "--json"]).args(smoke.then_some("--smoke")).kill_on_drop(true);
-    // It ends by itself: each of its benchmarks has a deadline.
-    let output = command.stderr(Stdio::inherit()).output().await.context("failed to run load-tests")?;
-    let reports: Vec<Value> = serde_json::from_slice(&output.stdout).context("failed to read the limits")?;
-    let figures = reports.iter().filter_map(|report| report["figures"].as_array()).flatten();
-    let of_limit =
-        figures.filter(|figure| figure["name"].as_str().is_some_and(|text| text.starts_with(name)));
-    let figures: Vec<_> = of_limit.cloned().collect();
-    ensure!(!figures.is_empty(), "failed to find the figures of {name}");
-    Ok(figures)
+/// The median, with the lowest and the highest. A dash: there is none.
+fn spread(values: impl IntoIterator<Item = f64>, digits: usize) -> String {
+    let mut values: Vec<_> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    match values[..] {
+        [] => "-".into(),
+        [only] => format!("{only:.digits$}"),
+        [lowest, .., highest] => {
+            let median = values[values.len() / 2];
+            format!("{median:.digits$} ({lowest:.digits$}–{highest:.digits$})")
+        }
+    }
 }
 
 #[cfg(test)]

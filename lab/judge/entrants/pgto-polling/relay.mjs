@@ -65,7 +65,7 @@ async function relay() {
   const settings = replication
     ? { ...base, dbPublication: names.publication, dbReplicationSlot: names.replicationSlot, restartDelaySlotInUseInMs: 1000 }
     : {
-        ...base, maxAttempts: 30_000, nextMessagesBatchSize: 5, nextMessagesPollingIntervalInMs: 250,
+        ...base, maxAttempts: 30_000, nextMessagesBatchSize: Number(process.env.BATCH ?? 5), nextMessagesPollingIntervalInMs: 250,
         nextMessagesFunctionName: names.nextMessagesName,
       };
   const listen = replication ? outbox.initializeReplicationMessageListener : outbox.initializePollingMessageListener;

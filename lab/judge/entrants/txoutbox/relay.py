@@ -32,7 +32,9 @@ async def main() -> None:
 
     # The lease is longer than the longest round (5 times one second), and shorter than its default of a minute, so that
     # another instance takes over while the judge waits.
-    config = RelayConfig(lease=timedelta(seconds=10), publish_timeout=1.0, poll_max=1.0)
+    config = RelayConfig(batch_size=int(os.environ.get("BATCH", "50")),
+                         concurrency=int(os.environ.get("CONCURRENCY", "10")),
+                         lease=timedelta(seconds=10), publish_timeout=1.0, poll_max=1.0)
     relay = Relay(outbox, publish, config=config)
     await outbox.listen(relay.wake)
     print("RELAYING", flush=True)
