@@ -42,4 +42,5 @@ mod watch;
 pub use cli::Cli;
 pub use judge::Verdict;
 pub use load::RunningLoad;
+pub use proofs::WITHOUT;
 pub use running_system::RunningSystem;

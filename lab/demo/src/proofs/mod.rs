@@ -13,9 +13,10 @@ use judge::{Entrant, LEVELS, MISTAKES};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use without::WITHOUT;
+
 use crate::drills;
 use crate::reconciliation::Finding;
-use without::WITHOUT;
 
 /// Who runs a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

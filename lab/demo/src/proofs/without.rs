@@ -1,7 +1,7 @@
 //! Which drills break without which protection.
 
 /// What is different, as options of `demo drill`, and the drills that break then: the table of `docs/drills.md`.
-pub(super) static WITHOUT: [(&str, &[&str]); 31] = [
+pub static WITHOUT: [(&str, &[&str]); 31] = [
     (
         "--variant dual-write",
         &[
