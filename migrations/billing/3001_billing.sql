@@ -24,6 +24,8 @@ create table payments (
     asked_at timestamptz not null default clock_timestamp(),
     -- The event that cancelled the order, and the idempotency key of the refund.
     cancelled_by uuid,
+    -- Since when it waits for the refund. Its age is not counted from the charge, which may be months older.
+    refund_asked_at timestamptz,
     -- Calls that were begun. Incremented before the call: zero means that the provider was never called.
     attempts integer not null default 0 check (attempts >= 0),
     -- When the next call may be made. The instance that takes a payment moves this ahead, so that other instances
@@ -43,9 +45,9 @@ create table payments (
 );
 create index payments_by_order on payments (order_id);
 
--- Payments with a pending call, in order. Settled payments leave it, so it stays as small as the backlog. `asked_at` is here
--- so that the metrics can be counted without reading the payments.
-create index payments_pending on payments (due_at) include (asked_at) where state in ('asked', 'refunding');
+-- Payments with a pending call, in order. Settled payments leave it, so it stays as small as the backlog. The two
+-- times are here so that the metrics are counted without reading the payments.
+create index payments_pending on payments (due_at) include (asked_at, refund_asked_at) where state in ('asked', 'refunding');
 
 -- Cancelled orders. A creation that arrives after its cancellation finds the row here and charges nothing.
 create table cancelled_orders (

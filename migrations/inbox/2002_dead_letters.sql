@@ -7,7 +7,7 @@ create table dead_letters (
     id bigint generated always as identity primary key,
     -- The queue whose consumer could not apply it: a service may consume several.
     queue text not null,
-    -- Recognises a second delivery of the same dead letter: after a crash between the commit and the acknowledgement
+    -- Recognizes a second delivery of the same dead letter: after a crash between the commit and the acknowledgement
     -- the broker delivers it again, with the same mark. Null without a mark: an operator has put the message into the
     -- dead-letter queue by hand.
     arrival text,
@@ -56,3 +56,20 @@ create unique index dead_letters_unresolved
 -- For reconciliation, which checks whether an event without an effect is a dead letter.
 create index dead_letters_by_event on dead_letters (event_id);
 create index dead_letters_by_subject on dead_letters (subject);
+
+-- Every event asks, in the statement that records it, whether an older one of its aggregate is an unresolved dead letter of
+-- the same queue: then it waits behind that one. `reason` is here so that the metrics are counted without the letters.
+create index dead_letters_waiting on dead_letters (queue, subject) include (reason) where resolved_at is null;
+
+-- Attempts to apply events that may crash their consumer. A row exists from the beginning of an attempt to the end of the
+-- next one that the consumer survives. A consumer makes one such attempt at a time, so there is seldom more than one row.
+-- The broker's count of deliveries cannot replace it: that one grows for every message that a lost consumer held, and after a
+-- crash of the broker once more for each standby.
+create table delivery_attempts (
+    queue text not null,
+    event_id uuid not null,
+    -- Attempts that have begun and not ended.
+    begun integer not null default 1,
+    last_begun_at timestamptz not null default clock_timestamp(),
+    primary key (queue, event_id)
+);

@@ -6,8 +6,10 @@ create table outbox (
     -- it does NOT follow commits, because the sequence's value is drawn before the commit. A reader that uses it as a
     -- cursor (`seq > last`) skips rows that commit late, for good.
     seq bigint generated always as identity primary key,
-    -- The event's identity: a UUIDv7 made by the writer. Every attempt to publish sends it as `message_id`, so that
-    -- consumers recognise a duplicate. They could not recognise one with a new id for each attempt.
+    -- The event's identity: a UUIDv8 that the writer derives from `aggregate_id`, `aggregate_version` and `event_type`
+    -- (`derived_id` in `envelope.rs`). Every attempt to publish sends it as `message_id`, so that consumers recognize a
+    -- duplicate. They could not recognize one with a new id for each attempt; nor, with a random id, an answer that the
+    -- writer gives a second time after its database was restored.
     event_id uuid not null unique,
     -- The aggregate that the event is about: the unit of ordering.
     aggregate_type text not null,
@@ -59,6 +61,55 @@ create index outbox_published_late on outbox (seq, published_at) where published
 -- collect at the head of `outbox_pending` before a vacuum.
 alter table outbox set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.02);
 
+-- Events that an operator has discarded. They are moved here and not marked in `outbox`: so the relay's claim needs no
+-- third state, and an event that waited behind a discarded one is published as if that had never existed.
+create table outbox_discarded (
+    -- Every column unchanged, with the payload: an operator can still read the event and insert it again.
+    like outbox,
+    discarded_at timestamptz not null default clock_timestamp(),
+    -- The operator's reason. Consumers see a gap in `sequence`, and this explains it.
+    note text not null,
+    primary key (event_id)
+);
+-- For the history of an aggregate, with the events that are missing from it.
+create index outbox_discarded_by_aggregate on outbox_discarded (aggregate_id);
+
+-- Events whose rows PostgreSQL cannot read or mark (a corrupt value, a constraint or a trigger that was added later). Without
+-- this table, one such row fails its whole batch, and the batch's events are published again and again.
+--
+-- Each is tried again alone, after growing waits, and in the end waits for an operator; the later events of its aggregate wait
+-- behind it. Not in `outbox`: there their rows cannot be written. Normally empty. A row whose event has been published or
+-- discarded since means nothing.
+create table outbox_held_back (
+    seq bigint primary key,
+    aggregate_id uuid not null,
+    attempts smallint not null default 1,
+    available_at timestamptz not null,
+    -- What PostgreSQL said.
+    reason text not null,
+    -- Set when all retries have failed. An operator repairs the row in `outbox`, then deletes this one.
+    parked_at timestamptz
+);
+create index outbox_held_back_by_aggregate on outbox_held_back (aggregate_id);
+
+-- Holds an event back. `waits`: the limits of the waits after each failure, in seconds.
+create function outbox_hold_back(in_seq bigint, why text, waits double precision[])
+returns table (event_id uuid, event_type text, aggregate_id uuid, attempts smallint, parked boolean)
+language sql volatile as $$
+    with held as (
+        insert into outbox_held_back as held (seq, aggregate_id, available_at, reason)
+        select seq, aggregate_id, clock_timestamp() + random() * waits[1] * interval '1 second', why
+        from outbox where seq = in_seq
+        on conflict (seq) do update
+            set attempts = held.attempts + 1, reason = why,
+                available_at = clock_timestamp() + random() * coalesce(waits[held.attempts + 1], 0) * interval '1 second',
+                parked_at = case when held.attempts + 1 >= cardinality(waits) then clock_timestamp() end
+        returning *
+    )
+    select event.event_id, event.event_type, event.aggregate_id, held.attempts, held.parked_at is not null
+    from held join outbox event using (seq)
+$$;
+
 -- How far published events have been erased (`docs/retention.md`). One row: an instance that erases events locks it for
 -- one statement, so that instances take turns, and the same statement records what it has erased.
 create table outbox_retention (
@@ -80,45 +131,8 @@ create table outbox_lanes (
     lane smallint primary key check (lane between 0 and 15)
 );
 insert into outbox_lanes (lane) select generate_series(0, 15);
--- Autovacuum never analyses a table with so few changes, and without statistics the planner assumes a thousand rows.
+-- Autovacuum never analyzes a table with so few changes, and without statistics the planner assumes a thousand rows.
 analyze outbox_lanes;
-
--- The claim predicate: the events of one lane that a relay may publish now, reading only `seq > scan_from`
--- (docs/scan-watermark.md says why; 0 reads the whole lane). The relay uses it in two statements, and PostgreSQL
--- inlines the function into each of them, so it costs the same as its text in place.
---
--- An event is claimable when it is pending, not parked, and, if it has failed before, when its back-off has ended. It
--- is not claimable while
---   1. an older event of its aggregate backs off or is parked: publishing it first would break the order; or
---   2. an older event of its aggregate is pending at or below `scan_from`, where this scan does not read. That event's
---      back-off has just ended, or an operator has just released it, or it committed late; the next full scan finds it.
---
--- `statement_timestamp()` is one moment for the whole statement. With a running clock, a refused event could be found
--- not claimable, and a moment later its successor not blocked any more. An event that never failed is claimable whatever
--- its `available_at` says, for the same reason: nothing would block its successor.
---
--- The longest back-off is five minutes. An `available_at` that is more than six minutes ahead comes from a clock that has been set
--- back since, and counts as passed; the event, and all later ones of its aggregate, would wait for as long as the clock
--- was wrong.
---
--- `offset 0` keeps the planner from turning a condition into a join with all pending events.
-create function outbox_claimable(in_lane smallint, scan_from bigint) returns setof outbox language sql stable as $$
-    select event.* from outbox event
-    where event.lane = in_lane and event.seq > scan_from
-      and event.published_at is null and event.parked_at is null
-      and (event.attempts = 0 or event.available_at <= statement_timestamp()
-          or event.available_at > statement_timestamp() + interval '6 minutes')
-      and not exists (
-          select from outbox older
-          where older.aggregate_id = event.aggregate_id and older.seq < event.seq
-            and older.published_at is null and older.attempts > 0
-            and (older.parked_at is not null or older.available_at > statement_timestamp()
-                and older.available_at <= statement_timestamp() + interval '6 minutes') offset 0)
-      and (event.aggregate_version = 1 or not exists (
-          select from outbox unread
-          where unread.aggregate_id = event.aggregate_id and unread.aggregate_version < event.aggregate_version
-            and unread.seq <= scan_from and unread.published_at is null))
-$$;
 
 -- Wakes the relays, for writers other than the service itself (a migration, an operator, a batch job). Call it after
 -- the commit, in a transaction of its own: inside the writing transaction it would hold a server-wide lock until

@@ -1,3 +1,51 @@
+-- How a relay claims events. `outbox_claim` is what it calls.
+
+-- The claim predicate: the events of one lane that a relay may publish now, reading only `seq > scan_from`
+-- (docs/scan-watermark.md says why; 0 reads the whole lane). The relay uses it in two statements, and PostgreSQL
+-- inlines the function into each of them, so it costs the same as its text in place.
+--
+-- An event is claimable when it is pending, not parked, and, if it has failed before, when its back-off has ended. It
+-- is not claimable while
+--   1. an older event of its aggregate backs off or is parked: publishing it first would break the order; or
+--   2. an older event of its aggregate is pending where this scan does not read before it: at or below `scan_from`, or
+--      above the event itself. At or below: that event's back-off has just ended, or an operator has just released it, or
+--      it committed late; the next full scan finds it. Above: within an aggregate the version decides, and `seq` follows
+--      it only as long as the sequence has no cache; or
+--   3. it, or an older event of its aggregate, is held back (`outbox_held_back`).
+--
+-- `statement_timestamp()` is one moment for the whole statement. With a running clock, a refused event could be found
+-- not claimable, and a moment later its successor not blocked any more. An event that never failed is claimable whatever
+-- its `available_at` says, for the same reason: nothing would block its successor.
+--
+-- The longest back-off is five minutes. An `available_at` that is more than six minutes ahead comes from a clock that has
+-- been set back since, and counts as passed; the event, and all later ones of its aggregate, would wait for as long as the
+-- clock was wrong.
+--
+-- `offset 0` keeps the planner from turning a condition into a join with all pending events.
+create function outbox_claimable(in_lane smallint, scan_from bigint) returns setof outbox language sql stable as $$
+    select event.* from outbox event
+    where event.lane = in_lane and event.seq > scan_from
+      and event.published_at is null and event.parked_at is null
+      and (event.attempts = 0 or event.available_at <= statement_timestamp()
+          or event.available_at > statement_timestamp() + interval '6 minutes')
+      and not exists (
+          select from outbox older
+          where older.aggregate_id = event.aggregate_id and older.seq < event.seq
+            and older.published_at is null and older.attempts > 0
+            and (older.parked_at is not null or older.available_at > statement_timestamp()
+                and older.available_at <= statement_timestamp() + interval '6 minutes') offset 0)
+      and (event.aggregate_version = 1 or not exists (
+          select from outbox unread
+          where unread.aggregate_id = event.aggregate_id and unread.aggregate_version < event.aggregate_version
+            and (unread.seq <= scan_from or unread.seq > event.seq) and unread.published_at is null))
+      -- The first part is computed once for the whole statement.
+      and (not exists (select from outbox_held_back) or not exists (
+          select from outbox_held_back held join outbox pending using (seq)
+          where held.aggregate_id = event.aggregate_id and held.seq <= event.seq and pending.published_at is null
+            and (held.parked_at is not null or held.available_at > statement_timestamp()
+                and held.available_at <= statement_timestamp() + interval '6 minutes') offset 0))
+$$;
+
 -- The claim of a relay as one call, sent together with `begin`. With its statements apart a step takes three more round trips.
 --
 -- Locks up to `max_lanes` lanes that have claimable events, beginning the search at `first_lane`, and reads these events, at
@@ -58,4 +106,23 @@ begin
         more := true;
         return next;
     end if;
+end $$;
+
+-- After a claim has failed, holds back what cannot be read among the next claimable events of each lane.
+create function outbox_hold_back_unreadable(most integer, waits double precision[]) returns void
+language plpgsql volatile as $$
+declare
+    next record;
+begin
+    for next in select lanes.lane, event.seq from outbox_lanes lanes cross join lateral (
+                    select seq from outbox_claimable(lanes.lane, 0) order by seq limit most) event loop
+        begin
+            -- Computed from all of its bytes. From 0 on, as in the claim: read from here on, it would wait for the older events
+            -- of its aggregate.
+            perform md5(event.payload::text), event.headers ->> 'traceparent'
+                from outbox_claimable(next.lane, 0) event where event.seq = next.seq;
+        exception when others then
+            perform outbox_hold_back(next.seq, sqlerrm, waits);
+        end;
+    end loop;
 end $$;

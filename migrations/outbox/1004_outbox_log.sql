@@ -9,12 +9,16 @@ create table outbox_log_slot (
     slot name not null,
     -- Of the server that has the slot. A copy of this database on another server has the row too, and no slot that fits it.
     system_identifier bigint not null,
+    -- The publication with which the slot's log can be decoded: PostgreSQL looks it up as it was at each change, so changes
+    -- from while there was none, or another, fail again and again.
+    publication oid,
     created_at timestamptz not null default clock_timestamp()
 );
 
 -- Creates the publication, if there is none, and adds the table, if it is not in it: a restore in place has dropped it, and with
 -- it its place in the publication. In a transaction before the slot's: the log is decoded with the catalog as it was at each
--- change, and a change from before the publication could never be decoded.
+-- change, and a change from before the publication could never be decoded. For the same reason a publication that was dropped
+-- is not created again while there is a slot: `outbox_log_state` says that it is gone.
 --
 -- The table's owner calls it, with the right to create in the database. Inserts only: the relay's marks are updates.
 create function outbox_log_publish() returns void language plpgsql set search_path from current as $$
@@ -23,7 +27,9 @@ declare
     content text := 'table outbox (seq, event_id, aggregate_id, event_type, payload, headers, lane)';
 begin
     if not exists (select from pg_publication where pubname = publication) then
-        execute format('create publication %I for %s with (publish = ''insert'')', publication, content);
+        if not exists (select from outbox_log_slot) then
+            execute format('create publication %I for %s with (publish = ''insert'')', publication, content);
+        end if;
     elsif not exists (select from pg_publication_rel join pg_publication on pg_publication.oid = prpubid
                       where pubname = publication and prrelid = 'outbox'::regclass) then
         execute format('alter publication %I add %s', publication, content);
@@ -45,7 +51,9 @@ begin
     perform pg_drop_replication_slot(slot_name) from pg_replication_slots
         where slot_name = new_slot and database = current_database();
     perform pg_create_logical_replication_slot(new_slot, 'pgoutput');
-    insert into outbox_log_slot (slot, system_identifier) select new_slot, system_identifier from pg_control_system();
+    insert into outbox_log_slot (slot, system_identifier, publication)
+        select new_slot, system_identifier, (select oid from pg_publication where pubname = current_schema() || '_outbox')
+        from pg_control_system();
 end $$;
 
 -- For an operator: drops the slot and forgets it. After a slot was lost, the log relay goes on with a new one, and publishes what
@@ -59,16 +67,20 @@ begin
     delete from outbox_log_slot;
 end $$;
 
--- The slot: why it cannot be used (null: it can), whether a relay reads from it, and how much log the server keeps that no relay
--- has acknowledged. With `*` in `synchronous_standby_names` a log relay counts as a synchronous standby: it would wait for itself,
--- or a commit would be acknowledged that no standby has.
+-- The slot: why it cannot be used (null: it can), and whether a relay reads from it. `lag_bytes`: how much log the server keeps
+-- for it, from its `restart_lsn` on. `safe_bytes`: how much more may be written before the slot is lost, or infinity where
+-- nothing limits it (`max_slot_wal_keep_size`). Without a slot there is a row only if none may be created: `slot` is empty then.
+--
+-- With `*` in `synchronous_standby_names` a log relay counts as a synchronous standby: it would wait for itself, or a commit
+-- would be acknowledged that no standby has.
 create function outbox_log_state()
-returns table (slot text, publication text, system_identifier text, halted text, active boolean, lag_bytes double precision)
+returns table (slot text, publication text, system_identifier text, halted text, active boolean, lag_bytes double precision,
+               safe_bytes double precision)
 language sql volatile set search_path from current as $$
-    select kept.slot::text, current_schema() || '_outbox', kept.system_identifier::text,
-           case when kept.system_identifier <> (select system_identifier from pg_control_system())
+    select coalesce(kept.slot::text, ''), current_schema() || '_outbox', coalesce(kept.system_identifier::text, ''),
+           case when kept.system_identifier <> server.system_identifier
                     then 'its slot belongs to another server'
-                when current_setting('synchronous_standby_names') like '%*%'
+                when server.any_standby
                     then 'synchronous_standby_names contains *, so its connection would count as a standby: name the standbys'
                 when slots.slot_name is null and exists (select from pg_replication_slots where slot_name = kept.slot)
                     then 'its slot is of another database of this server: this one was copied'
@@ -76,11 +88,19 @@ language sql volatile set search_path from current as $$
                     then 'its slot does not exist: it was dropped, or a fail-over led to a server without it'
                 when slots.wal_status = 'lost'
                     then 'its slot is lost: the server has removed log that was not read (max_slot_wal_keep_size)'
+                when not exists (select from pg_publication where pg_publication.oid = kept.publication
+                                                              and pubname = current_schema() || '_outbox')
+                    then 'its publication was dropped or renamed: the log from then on cannot be decoded'
            end,
            coalesce(slots.active, false),
-           coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), slots.confirmed_flush_lsn), 0)::double precision
-    from outbox_log_slot kept
+           coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), slots.restart_lsn), 0)::double precision,
+           coalesce(slots.safe_wal_size::double precision,
+                    case when slots.wal_status = 'lost' then 0 else 'Infinity'::double precision end)
+    from (select system_identifier, current_setting('synchronous_standby_names') like '%*%' as any_standby
+          from pg_control_system()) server
+    left join outbox_log_slot kept on true
     left join pg_replication_slots slots on slots.slot_name = kept.slot and slots.database = current_database()
+    where kept.slot is not null or server.any_standby
 $$;
 
 -- The claim of a log relay: locks lanes of these events, and returns the positions of those that it keeps: `claimed`, if it may

@@ -38,7 +38,9 @@ create index refunds_by_charge on refunds (charge_id);
 -- day, and then charges again.
 create table known_keys (
     -- As the caller sent it. Charges and refunds share one key space, so that a key that is used for both is noticed.
-    key text primary key check (length(key) between 1 and 255),
+    -- Compared byte by byte. The default collation is the operating system's, and an upgrade of that may sort text in another
+    -- way than an index was built: a key that the index does not find is a second charge.
+    key text collate "C" primary key check (length(key) between 1 and 255),
     -- The charge or the refund that the first request made. The answer itself is not stored: it can be built from that
     -- row. So can the first request, which distinguishes a repetition from a reused key.
     charge_id uuid references charges,

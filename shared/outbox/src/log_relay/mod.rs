@@ -17,7 +17,7 @@
 //!
 //! One relay holds the slot, and the others look once per poll whether it is free. What cannot be repaired without a person
 //! halts the relay: a lost slot, one of another server or database, a dropped publication, or a setting that would make this
-//! relay a synchronous standby (`outbox_log_state` in `1006_outbox_held_back.sql`).
+//! relay a synchronous standby (`outbox_log_state` in `1004_outbox_log.sql`).
 
 mod pgoutput;
 mod stream;
