@@ -164,11 +164,9 @@ impl<C: DeliveryChannel, H: Handler, L: DeadLetterStore> Settling<'_, C, H, L> {
         let mut rest =
             Rest { deliveries, events, largest: events.len(), alone: 0, tries: 0, behind: HashSet::new() };
         while let (Some(delivery), Some(event)) = (rest.deliveries.first(), rest.events.first()) {
-            if rest.behind.remove(&event.id) {
-                if self.set_behind(delivery).await? {
-                    rest.advance(1);
-                    continue;
-                }
+            if rest.behind.remove(&event.id) && self.set_behind(delivery).await? {
+                rest.advance(1);
+                continue;
             }
             let (group, last) = rest.next_group();
             crash_point("group-received");
