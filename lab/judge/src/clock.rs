@@ -120,7 +120,7 @@ pub async fn measure(servers: &Servers, entrant: &Entrant, clock: &Clock) -> Res
 }
 
 /// The limit of what is measured: messages per second from a bare publisher into the judge's queue, with so many connections, each
-/// with [`IN_FLIGHT`] unconfirmed messages. They are persistent, mandatory and as large as the events.
+/// with `IN_FLIGHT` unconfirmed messages. They are persistent, mandatory and as large as the events.
 pub async fn bare_publisher(servers: &Servers, clock: &Clock, connections: usize) -> Result<f64> {
     const EXCHANGE: &str = "judge.events";
     let broker = servers.rabbitmq.first();
