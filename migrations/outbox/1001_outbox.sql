@@ -136,7 +136,7 @@ analyze outbox_lanes;
 
 -- Wakes the relays, for writers other than the service itself (a migration, an operator, a batch job). Call it after
 -- the commit, in a transaction of its own: inside the writing transaction it would hold a server-wide lock until
--- after the commit's flush to disk, and all other commits would wait for it. The search path is fixed: called from
+-- after the commit's flush to disk, and every other commit that notifies would wait for it. The search path is fixed: called from
 -- another schema, `current_schema()` must still name the schema of this outbox.
 create function outbox_wake() returns void language sql set search_path from current as $$
     select pg_notify('outbox:' || current_schema(), '')

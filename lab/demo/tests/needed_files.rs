@@ -1,5 +1,5 @@
-//! How many files of this workspace the three steps of the pattern need to compile: what a reader has to trust, and what somebody
-//! who copies one has to carry. Counted over the paths in the code, so without what only a macro names.
+//! The number of files of this workspace that each of the pattern's three steps needs to compile. Whoever copies a step needs
+//! these too. The test follows the paths in the code, so it misses what only a macro names.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so and end")]
 

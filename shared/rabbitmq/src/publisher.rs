@@ -143,8 +143,13 @@ impl Publisher for ConfirmingPublisher {
             };
         }
         if self.open.as_ref().is_some_and(|open| open.channel.is_some()) {
-            // A failure shows again before the next batch.
-            let _ = timeout_at(deadline, self.prepare(DECLARE_INTERVAL)).await;
+            let prepared = timeout_at(deadline, self.prepare(DECLARE_INTERVAL)).await;
+            // After a failure the next batch waits for the declaration.
+            if !matches!(prepared, Ok(Ok(())))
+                && let Some(open) = &mut self.open
+            {
+                open.declared = None;
+            }
         }
         record_spans(batch, &outcomes, began);
         outcomes
