@@ -182,7 +182,8 @@ async fn readers_of_a_large_page_cost_little_memory() -> anyhow::Result<()> {
 #[tokio::test]
 async fn bodies_in_tiny_pieces_cost_little_memory() -> anyhow::Result<()> {
     const CLIENTS: u64 = 100;
-    const PIECES: u64 = 200;
+    const PIECES: u64 = 1_000;
+    const BUFFER_KIB: u64 = 8;
     let orders = Orders::start().await?;
     let address = orders.url.trim_start_matches("http://");
     let head = "POST /orders HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n";
@@ -203,15 +204,16 @@ async fn bodies_in_tiny_pieces_cost_little_memory() -> anyhow::Result<()> {
         tokio::task::yield_now().await;
     }
     let grown = resident_kib(&orders)?.saturating_sub(before);
-    // A buffer of 8 KiB for each byte is 156 MiB.
-    assert!(grown < CLIENTS * PIECES, "{CLIENTS} clients with {PIECES} pieces took {grown} KiB");
+    // A buffer for each byte is the product of all three, less what the kernel joins. A connection itself takes about 200 KiB.
+    let limit = CLIENTS * PIECES * BUFFER_KIB / 10;
+    assert!(grown < limit, "{CLIENTS} clients with {PIECES} pieces took {grown} KiB of {limit}");
     Ok(())
 }
 
-/// The memory of the service's process.
+/// The memory of the service's process, without the pages of its files: those grow as code runs for the first time.
 fn resident_kib(orders: &Orders) -> anyhow::Result<u64> {
     let pid = orders.service.pid().context("the service has ended")?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
