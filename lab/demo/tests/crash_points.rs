@@ -1,5 +1,5 @@
 //! Every crash point, three ways each: the process is killed, frozen and continued, or asked to stop. The promises hold,
-//! events are published in order, and again only after a kill, once.
+//! events are published in order, and again only after a kill or a freeze, once.
 //!
 //! `CRASH_CASE=relay-claimed:kill` runs one of them.
 
@@ -91,8 +91,9 @@ async fn crash_at(point: &str, action: &str, log: Option<&Postgres>) -> Result<u
     system.held().await?;
     let published = tap.drain().await?;
     ensure!(published.out_of_order.is_empty(), "published out of order: {:?}", published.out_of_order);
-    // What a relay has published and not marked is published once more. One that is asked to stop marks it first.
-    let most_copies = u64::from(action == "kill");
+    // What a relay has published and not marked is published once more. One that is asked to stop marks it first. Nearly always
+    // a frozen one does too; but its deadlines go on, so where the machine stalls, it may see no confirm in time.
+    let most_copies = u64::from(action != "stop");
     ensure!(
         published.most_copies <= most_copies,
         "an event was published {} more times",
