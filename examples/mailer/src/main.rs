@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use mailer::{INBOX, MailHandler, SERVICE, Settings};
 use messaging::SharedHandler;
-use service::{ConsumerTasks, Health, Needed, Process, Product};
+use service::{ConsumerTasks, Health, Needed, Process};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
-    let Settings { http_address, common, consumer } = service::load(&SERVICE, &Product).await?;
+    let Settings { http_address, common, consumer } = service::load(&SERVICE);
     let mut process = Process::start(&SERVICE, http_address, common)?;
     let consumer = ConsumerTasks::new(&process, INBOX, consumer);
     let health = Health::new().with("database", Needed::Yes, process.database()).with(

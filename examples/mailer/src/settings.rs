@@ -19,10 +19,6 @@ pub struct Settings {
 }
 
 impl ServiceSettings for Settings {
-    fn common(&mut self) -> &mut CommonSettings {
-        &mut self.common
-    }
-
     fn check(&self, prefix: &str) -> Result<(), String> {
         self.consumer.check(prefix, &self.common)
     }

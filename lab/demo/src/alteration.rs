@@ -93,9 +93,9 @@ const TO_FIND: [Flaw; 10] = [
     Flaw::CursorOverSeq,
     Flaw::AckBeforeCommit,
     Flaw::ShortMemory,
-    Flaw::PoisonNeverSetAside,
-    Flaw::CancelIgnored,
-    Flaw::ChargeWithoutKey,
+    Flaw::NackTakenForConfirm,
+    Flaw::SkipLockedOnRows,
+    Flaw::AgeByOwnClock,
 ];
 
 /// The protection that a student's system lacks: always the same one for a name. Who reads this code can compute it.

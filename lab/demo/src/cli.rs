@@ -22,6 +22,7 @@ use crate::interrupt::or_interrupted;
 use crate::soak::Soak;
 use crate::terminal::Terminal;
 use crate::watch::Watch;
+use crate::without;
 
 /// The transactional outbox: run it, break it, and reconcile the records. Without a command: the tour.
 ///
@@ -39,6 +40,9 @@ pub struct Cli {
     /// Print one JSON document to standard output, and everything else to standard error.
     #[arg(long, global = true)]
     json: bool,
+    /// Build the product without this protection, and run the command there (docs/ladder.md lists them).
+    #[arg(long, global = true, value_name = "PROTECTION")]
+    without: Option<String>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -153,6 +157,9 @@ enum Command {
 impl Cli {
     /// Runs the command.
     pub async fn run(self) -> Result<Verdict> {
+        if let Some(protection) = self.without {
+            return without::run(&protection, self.json);
+        }
         let terminal = &Terminal::new(self.json);
         let choice = Choice { with: self.with, may_install: !self.no_install };
         match self.command {

@@ -38,9 +38,11 @@ mod state;
 mod story;
 mod terminal;
 mod watch;
+mod without;
 
 pub use cli::Cli;
 pub use judge::Verdict;
 pub use load::RunningLoad;
 pub use proofs::WITHOUT;
 pub use running_system::RunningSystem;
+pub use without::Protection;

@@ -1,4 +1,4 @@
-//! Handlers that acknowledge too early, record apart from the effect, never give up, or trust their own clock.
+//! Handlers that acknowledge too early, record apart from the effect, forget, or trust their own clock.
 
 use std::time::Duration;
 
@@ -49,10 +49,6 @@ impl Handler for FlawedHandler {
                 let applied = self.inner.apply(&new).await?;
                 Ok(Applied { duplicates: applied.duplicates + duplicates, ..applied })
             }
-            Some(Flaw::PoisonNeverSetAside) => match self.inner.apply(group).await {
-                Err(Failure::Permanent(cause)) => Err(Failure::Temporary(cause)),
-                other => other,
-            },
             Some(Flaw::AgeByOwnClock) => {
                 let now = OffsetDateTime::now_utc();
                 let recent: Vec<_> =

@@ -2,24 +2,18 @@
 
 use std::{env, process::ExitCode, time::Duration};
 
-use axum::{extract::Request, http::HeaderValue, middleware::map_request};
-use database::{DatabaseUrl, Pool};
+use database::Pool;
 use flaws::{Flaw, LeftOut};
 use messaging::SharedHandler;
-use outbox::{PostgresStore, Relay, Wake};
+use outbox::{LogStore, PostgresStore, Relay, Wake};
 use service::{
-    ConsumerTasks, Parts, Process, RelayTasks,
-    environment::exit_invalid_config,
-    settings::{CommonSettings, RelayKind},
+    ConsumerTasks, Parts, Process, RelayTasks, environment::exit_invalid_config, settings::RelayKind,
 };
 use tokio::time::sleep;
-use uuid::Uuid;
 
 use crate::{
-    cancels::ignore_cancels,
     crash,
     handler::FlawedHandler,
-    log_store::FlawedLogStore,
     publisher::FlawedPublisher,
     relays::{listen_alone, poll_one_by_one, trigger},
     row_locks::{OncePublished, RowLockStore},
@@ -57,58 +51,14 @@ pub(crate) fn named(variable: &str, name: &str, left_out: LeftOut) -> Flaw {
 
 /// Runs the order service with these parts until it is stopped.
 pub async fn run_orders(parts: FlawedParts) -> anyhow::Result<ExitCode> {
-    orders::run(parts, |routes, settings, state| match (writes::of(parts.0), parts.0) {
-        (Some(write), _) => writes::routes(write, settings, state, routes),
-        (None, Some(Flaw::NewKeyPerAttempt)) => Ok(routes.layer(map_request(make_key_unique))),
-        (None, _) => Ok(routes),
+    orders::run(parts, |routes, settings, state| match writes::of(parts.0) {
+        Some(write) => writes::routes(write, settings, state, routes),
+        None => Ok(routes),
     })
     .await
 }
 
-/// A client that tries again sends the same `Idempotency-Key`, and the service sees another one.
-async fn make_key_unique(mut request: Request) -> Request {
-    if let Some(key) = request.headers_mut().get_mut("idempotency-key") {
-        let unique = format!("{}-{}", key.to_str().unwrap_or_default(), Uuid::new_v4());
-        *key = HeaderValue::from_str(&unique).unwrap_or_else(|_| key.clone());
-    }
-    request
-}
-
 impl Parts for FlawedParts {
-    async fn settings(&self, common: &mut CommonSettings) -> anyhow::Result<()> {
-        match self.0 {
-            Some(Flaw::CancelIgnored) => ignore_cancels(&mut common.amqp_url).await,
-            Some(Flaw::StandbyNotAwaited) => write_no_barrier(&mut common.database_url).await,
-            Some(Flaw::AttemptsNotCounted) => {
-                let counted = [("lab.attempts_not_counted", "on")];
-                common.database_url = common.database_url.with(|options| options.options(counted));
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// With `hanging-commits-ignored`: whether it answers reads.
-    fn database(
-        &self,
-        probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
-    ) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
-        let ignored = self.0 == Some(Flaw::HangingCommitsIgnored);
-        move || match probe() {
-            Err(reason) if ignored && reason.contains("commits") => Ok(()),
-            state => state,
-        }
-    }
-
-    /// With `limit-by-time-alone`: always.
-    fn caught_up(
-        &self,
-        probe: impl Fn() -> Option<Vec<i16>> + Send + Sync + 'static,
-    ) -> impl Fn() -> Option<Vec<i16>> + Send + Sync + 'static {
-        let always = self.0 == Some(Flaw::LimitByTimeAlone);
-        move || if always { Some((0..16).collect()) } else { probe() }
-    }
-
     /// Some relays hear of events in another way, or by themselves.
     fn wake(&self, relays: Wake) -> Wake {
         match self.0 {
@@ -143,7 +93,7 @@ impl Parts for FlawedParts {
             }
             _ if relays.settings.relay == RelayKind::Log => {
                 relays.start(process, |pool, publisher, options| {
-                    let store = FlawedStore::new(FlawedLogStore::new(pool, options.full_scan, flaw), flaw);
+                    let store = FlawedStore::new(LogStore::new(pool, options.full_scan), flaw);
                     Relay::over(store, FlawedPublisher::new(publisher, flaw), options)
                 });
             }
@@ -157,25 +107,12 @@ impl Parts for FlawedParts {
 
     async fn start_consumer(&self, consumer: ConsumerTasks, handler: SharedHandler, process: &mut Process) {
         let (pool, name) = (consumer.pool(), consumer.inbox.consumer);
-        match self.0 {
-            Some(Flaw::ShortMemory) => forget_soon(pool.clone(), name, process).await,
-            Some(Flaw::AttemptsNotCounted) => add_trigger(&pool, COUNT_NO_ATTEMPT).await,
-            _ => {}
+        if self.0 == Some(Flaw::ShortMemory) {
+            forget_soon(pool.clone(), name, process).await;
         }
         consumer.start(process, &SharedHandler::new(FlawedHandler::new(handler, pool, name, self.0)));
     }
 }
-
-/// Each attempt at an event is the first, for the connections of a process with this flaw.
-const COUNT_NO_ATTEMPT: &str = "
-    create or replace function count_no_attempt() returns trigger language plpgsql as $$
-    begin
-        new.begun = 1;
-        return new;
-    end $$;
-    create or replace trigger count_no_attempt before update on delivery_attempts
-    for each row when (current_setting('lab.attempts_not_counted', true) = 'on')
-    execute function count_no_attempt()";
 
 /// Keeps the ids of the processed events that are erased.
 const KEEP_FORGOTTEN: &str = "
@@ -188,29 +125,12 @@ const KEEP_FORGOTTEN: &str = "
     create or replace trigger forget after delete on processed_events
     for each row execute function forget()";
 
-/// Instances that add a trigger at once disturb each other, and one of them adds it.
-async fn add_trigger(pool: &Pool, statements: &'static str) {
-    if let Err(error) = sqlx::raw_sql(statements).execute(pool).await {
-        tracing::warn!(%error, "failed to add a trigger");
-    }
-}
-
-/// A function of the service's schema hides the one with which the product writes the record that waits for the standby.
-async fn write_no_barrier(url: &mut DatabaseUrl) -> anyhow::Result<()> {
-    let mut connection = url.connect().await?;
-    let hidden = "create or replace function pg_logical_emit_message(boolean, text, text) returns void
-                  language sql as 'select'";
-    sqlx::query(hidden).execute(&mut connection).await?;
-    let schema: String =
-        sqlx::query_scalar("select current_schema()::text").fetch_one(&mut connection).await?;
-    let path = format!("{schema},pg_catalog");
-    *url = url.with(|options| options.options([("search_path", &path)]));
-    Ok(())
-}
-
 /// Erases the records of processed events, now and each second. A trigger keeps the ids for [`FlawedHandler`].
 async fn forget_soon(pool: Pool, consumer: &'static str, process: &mut Process) {
-    add_trigger(&pool, KEEP_FORGOTTEN).await;
+    // Instances that add a trigger at once disturb each other, and one of them adds it.
+    if let Err(error) = sqlx::raw_sql(KEEP_FORGOTTEN).execute(&pool).await {
+        tracing::warn!(%error, "failed to add a trigger");
+    }
     let mut retention = inbox::retention(pool, consumer, Duration::ZERO);
     let stop = process.stop();
     let mut erase = async move || {

@@ -1,4 +1,4 @@
-//! A claim that loses events, a relay that publishes what it cannot mark, and one that waits for notifications alone.
+//! A claim that loses events, and a relay that waits for notifications alone.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -6,8 +6,7 @@ use std::{
 };
 
 use flaws::Flaw;
-use messaging::Refusal;
-use outbox::{Claim, ClaimedEvent, Error, OutboxTransaction, Store, Wake};
+use outbox::{Claim, Error, Store, Wake};
 
 use crate::relays::listen_alone::NO_POLL;
 
@@ -22,11 +21,6 @@ pub struct FlawedStore<S> {
     notified: Wake,
 }
 
-pub struct FlawedTransaction<T> {
-    inner: T,
-    flaw: Option<Flaw>,
-}
-
 impl<S> FlawedStore<S> {
     pub fn new(inner: S, flaw: Option<Flaw>) -> Self {
         Self { inner, flaw, notified: Wake::new() }
@@ -39,18 +33,17 @@ impl<S> FlawedStore<S> {
 
 impl<S: Store> Store for FlawedStore<S> {
     type Transaction<'store>
-        = FlawedTransaction<S::Transaction<'store>>
+        = S::Transaction<'store>
     where
         S: 'store;
 
     async fn claim(&mut self, lanes: u8, batch: u16) -> Result<Claim<Self::Transaction<'_>>, Error> {
-        let flaw = self.flaw;
-        let (mut events, more, inner) = match self.inner.claim(lanes, batch).await? {
+        let (mut events, more, transaction) = match self.inner.claim(lanes, batch).await? {
             Claim::Idle => return Ok(Claim::Idle),
             Claim::Busy => return Ok(Claim::Busy),
             Claim::Events { events, more, transaction } => (events, more, transaction),
         };
-        if flaw == Some(Flaw::CursorOverSeq) {
+        if self.flaw == Some(Flaw::CursorOverSeq) {
             // Sequence numbers are drawn before the commit, so one that commits late is behind the cursor for good.
             let cursor = CURSOR.load(Ordering::SeqCst);
             events.retain(|event| event.seq > cursor);
@@ -59,7 +52,7 @@ impl<S: Store> Store for FlawedStore<S> {
                 return Ok(Claim::Busy);
             }
         }
-        Ok(Claim::Events { events, more, transaction: FlawedTransaction { inner, flaw } })
+        Ok(Claim::Events { events, more, transaction })
     }
 
     async fn wait(&mut self, wake: &Wake, worked: Duration, poll: Duration) {
@@ -70,22 +63,5 @@ impl<S: Store> Store for FlawedStore<S> {
 
     fn release(&mut self) {
         self.inner.release();
-    }
-}
-
-impl<T: OutboxTransaction> OutboxTransaction for FlawedTransaction<T> {
-    async fn try_write(&mut self, events: &[ClaimedEvent]) -> Result<(), Error> {
-        if self.flaw == Some(Flaw::FailedMarksIgnored) {
-            return Ok(());
-        }
-        self.inner.try_write(events).await
-    }
-
-    async fn mark_refused(&mut self, refused: &[(ClaimedEvent, Refusal)]) -> Result<(), Error> {
-        self.inner.mark_refused(refused).await
-    }
-
-    async fn commit(self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
-        self.inner.commit(confirmed).await
     }
 }

@@ -32,15 +32,11 @@ pub static SERVICE: Service = Service {
     own_queue: None,
 };
 
-/// Runs the billing service until it is stopped: it charges each order once, and publishes the answer. `provider` is given the
-/// product's payment provider and returns the one to call.
-pub async fn run<P: PaymentProvider>(
-    parts: impl Parts,
-    provider: impl FnOnce(HttpPaymentProvider) -> P,
-) -> anyhow::Result<ExitCode> {
-    let (mut service, settings) = Assembly::start::<ProviderSettings>(&SERVICE, INBOX, parts).await?;
+/// Runs the billing service until it is stopped: it charges each order once, and publishes the answer.
+pub async fn run(parts: impl Parts) -> anyhow::Result<ExitCode> {
+    let (mut service, settings) = Assembly::start::<ProviderSettings>(&SERVICE, INBOX, parts)?;
     let ProviderSettings { provider_url, provider_deadline, provider_calls, restored } = settings.own;
-    let provider = provider(HttpPaymentProvider::new(provider_url, provider_deadline)?);
+    let provider = HttpPaymentProvider::new(provider_url, provider_deadline)?;
     service.serve_health();
     if !service.process.prepare().await {
         return Ok(service.process.run().await);

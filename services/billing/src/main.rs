@@ -2,5 +2,5 @@ use std::process::ExitCode;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
-    billing::run(service::Product, |provider| provider).await
+    billing::run(service::Product).await
 }

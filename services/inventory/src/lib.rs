@@ -24,7 +24,7 @@ pub static SERVICE: Service = Service {
 
 /// Runs the inventory service until it is stopped: it reserves stock for each order, once, and publishes the answer.
 pub async fn run(parts: impl Parts) -> anyhow::Result<ExitCode> {
-    let (mut service, _) = Assembly::start::<NoSettings>(&SERVICE, INBOX, parts).await?;
+    let (mut service, _) = Assembly::start::<NoSettings>(&SERVICE, INBOX, parts)?;
     service.serve_health();
     if !service.process.prepare().await {
         return Ok(service.process.run().await);

@@ -45,7 +45,7 @@ pub async fn run(
     parts: impl Parts,
     routes: impl FnOnce(Router, &Settings, &AppState) -> anyhow::Result<Router>,
 ) -> anyhow::Result<ExitCode> {
-    let (mut service, settings) = Assembly::start::<OrderSettings>(&SERVICE, INBOX, parts).await?;
+    let (mut service, settings) = Assembly::start::<OrderSettings>(&SERVICE, INBOX, parts)?;
     // An order waits for answers from when its event was published, which the outbox must still know.
     if settings.publisher.keep_published < settings.own.answer_within {
         exit_invalid_config(
@@ -81,7 +81,7 @@ pub async fn run(
     let handler = OrderHandler::new(service.consumer.pool(), wake);
     let (operations, stop) = (service.process.operations(), service.process.stop());
     let keys = idempotency_key::retention(operations.clone(), keep_idempotency_keys);
-    let caught_up = service.parts.caught_up(service.consumer.caught_up());
+    let caught_up = service.consumer.caught_up();
     let watch = open_orders::watch(
         state,
         operations.clone(),

@@ -16,27 +16,6 @@ use crate::{
 /// What a program can replace in a service. Each default is the product's part, so a program of the lab states only the part
 /// that it replaces and is the product in everything else.
 pub trait Parts {
-    /// Changes settings before they are used.
-    fn settings(&self, _common: &mut CommonSettings) -> impl Future<Output = anyhow::Result<()>> {
-        async { Ok(()) }
-    }
-
-    /// Whether the database can be used, for health.
-    fn database(
-        &self,
-        probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
-    ) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
-        probe
-    }
-
-    /// Whether the consumers of this instance have applied what waited in their queues: see [`ConsumerTasks::caught_up`].
-    fn caught_up(
-        &self,
-        probe: impl Fn() -> Option<Vec<i16>> + Send + Sync + 'static,
-    ) -> impl Fn() -> Option<Vec<i16>> + Send + Sync + 'static {
-        probe
-    }
-
     /// What a committed event wakes.
     fn wake(&self, relays: Wake) -> Wake {
         relays
@@ -86,12 +65,12 @@ pub struct Assembly<P> {
 
 impl<P: Parts> Assembly<P> {
     /// Reads the settings and starts the process. It does not consume and publish yet.
-    pub async fn start<Own: Args>(
+    pub fn start<Own: Args>(
         service: &Service,
         inbox: Inbox,
         parts: P,
     ) -> anyhow::Result<(Self, Settings<Own>)> {
-        let settings: Settings<Own> = load(service, &parts).await?;
+        let settings: Settings<Own> = load(service);
         let process = Process::start(service, settings.http_address, settings.common.clone())?;
         let relays = RelayTasks::new(&process, settings.publisher.clone());
         let consumer = ConsumerTasks::new(&process, inbox, settings.consumer.clone());
@@ -100,7 +79,7 @@ impl<P: Parts> Assembly<P> {
 
     /// The health of the parts that every service needs in the same way. Each adds the broker's.
     pub fn health(&self) -> Health {
-        Health::new().with("database", Needed::Yes, self.parts.database(self.process.database())).with(
+        Health::new().with("database", Needed::Yes, self.process.database()).with(
             "dead letters",
             Needed::No,
             self.consumer.collector_probe(),

@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Parts, Supervisor,
+    Supervisor,
     admin::AdminServer,
     environment,
     http::{self, Health},
@@ -59,18 +59,14 @@ pub fn command<Settings: ServiceSettings>(service: &Service) -> clap::Command {
 
 /// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck`,
 /// `<service> get PATH` or `<service> post PATH`, with the answer of the running process.
-pub async fn load<Settings: ServiceSettings>(
-    service: &Service,
-    parts: &impl Parts,
-) -> anyhow::Result<Settings> {
+pub fn load<Settings: ServiceSettings>(service: &Service) -> Settings {
     request_if_asked(service.prefix, service.http_port);
     start_with_large_stacks();
-    let mut settings: Settings = environment::parse_or_exit(&command::<Settings>(service), service.prefix);
+    let settings: Settings = environment::parse_or_exit(&command::<Settings>(service), service.prefix);
     if let Err(problem) = settings.check(service.prefix) {
         environment::exit_invalid_config(&problem);
     }
-    parts.settings(settings.common()).await?;
-    Ok(settings)
+    settings
 }
 
 /// The admin API answers within thirty seconds.

@@ -13,8 +13,6 @@ use crate::{
 
 /// What [`load`](crate::load) needs to know of a service's settings.
 pub trait ServiceSettings: Parser {
-    fn common(&mut self) -> &mut CommonSettings;
-
     /// Checks what concerns more than one setting. `prefix` starts the service's variables, for example `ORDERS_`;
     /// an error names the variable and says what is valid.
     fn check(&self, prefix: &str) -> Result<(), String>;
@@ -46,10 +44,6 @@ pub struct Settings<Own: Args> {
 pub struct NoSettings {}
 
 impl<Own: Args> ServiceSettings for Settings<Own> {
-    fn common(&mut self) -> &mut CommonSettings {
-        &mut self.common
-    }
-
     fn check(&self, prefix: &str) -> Result<(), String> {
         if self.publisher.keep_published > self.common.replay_within {
             return Err(format!(

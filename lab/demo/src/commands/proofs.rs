@@ -154,6 +154,11 @@ async fn output(proof: &Proof, Place { program, home, logs }: &Place) -> Result<
             cargo.arg("--").args(arguments);
             cargo
         }
+        Run::Test(arguments) => {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            command
+        }
     };
     if let Run::Judge(_, Some(mistake)) = proof.run {
         command.env("RELAY_MISTAKE", mistake);
@@ -165,6 +170,14 @@ async fn output(proof: &Proof, Place { program, home, logs }: &Place) -> Result<
     let output = output.context("failed to end the command in time")?.context("failed to run the command")?;
     let text = [output.stderr, output.stdout.clone()].concat();
     fs::write(&log, text).with_context(|| format!("failed to write {}", log.display()))?;
+    if let Run::Test(arguments) = &proof.run {
+        let (stdout, name) =
+            (String::from_utf8_lossy(&output.stdout), arguments.last().map_or("", String::as_str));
+        let failed = stdout.lines().find(|line| line.contains(name) && line.ends_with("... FAILED"));
+        // What cannot be built ends with the same exit code.
+        let failed = failed.context("the test has not failed")?;
+        return Ok((output.status.code(), Value::from(failed)));
+    }
     let document = serde_json::from_slice(&output.stdout).ok();
     // The simulation and the experiments print for people.
     let last = || {

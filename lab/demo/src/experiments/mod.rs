@@ -42,7 +42,7 @@ const fn experiment(flaw: Flaw, fault: &'static str, run: fn(Setup) -> Running) 
 }
 
 /// All experiments, by the part that they replace.
-pub static ALL: [Experiment; 18] = [
+pub static ALL: [Experiment; 15] = [
     // The relay: claim by state, publish, then mark, and scan even when no wake-up comes.
     experiment(Flaw::MarkBeforeConfirm, "the relay is killed after its commit", |setup| {
         Box::pin(killed_at("relay-committed:kill", Some("orders"), setup))
@@ -78,7 +78,7 @@ pub static ALL: [Experiment; 18] = [
     experiment(Flaw::NewIdPerAttempt, "the relay is killed between the confirm and the mark", |setup| {
         Box::pin(killed_at("relay-confirmed:kill", Some("orders"), setup))
     }),
-    // The consumer: acknowledge after the commit, record with the effect, set aside what can never be applied.
+    // The consumer: acknowledge after the commit, record with the effect, remember.
     experiment(Flaw::AckBeforeCommit, "a consumer is killed before its commit", |setup| {
         Box::pin(killed_at("effect-written:kill", None, setup))
     }),
@@ -90,17 +90,6 @@ pub static ALL: [Experiment; 18] = [
     experiment(Flaw::ShortMemory, "all events are published again, a few seconds later", |setup| {
         Box::pin(consumers::published_again(setup))
     }),
-    experiment(Flaw::PoisonNeverSetAside, "a message that can never be applied", |setup| {
-        Box::pin(consumers::poison(setup))
-    }),
-    experiment(Flaw::AttemptsNotCounted, "inventory crashes nine times over the same message", |setup| {
-        Box::pin(consumers::crash_loop(setup))
-    }),
-    experiment(
-        Flaw::ChargeWithoutKey,
-        "billing is killed between the provider's answer and its own commit",
-        |setup| Box::pin(killed_at("payment-answered:kill", None, setup)),
-    ),
     // The order write: one commit for the order and its event, which no client can cancel, side by side with others.
     experiment(Flaw::DualWrite, "the order service is killed after the order's commit", |setup| {
         Box::pin(killed_at("order-written:kill", None, setup))

@@ -85,12 +85,12 @@ impl CrashFile {
     }
 
     /// Until it is armed again, no process crashes.
-    pub(crate) fn disarm(&self) -> Result<()> {
+    pub fn disarm(&self) -> Result<()> {
         std::fs::write(&self.0, "disarmed").context("failed to disarm the crash point")
     }
 
     /// The next process that reaches the point crashes.
-    pub(crate) fn arm(&self) -> Result<()> {
+    pub fn arm(&self) -> Result<()> {
         std::fs::remove_file(&self.0).context("failed to arm the crash point")
     }
 }

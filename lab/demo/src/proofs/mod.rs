@@ -17,6 +17,7 @@ pub use without::WITHOUT;
 
 use crate::drills;
 use crate::reconciliation::Finding;
+use crate::without::Protection;
 
 /// Who runs a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -54,6 +55,8 @@ pub(crate) enum Run {
     Judge(Vec<String>, Option<&'static str>),
     /// The simulation with these arguments.
     Simulation(Vec<String>),
+    /// `demo` with these arguments, of which the last is the name of a test that must fail.
+    Test(Vec<String>),
 }
 
 /// The drills of [`Owner::Rotating`]: one for each kind of fault, and quick ones.
@@ -104,6 +107,16 @@ pub(crate) fn all(day: u64) -> Result<Vec<Proof>> {
         let flaw = experiment.flaw.name();
         let (owner, run) = (Owner::Rotating, Run::Experiment(flaw));
         proofs.push(Proof { name: format!("sabotage {flaw}"), owner, run, without: None });
+    }
+    for protection in Protection::all()? {
+        for name in protection.commands() {
+            let run = match name.split(' ').next() {
+                Some("test") => Run::Test(words(&name)),
+                Some("drill") => Run::Drill(words(&format!("{name} --rate 30"))),
+                _ => Run::Judge(words(&name), None),
+            };
+            proofs.push(Proof { name, owner: Owner::Nightly, run, without: Some(&[]) });
+        }
     }
     let level_of = |relay: &str, level: u8| words(&format!("judge {relay} --level {level}"));
     for relay in Entrant::shipped()? {

@@ -8,7 +8,7 @@ mod source;
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, iter, path::Path};
 
-use demo::{WITHOUT, experiments};
+use demo::{Protection as Diff, WITHOUT, experiments};
 use flaws::Flaw;
 use judge::MISTAKES;
 use serde::Deserialize;
@@ -43,11 +43,10 @@ struct Protection {
     /// The commands that break without it.
     #[serde(default)]
     shown: Vec<String>,
+    /// The diff in `lab/without` that takes it out. Its checks are commands.
+    diff: Option<String>,
     /// The flaw that the simulation leaves out.
     simulated: Option<String>,
-    /// The tests that hold it where nothing shows it: `file: name`.
-    #[serde(default)]
-    tests: Vec<String>,
     #[serde(default)]
     parts: Vec<String>,
     /// Whether `one-file` has a short form of it.
@@ -93,8 +92,10 @@ impl Ladder {
         let core = shares.next().unwrap();
         let mut sums = vec![("The core".to_owned(), lines(core), "the rules above".to_owned())];
 
-        let unshown = rungs().filter(|rung| rung.is_unshown()).count();
-        let mut page = head(total, lines(core), rungs().count(), unshown);
+        let taken_out: BTreeSet<_> = rungs().filter_map(|rung| rung.diff.clone()).collect();
+        let diffs: BTreeSet<_> = Diff::all().unwrap().into_iter().map(|diff| diff.name).collect();
+        assert_eq!(taken_out, diffs, "each diff takes out one rung");
+        let mut page = head(total, lines(core));
         write!(page, "\n## The core\n\nIts files, each with its lines: {}.\n", files(core)).unwrap();
         page += "\n| rule | without it | shown by |\n|---|---|---|\n";
         for rule in &self.rule {
@@ -139,17 +140,20 @@ impl Ladder {
 }
 
 impl Protection {
-    fn is_unshown(&self) -> bool {
-        self.shown.is_empty() && self.simulated.is_none()
-    }
-
-    /// What shows it, and what holds it. Fails if any of that does not exist.
+    /// What shows it. Fails if any of that does not exist.
     fn proofs(&self) -> String {
         let known = known_commands();
         let mut proofs = vec![];
         for command in &self.shown {
             assert!(known.contains(command), "nothing runs {command}");
             proofs.push(format!("`{command}`"));
+        }
+        if let Some(name) = &self.diff {
+            let all = Diff::all().unwrap();
+            let diff =
+                all.iter().find(|it| it.name == *name).unwrap_or_else(|| panic!("there is no {name}.diff"));
+            proofs.extend(diff.commands().map(|command| format!("`cargo demo {command}`")));
+            proofs.push(format!("[the lines](../lab/without/{name}.diff)"));
         }
         if let Some(name) = &self.simulated {
             let flaw = Flaw::named(name).unwrap_or_else(|| panic!("there is no flaw {name}")).row();
@@ -160,17 +164,7 @@ impl Protection {
                 grouped(usize::try_from(seeds).unwrap())
             ));
         }
-        if self.is_unshown() {
-            assert!(!self.tests.is_empty(), "{} has no proof", self.name);
-            proofs.push("**nothing shows it yet**".to_owned());
-        }
-        for test in &self.tests {
-            let (file, name) = test.split_once(": ").unwrap();
-            let text = fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
-            assert!(text.contains(&format!("fn {name}(")), "{file} has no {name}");
-            proofs.push(format!("[test](../{file})"));
-            proofs.dedup();
-        }
+        assert!(!proofs.is_empty(), "nothing shows {}", self.name);
         proofs.join("; ")
     }
 }
@@ -222,7 +216,7 @@ fn grouped(number: usize) -> String {
 }
 
 /// What the page says before its tables.
-fn head(total: usize, core: usize, rungs: usize, unshown: usize) -> String {
+fn head(total: usize, core: usize) -> String {
     let one_file = fs::read_to_string(Path::new(ROOT).join("examples/one-file/src/main.rs")).unwrap();
     format!(
         "# The ladder: from one file to the product
@@ -236,10 +230,10 @@ of them. This page says what the rest is for.
 Each rung is one protection. They are in the order in which you would add them ([copy it](copy-it.md)).
 
 - **Without it**: what goes wrong.
-- **Shown by**: a command that leaves the protection out. Drills and levels of the judge end with BROKEN, exit code 1.
-  `cargo demo sabotage` and the test of the simulation must notice the missing protection, and then end with 0.
-- **Nothing shows it yet**: no command leaves this protection out. The test beside it checks the protection itself. That
-  is so for {unshown} of {rungs} rungs.
+- **Shown by**: a command that leaves the protection out. Drills, levels of the judge and tests against real servers
+  fail then, with exit code 1. `cargo demo sabotage` and the test of the simulation must notice the missing protection,
+  and then end with 0.
+- **The lines**: the diff that `--without` [applies](breaking-it.md#take-a-protection-out) before it builds the product.
 - **Lines**: each line has one owner. A file belongs to one owner, except for functions, types and constants that other
   owners have. A line inside a function belongs to the owner of the function, so many rungs have a few more lines in the
   core. Unit tests inside a file count. The SQL in [`migrations`](../migrations) and the tests beside `src` do not.

@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use flawed_services::{FlawedParts, provider::FlawedProvider};
+use flawed_services::FlawedParts;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
-    let parts = FlawedParts::sabotaged();
-    billing::run(parts, |provider| FlawedProvider::new(provider, parts.0)).await
+    billing::run(FlawedParts::sabotaged()).await
 }
