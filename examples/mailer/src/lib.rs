@@ -6,7 +6,7 @@ mod mail_handler;
 mod settings;
 
 use inbox::Inbox;
-use rabbitmq::topology::Queue;
+use rabbitmq::queues::Queue;
 use service::Service;
 use sqlx::migrate::Migrator;
 

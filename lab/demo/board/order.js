@@ -4,10 +4,10 @@ import { ask, attempt, made, send, shown } from './page.js';
 /** The steps: what each looks like, the source of its code, and the steps that it waited for. */
 const STEPS = [
   [/^wrote the order/, 'services/orders/src/place_order.rs'],
-  [/^marked OrderCreated/, 'shared/outbox/src/relay.rs', /^wrote the order/],
-  [/^marked OrderC/, 'shared/outbox/src/relay.rs', /^(confirmed|cancelled) the order/],
-  [/^marked Stock/, 'shared/outbox/src/relay.rs', /the stock$|out of stock/],
-  [/^marked Payment/, 'shared/outbox/src/relay.rs', /^(charged|declined|refunded)/],
+  [/^marked OrderCreated/, 'shared/messaging/src/relay.rs', /^wrote the order/],
+  [/^marked OrderC/, 'shared/messaging/src/relay.rs', /^(confirmed|cancelled) the order/],
+  [/^marked Stock/, 'shared/messaging/src/relay.rs', /the stock$|out of stock/],
+  [/^marked Payment/, 'shared/messaging/src/relay.rs', /^(charged|declined|refunded)/],
   [/^(reserved|rejected)/, 'services/inventory/src/stock_handler.rs', /^wrote the order/],
   [/^released/, 'services/inventory/src/stock_handler.rs', /^cancelled the order/],
   [/^recorded the payment/, 'services/billing/src/payment_handler.rs', /^wrote the order/],

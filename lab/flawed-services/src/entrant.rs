@@ -1,7 +1,8 @@
 //! The product's relay without a service, with one part replaced: the judge must notice.
 
 use flaws::{Flaw, LeftOut};
-use outbox::{PostgresStore, Relay, RelayOptions};
+use messaging::{Relay, RelayOptions};
+use outbox::PostgresStore;
 
 use crate::{
     parts::named,
@@ -18,10 +19,10 @@ pub async fn run_relay() -> anyhow::Result<()> {
         let options = RelayOptions::default();
         if flaw == Flaw::SkipLockedOnRows {
             let store = RowLockStore::new(pool, OncePublished::Mark);
-            return Relay::over(store, publisher, options).run(wake, stop).await;
+            return Relay::new(store, publisher, options).run(wake, stop).await;
         }
         let store = FlawedStore::new(PostgresStore::new(pool, options.full_scan), Some(flaw));
-        Relay::over(store, FlawedPublisher::new(publisher, Some(flaw)), options).run(wake, stop).await;
+        Relay::new(store, FlawedPublisher::new(publisher, Some(flaw)), options).run(wake, stop).await;
     })
     .await
 }

@@ -4,8 +4,8 @@ use std::{env, process::ExitCode, time::Duration};
 
 use database::Pool;
 use flaws::{Flaw, LeftOut};
-use messaging::SharedHandler;
-use outbox::{LogStore, PostgresStore, Relay, Wake};
+use messaging::{Relay, SharedHandler, Wake};
+use outbox::{LogStore, PostgresStore};
 use service::{
     ConsumerTasks, Parts, Process, RelayTasks, environment::exit_invalid_config, settings::RelayKind,
 };
@@ -73,7 +73,7 @@ impl Parts for FlawedParts {
             Some(Flaw::PollOneByOne) => poll_one_by_one::start(&relays, process),
             Some(Flaw::TriggerNotify) => {
                 trigger::create(&process.operations()).await?;
-                relays.start(process, Relay::new);
+                relays.start(process, outbox::relay);
             }
             Some(Flaw::ListenAlone) => {
                 let (pool, notified) = (process.operations(), Wake::new());
@@ -81,25 +81,25 @@ impl Parts for FlawedParts {
                 process.spawn("notifications", listen_alone::listen(pool, notified.clone(), process.stop()));
                 relays.start(process, |pool, publisher, options| {
                     let store = PostgresStore::new(pool, listen_alone::NO_POLL);
-                    Relay::over(FlawedStore::listening_alone(store, notified.clone()), publisher, options)
+                    Relay::new(FlawedStore::listening_alone(store, notified.clone()), publisher, options)
                 });
             }
             Some(Flaw::SkipLockedOnRows | Flaw::RowLocks | Flaw::DeleteOncePublished) => {
                 let delete = flaw == Some(Flaw::DeleteOncePublished);
                 let once_published = if delete { OncePublished::Delete } else { OncePublished::Mark };
                 relays.start(process, |pool, publisher, options| {
-                    Relay::over(RowLockStore::new(pool, once_published), publisher, options)
+                    Relay::new(RowLockStore::new(pool, once_published), publisher, options)
                 });
             }
             _ if relays.settings.relay == RelayKind::Log => {
                 relays.start(process, |pool, publisher, options| {
                     let store = FlawedStore::new(LogStore::new(pool, options.full_scan), flaw);
-                    Relay::over(store, FlawedPublisher::new(publisher, flaw), options)
+                    Relay::new(store, FlawedPublisher::new(publisher, flaw), options)
                 });
             }
             _ => relays.start(process, |pool, publisher, options| {
                 let store = FlawedStore::new(PostgresStore::new(pool, options.full_scan), flaw);
-                Relay::over(store, FlawedPublisher::new(publisher, flaw), options)
+                Relay::new(store, FlawedPublisher::new(publisher, flaw), options)
             }),
         }
         Ok(())

@@ -3,8 +3,7 @@
 //! While one relay holds an order's first event, another takes its second one, and may publish it first.
 
 use database::{Pool, Session};
-use messaging::Refusal;
-use outbox::{Claim, ClaimedEvent, Error, OutboxTransaction, Store};
+use messaging::{Claim, ClaimedEvent, Error, OutboxTransaction, Refusal, Store};
 
 /// What happens to a row when its event is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

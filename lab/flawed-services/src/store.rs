@@ -6,7 +6,7 @@ use std::{
 };
 
 use flaws::Flaw;
-use outbox::{Claim, Error, Store, Wake};
+use messaging::{Claim, Error, Store, Wake};
 
 use crate::relays::listen_alone::NO_POLL;
 

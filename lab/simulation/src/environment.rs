@@ -9,7 +9,7 @@ use std::{
 };
 
 use flaws::Flaw;
-use outbox::{Relay, RelayOptions, Step, Store, Wake};
+use messaging::{Relay, RelayOptions, Step, Store, Wake};
 use tokio::{sync::Notify, task::JoinHandle, time::sleep};
 
 use crate::{
@@ -174,7 +174,7 @@ async fn run_over(store: impl Store, process: Process, number: usize, options: R
     };
     let stop = process.world.stop.clone();
     let poll = options.poll;
-    let mut relay = Relay::over(store, MemoryPublisher::new(process, partitions), options);
+    let mut relay = Relay::new(store, MemoryPublisher::new(process, partitions), options);
     if !by_steps {
         return relay.run(wake, stop).await;
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use flaws::Flaw;
-use outbox::{Claim, Error, Store};
+use messaging::{Claim, Error, Store};
 
 use crate::{
     fault::Fault,

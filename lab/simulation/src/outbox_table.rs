@@ -7,8 +7,7 @@ use std::{
 
 use events::LANES;
 use flaws::Flaw;
-use messaging::{Outgoing, Refusal};
-use outbox::{ClaimedEvent, MAX_NACKED_ATTEMPTS, RETRY_SECONDS};
+use messaging::{ClaimedEvent, MAX_NACKED_ATTEMPTS, Outgoing, RETRY_SECONDS, Refusal};
 use uuid::Uuid;
 
 use crate::history::Actor;

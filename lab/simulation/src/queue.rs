@@ -106,7 +106,7 @@ impl BrokerState {
         self.partitions == partitions && !self.is_changing
     }
 
-    /// The partition whose queues a message reaches: the routing keys of `rabbitmq::topology`. `None`: no service's queue.
+    /// The partition whose queues a message reaches: the routing keys of `rabbitmq::queues`. `None`: no service's queue.
     pub(crate) fn partition_of(&self, message: &Message) -> Option<u8> {
         let bound = self.bound.filter(|bound| *bound == 1 || *bound == message.partitions)?;
         u8::try_from(message.lane.unsigned_abs() % u16::from(bound)).ok()

@@ -7,7 +7,7 @@ use std::{
 
 use events::Event;
 use flaws::Flaw;
-use outbox::{ClaimedEvent, Wake};
+use messaging::{ClaimedEvent, Wake};
 use uuid::Uuid;
 
 use crate::{

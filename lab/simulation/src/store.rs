@@ -2,8 +2,9 @@ use std::time::Duration;
 
 use events::LANES;
 use flaws::Flaw;
-use messaging::Refusal;
-use outbox::{Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, RETRY_SECONDS, Store};
+use messaging::{
+    Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, RETRY_SECONDS, Refusal, Store,
+};
 
 use crate::{
     fail_over::await_standby,

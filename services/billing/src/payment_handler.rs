@@ -8,14 +8,14 @@ use database::Pool;
 use events::{Body, Event, OrderCreated, derived_id};
 use inbox::Inbox;
 use messaging::{Applied, Failure, Handler};
-use rabbitmq::topology;
+use rabbitmq::queues;
 use sqlx::PgConnection;
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use crate::due_payments::{DuePayment, ProviderCalls};
 
-pub const INBOX: Inbox = Inbox { consumer: "billing", queue: topology::BILLING, keeps_order: true };
+pub const INBOX: Inbox = Inbox { consumer: "billing", queue: queues::BILLING, keeps_order: true };
 
 /// `OrderCreated`: records a pending payment of the order's total. `OrderCancelled`: voids it, or marks it for refund.
 ///

@@ -16,8 +16,7 @@ use events::{
     Data, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded,
     spans::{Kind, Span},
 };
-use messaging::{RoundLimiter, crash_points::crash_point};
-use outbox::Wake;
+use messaging::{RoundLimiter, Wake, crash_points::crash_point};
 use tokio::{
     task::{JoinError, JoinSet},
     time::{Instant, sleep_until},

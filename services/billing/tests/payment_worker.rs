@@ -17,8 +17,7 @@ use billing::{
 };
 use database::{DatabaseUrl, Pool, PoolKind};
 use events::{Cause, Data, Event, Line, Money, NewEvent, OrderCancelled, OrderCreated, TraceContext};
-use messaging::Handler;
-use outbox::Wake;
+use messaging::{Handler, Wake};
 use payment_provider::DECLINED_CUSTOMERS;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};

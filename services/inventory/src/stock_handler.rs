@@ -5,13 +5,12 @@ use events::{
     Body, Data, Event, Line, NewEvent, OrderCreated, StockRejected, StockReleased, StockReserved, derived_id,
 };
 use inbox::{Error, Inbox};
-use messaging::{Applied, Failure, Handler};
-use outbox::Wake;
-use rabbitmq::topology;
+use messaging::{Applied, Failure, Handler, Wake};
+use rabbitmq::queues;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-pub const INBOX: Inbox = Inbox { consumer: "inventory", queue: topology::INVENTORY, keeps_order: true };
+pub const INBOX: Inbox = Inbox { consumer: "inventory", queue: queues::INVENTORY, keeps_order: true };
 
 /// `OrderCreated`: reserves stock for all of the order's lines, or for none. `OrderCancelled`: releases it. Each answer is
 /// an event, inserted in the transaction of the change that it describes.

@@ -5,8 +5,7 @@
 use database::{Pool, PoolKind};
 use events::{Cause, Data, Event, Line, Money, NewEvent, OrderCancelled, OrderCreated, TraceContext};
 use inventory::StockHandler;
-use messaging::Handler;
-use outbox::Wake;
+use messaging::{Handler, Wake};
 use testbed::TestDatabase;
 use uuid::Uuid;
 

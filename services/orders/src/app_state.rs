@@ -7,7 +7,7 @@ use std::{
 };
 
 use database::Pool;
-use outbox::Wake;
+use messaging::Wake;
 use service::problem::Problem;
 use tokio::sync::Mutex;
 

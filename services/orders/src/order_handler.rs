@@ -6,16 +6,15 @@ use std::collections::HashMap;
 use database::Pool;
 use events::{Body, Cause, Event, Money, NewEvent, OrderCancelled, OrderConfirmed};
 use inbox::{Error, Inbox};
-use messaging::{Applied, Failure, Handler};
-use outbox::Wake;
-use rabbitmq::topology;
+use messaging::{Applied, Failure, Handler, Wake};
+use rabbitmq::queues;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::order_state::{OrderState, Trigger};
 
 /// Events may be applied in any order: `order_state` allows each answer only from the states that it can follow.
-pub const INBOX: Inbox = Inbox { consumer: "orders", queue: topology::ORDERS, keeps_order: false };
+pub const INBOX: Inbox = Inbox { consumer: "orders", queue: queues::ORDERS, keeps_order: false };
 
 /// Applies each answer as a transition of its order. The second positive answer confirms the order, the first negative one
 /// cancels it, and either is an event.

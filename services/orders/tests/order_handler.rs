@@ -8,12 +8,11 @@ use events::{
     Data, Event, Money, NewEvent, PaymentCaptured, PaymentDeclined, PaymentRefunded, StockRejected,
     StockReleased, StockReserved, TraceContext,
 };
-use messaging::{Applied, Failure, Handler};
+use messaging::{Applied, Failure, Handler, Wake};
 use orders::{
     OrderHandler,
     order_state::{OrderState, Trigger},
 };
-use outbox::Wake;
 use testbed::TestDatabase;
 use uuid::Uuid;
 

@@ -1,6 +1,11 @@
-//! The ports between the services and a broker, and what needs neither SQL nor AMQP. No I/O. In reading order:
+//! The relay and the consumer without their servers: what is done in which order. Neither SQL nor AMQP, and no I/O: the
+//! simulation runs this code. In reading order:
 //!
-//! - [`Publisher`], [`Handler`], [`DeadLetterStore`]: what `rabbitmq`, each service and `inbox` implement.
+//! - [`Relay`]: claims a batch by lanes, publishes it, marks what was confirmed ([`Relay::step`]), and repeats
+//!   ([`Relay::run`]). *Publish, then mark.*
+//! - [`Store`], [`Publisher`]: what the relay needs of an outbox and of a broker. `outbox` and `rabbitmq` have them.
+//! - [`Wake`]: wake-ups, so that a new event does not wait for the next poll. Nothing relies on them.
+//! - [`Handler`], [`DeadLetterStore`]: what each service and `inbox` implement.
 //! - [`settle`]: what a consumer does with its deliveries. *Commit, then acknowledge.*
 //! - [`confirms`]: what a batch of publisher confirms means. Returned messages are matched by their id.
 //! - [`Backoff`]: exponential back-off with full jitter.
@@ -9,13 +14,18 @@
 
 pub mod confirms;
 pub mod crash_points;
+mod handler;
 mod pauses;
-mod ports;
+mod publisher;
+mod relay;
 pub mod replay;
 pub mod settle;
+mod store;
+mod wake;
 
+pub use handler::{Applied, DeadLetter, DeadLetterStore, Failure, Handler, Incoming, SharedHandler};
 pub use pauses::{Backoff, RoundLimiter};
-pub use ports::{
-    Applied, BrokerUnavailable, DeadLetter, DeadLetterStore, Failure, Handler, Incoming, Outgoing,
-    PublishOutcome, Publisher, Refusal, SharedHandler,
-};
+pub use publisher::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal};
+pub use relay::{Relay, RelayOptions, RelayStatus, Step};
+pub use store::{Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, RETRY_SECONDS, Store};
+pub use wake::Wake;

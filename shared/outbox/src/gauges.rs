@@ -1,8 +1,16 @@
 //! Optional. Without it: `/metrics` shows neither what is pending nor which lanes are held.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    time::{Instant, SystemTime},
+};
 
 use database::{Pool, observe};
+use events::{
+    TraceContext,
+    spans::{Kind, Span},
+};
+use messaging::{ClaimedEvent, Outgoing};
 use tokio_util::sync::CancellationToken;
 
 /// Counts the backlog into the gauges `outbox_pending`, `outbox_oldest_pending_age_seconds` and `outbox_parked`, until
@@ -47,17 +55,40 @@ async fn count(pool: &Pool) -> Result<[f64; 3], sqlx::Error> {
 /// The lanes that a step of the relay holds, in the gauge `outbox_lane_held`, until it is dropped. A relay that waits
 /// for the broker or for the database holds its lanes all the time: nothing else can publish their events in the
 /// meantime.
-pub(crate) struct HeldLanes(HashSet<i16>);
+#[derive(Debug)]
+pub struct HeldLanes {
+    lanes: HashSet<i16>,
+    began: Instant,
+    claimed_at: SystemTime,
+}
 
 impl HeldLanes {
-    pub(crate) fn new(lanes: impl IntoIterator<Item = i16>) -> Self {
-        let held = Self(lanes.into_iter().collect());
+    pub(crate) fn new(claimed: &[ClaimedEvent]) -> Self {
+        let lanes = claimed.iter().map(|event| event.message.lane).collect();
+        let held = Self { lanes, began: Instant::now(), claimed_at: SystemTime::now() };
         held.show(1.0);
         held
     }
 
+    /// Records how long the step took, and for each event how long it was in the outbox before a relay claimed it. The
+    /// publisher records the rest.
+    pub(crate) fn published(&self, events: &[ClaimedEvent]) {
+        metrics::histogram!("outbox_batch_seconds").record(self.began.elapsed().as_secs_f64());
+        for event in events {
+            let Outgoing { id, event_type, traceparent, .. } = &event.message;
+            events::spans::record(|| {
+                let context = TraceContext::child_of(traceparent.as_deref());
+                Span::ended(context, Kind::Internal, format!("outbox {event_type}"), event.created_at)
+                    .until(self.claimed_at)
+                    .with("messaging.message.id", id.to_string())
+                    .with("shop.aggregate_id", event.aggregate_id.to_string())
+                    .with("shop.outbox.lane", i64::from(event.message.lane))
+            });
+        }
+    }
+
     fn show(&self, value: f64) {
-        for lane in &self.0 {
+        for lane in &self.lanes {
             metrics::gauge!("outbox_lane_held", "lane" => lane.to_string()).set(value);
         }
     }
@@ -72,15 +103,23 @@ impl Drop for HeldLanes {
 #[cfg(test)]
 mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
+    use uuid::Uuid;
 
     use super::*;
+
+    fn in_lane(lane: i16) -> ClaimedEvent {
+        let (event_type, body, traceparent) = (String::new(), vec![], None);
+        let message = Outgoing { id: Uuid::nil(), event_type, lane, body, traceparent };
+        let (aggregate_id, created_at) = (Uuid::nil(), SystemTime::UNIX_EPOCH);
+        ClaimedEvent { seq: 1, aggregate_id, created_at, refused_before: false, message }
+    }
 
     #[test]
     fn lanes_are_held_until_the_value_is_dropped() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let page = recorder.handle();
         metrics::with_local_recorder(&recorder, || {
-            let held = HeldLanes::new([3, 15]);
+            let held = HeldLanes::new(&[3, 15].map(in_lane));
             let shown = page.render();
             assert!(shown.contains("outbox_lane_held{lane=\"3\"} 1"), "{shown}");
             assert!(shown.contains("outbox_lane_held{lane=\"15\"} 1"), "{shown}");

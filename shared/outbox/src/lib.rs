@@ -2,10 +2,9 @@
 //! publishes them afterwards.
 //!
 //! - [`append()`]: inserts events in the caller's transaction. Either both are there afterwards, or neither.
-//! - [`Relay`]: claims a batch by lanes, publishes it, marks what was confirmed ([`Relay::step`]), and repeats
-//!   ([`Relay::run`]).
-//! - [`Store`]: what the relay needs of a database, so that the simulation can replace it. [`PostgresStore`]: the real one.
-//! - [`Wake`]: wake-ups, so that a new event does not wait for the next poll. Nothing relies on them.
+//! - [`relay()`]: the [`Relay`](messaging::Relay) of `shared/messaging`, which claims a batch by lanes, publishes it, and marks what was confirmed,
+//!   over [`PostgresStore`].
+//! - [`listen()`]: wake-ups of other processes, so that a new event does not wait for the next poll. Nothing relies on them.
 //! - [`LogStore`]: optional, the outbox as a relay reads it from PostgreSQL's write-ahead log.
 //! - [`retention()`]: erases published events after a while. [`observe_backlog`]: what is pending, for `/metrics`.
 //!
@@ -13,49 +12,27 @@
 //! again, with the same id. `shared/inbox` drops the second copy.
 
 mod gauges;
+mod listen;
 mod log_relay;
 pub mod parked_events;
 mod postgres;
-mod relay;
 mod retention;
 mod scan_watermark;
-mod wake;
 
-use database::Fault;
 use events::NewEvent;
 use sqlx::PgConnection;
 
 pub use gauges::observe_backlog;
+pub use listen::{announce, listen};
 pub use log_relay::{LogStore, LogTransaction, observe_log};
 pub use postgres::{
-    Claim, ClaimedEvent, MAX_NACKED_ATTEMPTS, OutboxTransaction, PostgresStore, PostgresTransaction,
-    RETRY_SECONDS, Store, claimed_event, mark_published_and_commit, mark_refused, try_write,
+    PostgresStore, PostgresTransaction, claimed_event, mark_published_and_commit, mark_refused, relay,
+    try_write,
 };
-pub use relay::{Relay, RelayOptions, RelayStatus, Step};
 pub use retention::retention;
-pub use wake::{Wake, announce, listen};
 
 /// The tables of an outbox, to be applied in the schema of the service that owns it.
 pub static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations/outbox");
-
-/// A failed operation on the outbox: `failed to <verb> <object>`, with its cause.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-pub struct Error {
-    what: &'static str,
-    source: Box<dyn std::error::Error + Send + Sync>,
-}
-
-impl Error {
-    pub fn new(what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { what, source: source.into() }
-    }
-
-    /// Whether one row may be to blame.
-    pub(crate) fn may_be_of_a_row(&self) -> bool {
-        self.source.downcast_ref().is_some_and(|error| Fault::of(error).may_be_of_a_row())
-    }
-}
 
 /// Inserts events in the caller's transaction: they become visible to the relay when and only when that commits.
 ///

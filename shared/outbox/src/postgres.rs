@@ -1,4 +1,4 @@
-//! The outbox as a relay sees it, and in PostgreSQL: a lane is a row, and a relay holds a lane by its row lock.
+//! The outbox in PostgreSQL: a lane is a row, and a relay holds a lane by its row lock.
 //!
 //! A step is two messages to the server: `begin` with the claim, whose text is the function `outbox_claim` in
 //! `migrations/outbox/1003_outbox_claim.sql`, and the marks with `commit`.
@@ -15,85 +15,17 @@ use std::{
 use database::{Fault, Pool, Session};
 use events::LANES;
 use futures_util::future::BoxFuture;
-use messaging::{Outgoing, Refusal};
+use messaging::{
+    Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, Outgoing, Publisher, RETRY_SECONDS,
+    Refusal, Relay, RelayOptions, Store,
+};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow, raw_sql};
 use uuid::Uuid;
 
 use crate::{
-    Error, Wake,
+    gauges::HeldLanes,
     scan_watermark::{Scan, ScanWatermark},
 };
-
-/// An event that a relay may publish while its [`OutboxTransaction`] is open.
-#[derive(Debug, Clone)]
-pub struct ClaimedEvent {
-    /// The order of publishing within an aggregate.
-    pub seq: i64,
-    /// The unit of ordering.
-    pub aggregate_id: Uuid,
-    /// When it was written, by the database's clock.
-    pub created_at: SystemTime,
-    /// Whether the broker has refused it before.
-    pub refused_before: bool,
-    pub message: Outgoing,
-}
-
-/// What a claim found.
-#[derive(Debug)]
-pub enum Claim<T> {
-    /// Nothing is claimable.
-    Idle,
-    /// Other relays hold the claimable events, or have just published them. From the log: a commit is not visible yet.
-    Busy,
-    /// Claimable events in the order of `seq`. Their lanes are locked while the transaction lives.
-    Events {
-        events: Vec<ClaimedEvent>,
-        /// Whether there may be others: in lanes that are not locked here, or behind these.
-        more: bool,
-        transaction: T,
-    },
-}
-
-/// An outbox, as a relay sees it.
-pub trait Store: Send {
-    type Transaction<'store>: OutboxTransaction + 'store
-    where
-        Self: 'store;
-
-    /// Locks lanes that have claimable events, at most so many of the 16, and reads these events, at most `batch`, shared
-    /// evenly by the locked lanes. Does not wait for lanes that others hold. An event is not claimable while an older one
-    /// of its aggregate backs off or is parked.
-    fn claim(
-        &mut self,
-        lanes: u8,
-        batch: u16,
-    ) -> impl Future<Output = Result<Claim<Self::Transaction<'_>>, Error>> + Send;
-
-    /// Waits after a claim that found nothing until there may be something, or for as long as `poll`. `worked` is how
-    /// long the relay's last step was at work, without its wait for the broker.
-    fn wait(&mut self, wake: &Wake, worked: Duration, poll: Duration) -> impl Future<Output = ()> + Send {
-        wake.woken(worked, poll)
-    }
-
-    /// Gives up what keeps other relays from working, because this one has no broker.
-    fn release(&mut self) {}
-}
-
-/// An open transaction that holds lanes. Its marks become true together at [`commit`](Self::commit). If it is dropped or
-/// its owner dies, none does, and the lanes are free either way.
-pub trait OutboxTransaction: Send {
-    /// Writes some of these events as they are: whether marks can be written.
-    fn try_write(&mut self, events: &[ClaimedEvent]) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Records which events the broker has refused, and why: when to try each again, or that it is parked.
-    fn mark_refused(
-        &mut self,
-        refused: &[(ClaimedEvent, Refusal)],
-    ) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Marks the events that the broker has confirmed, and commits.
-    fn commit(self, confirmed: &[ClaimedEvent]) -> impl Future<Output = Result<(), Error>> + Send;
-}
 
 /// How long one message may take, seen from here. The server's own limit is shorter; this one ends the wait for a
 /// silent server.
@@ -105,6 +37,17 @@ pub(crate) async fn within_deadline<T>(
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, Error> {
     database::within_deadline(STATEMENT_DEADLINE, statement).await.map_err(|error| Error::new(what, error))
+}
+
+/// Whether one row may be to blame.
+fn may_be_of_a_row(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
+    cause.is_some_and(|cause| Fault::of(cause).may_be_of_a_row())
+}
+
+/// A relay over the outbox in the pool's schema.
+pub fn relay<P: Publisher>(pool: Pool, publisher: P, options: RelayOptions) -> Relay<P, PostgresStore> {
+    Relay::new(PostgresStore::new(pool, options.full_scan), publisher, options)
 }
 
 /// The outbox in the pool's schema.
@@ -131,6 +74,7 @@ impl PostgresStore {
 pub struct PostgresTransaction<'store> {
     session: Session,
     scan: Scan<'store>,
+    held: HeldLanes,
 }
 
 impl Store for PostgresStore {
@@ -163,7 +107,7 @@ impl Store for PostgresStore {
             Ok(claimed) => claimed,
             Err(error) => {
                 scan.ended(&[], false);
-                if error.may_be_of_a_row() {
+                if may_be_of_a_row(&error) {
                     drop(session);
                     hold_back_unreadable(&self.pool, batch).await?;
                 }
@@ -180,7 +124,8 @@ impl Store for PostgresStore {
         if has_standby {
             await_standby(&self.pool, &mut session).await?;
         }
-        Ok(Claim::Events { events, more, transaction: PostgresTransaction { session, scan } })
+        let held = HeldLanes::new(&events);
+        Ok(Claim::Events { events, more, transaction: PostgresTransaction { session, scan, held } })
     }
 }
 
@@ -197,6 +142,7 @@ impl OutboxTransaction for PostgresTransaction<'_> {
     async fn commit(self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         mark_published_and_commit(self.session, confirmed).await?;
         self.scan.committed(confirmed.iter().map(|event| event.seq));
+        self.held.published(confirmed);
         Ok(())
     }
 }
@@ -228,16 +174,6 @@ pub fn claimed_event(row: &PgRow) -> Result<Option<ClaimedEvent>, sqlx::Error> {
     }))
 }
 
-/// The limits of the waits after the first, second, … failed attempt of one event, in seconds. Each wait is drawn evenly
-/// from zero to its limit (full jitter). The length is the most attempts, so the last wait never happens: the schedule
-/// takes ten minutes on average, and nineteen at most.
-pub const RETRY_SECONDS: [f64; 13] =
-    [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 300.0, 300.0, 300.0];
-
-/// The most attempts that negative acknowledgements use up: the event is tried again within a minute, and never parked for
-/// them. Its other attempts remain for a refusal that is its own.
-pub const MAX_NACKED_ATTEMPTS: u8 = 7;
-
 /// Marks events that the broker has confirmed, and commits, in one message to the server. If the marks fail, PostgreSQL
 /// skips the commit; if a row may be to blame, they are then made in parts. `published_at is null`: the mark of an operator who
 /// changed the row in the meantime stands.
@@ -248,7 +184,7 @@ pub async fn mark_published_and_commit(
     let what = "failed to mark events as published";
     let at_once = format!("savepoint marks; {}; commit", marks(confirmed));
     let marked = match within_deadline(what, mark(&mut session, at_once)).await {
-        Err(error) if error.may_be_of_a_row() => {
+        Err(error) if may_be_of_a_row(&error) => {
             let in_parts = async {
                 raw_sql("rollback to savepoint marks").execute(&mut *session).await?;
                 let write: Write<'_, _, _> = &|session, part| Box::pin(mark(session, marks(part)));

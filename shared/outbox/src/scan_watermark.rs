@@ -13,7 +13,7 @@ use std::{array, collections::HashSet, time::Duration};
 use events::LANES;
 use tokio::time::Instant;
 
-use crate::ClaimedEvent;
+use messaging::ClaimedEvent;
 
 const LANE_COUNT: usize = LANES as usize;
 

@@ -26,7 +26,8 @@ use tokio::{
 
 use crate::{
     error::{Error, REQUEST_DEADLINE, request},
-    topology::{self, KnownQueues, Queue},
+    queues::Queue,
+    topology::{self, KnownQueues},
 };
 
 /// Seconds between heartbeats. A peer is given up after two missed ones: with RabbitMQ's default of 60 s that would be

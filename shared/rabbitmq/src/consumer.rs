@@ -20,7 +20,7 @@ use crate::{
     connect::{LeaderlessChecks, MAX_SILENCE, Role, message_count, queue_state, subscribe},
     dead_letters,
     error::request,
-    topology,
+    queues, topology,
 };
 
 /// How many unacknowledged messages the broker may deliver. A round trip per message costs nine tenths of the
@@ -352,7 +352,7 @@ impl DeliveryChannel for Session<'_> {
                 user: delivery.properties.user_id().as_ref().map(ShortString::as_str),
                 own_login: self.consumer.endpoint.login(),
                 // What a login puts into a queue that dead-letters to the exchange of events arrives under any key.
-                routing_key: (delivery.exchange.as_str() == topology::EVENTS
+                routing_key: (delivery.exchange.as_str() == queues::EVENTS
                     && header(delivery, "x-death").is_none())
                 .then(|| delivery.routing_key.as_str()),
             }),

@@ -20,7 +20,7 @@ use crate::{
     ConnectionStatus, Endpoint, Error,
     connect::{LeaderlessChecks, MAX_SILENCE, Role, message_count, subscribe},
     error::request,
-    topology::dead_letter_queue,
+    queues::dead_letter_queue,
 };
 
 /// How many unacknowledged dead letters the broker may deliver to one subscription. Few: each may be very large.

@@ -21,7 +21,8 @@ mod dead_letters;
 mod error;
 mod number;
 mod publisher;
-pub mod topology;
+pub mod queues;
+mod topology;
 
 pub use connect::Endpoint;
 pub use connection_status::ConnectionStatus;

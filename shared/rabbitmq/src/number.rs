@@ -14,9 +14,10 @@ use crate::{
     Endpoint,
     connect::{Role, close, queue_state, subscribe},
     error::{Error, Fault, request},
+    queues::{SHOP_QUEUES, partitions},
     topology::{
-        KnownQueues, PARTITIONS, SHOP_QUEUES, arguments, changing, declare_queue, declare_queues, partitions,
-        record_number, unbind_queues,
+        KnownQueues, PARTITIONS, arguments, changing, declare_queue, declare_queues, record_number,
+        unbind_queues,
     },
 };
 

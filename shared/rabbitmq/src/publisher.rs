@@ -26,7 +26,7 @@ use crate::{
     ConnectionStatus, Endpoint, Error,
     connect::{MAX_SILENCE, OpenConnection, Role, close},
     error::{Fault, request},
-    topology::{EVENTS, FOR_EXTERNAL_CONSUMERS, partition_key},
+    queues::{EVENTS, FOR_EXTERNAL_CONSUMERS, partition_key},
 };
 
 /// The largest body that is sent, several times what the contracts allow. Over a larger one RabbitMQ closes the channel, and all

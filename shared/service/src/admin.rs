@@ -17,13 +17,10 @@ use axum::{
 use database::Pool;
 use inbox::{DeadLetterTable, Inbox, dead_letters};
 use messaging::{
-    SharedHandler,
+    SharedHandler, Wake,
     replay::{Note, Page, ReplayPolicy, Selection},
 };
-use outbox::{
-    Wake,
-    parked_events::{self, ReplayOutcome, Replayed},
-};
+use outbox::parked_events::{self, ReplayOutcome, Replayed};
 use serde::{Deserialize, de::DeserializeOwned};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;

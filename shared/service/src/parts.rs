@@ -4,8 +4,10 @@ use axum::Router;
 use clap::Args;
 use database::{Pool, PoolKind};
 use inbox::{DeadLetterTable, Inbox};
-use messaging::{Handler, SharedHandler, replay::ReplayPolicy};
-use outbox::{LogStore, Relay, RelayOptions, RelayStatus, Store, Wake};
+use messaging::{
+    Handler, Relay, RelayOptions, RelayStatus, SharedHandler, Store, Wake, replay::ReplayPolicy,
+};
+use outbox::LogStore;
 use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Consumer, DeadLetterCollector, Endpoint};
 
 use crate::{
@@ -27,9 +29,9 @@ pub trait Parts {
         process: &mut Process,
     ) -> impl Future<Output = anyhow::Result<()>> {
         match relays.settings.relay {
-            RelayKind::Poll => relays.start(process, Relay::new),
+            RelayKind::Poll => relays.start(process, outbox::relay),
             RelayKind::Log => relays.start(process, |pool, publisher, options| {
-                Relay::over(LogStore::new(pool, options.full_scan), publisher, options)
+                Relay::new(LogStore::new(pool, options.full_scan), publisher, options)
             }),
         }
         async { Ok(()) }

@@ -13,7 +13,7 @@ use database::{DatabaseHealth, DatabaseUrl, Pool, PoolKind};
 use metrics_exporter_prometheus::PrometheusHandle;
 use rabbitmq::{
     Endpoint,
-    topology::{self, Queue},
+    queues::{self, Queue},
 };
 use sqlx::migrate::Migrator;
 use tokio::time::{sleep, timeout};
@@ -285,7 +285,7 @@ impl Process {
     /// The partitions of a queue. That of an external consumer has one.
     pub(crate) fn partitions(&self, queue: &str) -> Vec<String> {
         let number = if self.service.own_queue.is_some() { 1 } else { self.settings.partitions };
-        topology::partitions(queue, number).collect()
+        queues::partitions(queue, number).collect()
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {

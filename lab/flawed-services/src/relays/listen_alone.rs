@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use database::Pool;
-use outbox::Wake;
+use messaging::Wake;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 

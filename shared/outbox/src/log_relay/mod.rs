@@ -28,13 +28,14 @@ use std::{
 };
 
 use database::{Pool, Session, observe};
-use messaging::{Refusal, RoundLimiter};
+use messaging::{Claim, ClaimedEvent, Error, OutboxTransaction, Refusal, RoundLimiter, Store, Wake};
 use sqlx::{AssertSqlSafe, Row as _, raw_sql};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Claim, ClaimedEvent, Error, OutboxTransaction, PostgresStore, PostgresTransaction, Store, Wake,
+    PostgresStore, PostgresTransaction,
+    gauges::HeldLanes,
     mark_published_and_commit, mark_refused,
     postgres::{array, await_standby, within_deadline},
     scan_watermark::pause_after,
@@ -187,11 +188,11 @@ impl Store for LogStore {
         if !standbys.is_empty() {
             await_standby(&self.pool, &mut session).await?;
         }
-        let more = stream.has_more_than(events.len());
+        let (more, held) = (stream.has_more_than(events.len()), HeldLanes::new(&events));
         Ok(Claim::Events {
             events,
             more,
-            transaction: LogTransaction::Log { session, stream, refused: vec![] },
+            transaction: LogTransaction::Log { session, stream, refused: vec![], held },
         })
     }
 
@@ -218,7 +219,7 @@ const TABLE_PAUSE: Duration = Duration::from_millis(20);
 /// An open transaction that has the lanes of its events locked.
 pub enum LogTransaction<'store> {
     /// The events come from the log.
-    Log { session: Session, stream: &'store mut LogStream, refused: Vec<EventKey> },
+    Log { session: Session, stream: &'store mut LogStream, refused: Vec<EventKey>, held: HeldLanes },
     /// The log has passed them.
     Table(PostgresTransaction<'store>),
 }
@@ -244,8 +245,9 @@ impl OutboxTransaction for LogTransaction<'_> {
     /// Events without an answer stay, and are claimed again.
     async fn commit(self, confirmed: &[ClaimedEvent]) -> Result<(), Error> {
         match self {
-            Self::Log { session, stream, refused } => {
+            Self::Log { session, stream, refused, held } => {
                 mark_published_and_commit(session, confirmed).await?;
+                held.published(confirmed);
                 let done: HashSet<_> = confirmed.iter().map(key).chain(refused).collect();
                 stream.done(|key| done.contains(&key));
                 Ok(())

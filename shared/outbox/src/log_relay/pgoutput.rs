@@ -5,7 +5,7 @@ use std::{str, time::SystemTime};
 
 use messaging::Outgoing;
 
-use crate::ClaimedEvent;
+use messaging::ClaimedEvent;
 
 /// What could not be read.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::{SlotState, pgoutput::Columns};
-use crate::{ClaimedEvent, Error};
+use messaging::{ClaimedEvent, Error};
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use database::DatabaseHealth;
-use messaging::{PublishOutcome, Refusal};
-use outbox::{LogStore, Relay, RelayOptions, Step, Wake};
+use messaging::{PublishOutcome, Refusal, Relay, RelayOptions, Step, Wake};
+use outbox::LogStore;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{Postgres, eventually, hang_commits, release_commits, set_standby, waits_for_standby};
 use tokio::{sync::OnceCell, task::JoinHandle};
@@ -44,7 +44,7 @@ impl RunningRelay {
         let store = LogStore::new(outbox.relay_pool(), table_interval);
         let options = RelayOptions { poll: Duration::from_millis(200), ..RelayOptions::default() };
         let stop = CancellationToken::new();
-        let relay = Relay::over(store, broker.clone(), options).run(Wake::new(), stop.clone());
+        let relay = Relay::new(store, broker.clone(), options).run(Wake::new(), stop.clone());
         Self(tokio::spawn(relay), stop)
     }
 
@@ -131,7 +131,7 @@ impl Outbox {
 
     async fn relay_halts(&self, broker: &ScriptedBroker) -> anyhow::Result<()> {
         let store = LogStore::new(self.relay_pool(), OFTEN);
-        let error = Relay::over(store, broker.clone(), RelayOptions::default()).step().await.unwrap_err();
+        let error = Relay::new(store, broker.clone(), RelayOptions::default()).step().await.unwrap_err();
         assert!(error.to_string().contains("has halted"), "{error}");
         assert!(broker.seen().is_empty(), "a halted relay has published");
         Ok(())
@@ -247,7 +247,7 @@ async fn event_that_the_log_has_before_its_commit_is_visible_waits_for_it() -> a
     let outbox = outbox_on(&server).await?;
     let broker = ScriptedBroker::that_confirms();
     let store = LogStore::new(outbox.relay_pool(), NEVER);
-    let mut relay = Relay::over(store, broker.clone(), RelayOptions::default());
+    let mut relay = Relay::new(store, broker.clone(), RelayOptions::default());
     for _ in 0..2 {
         assert_eq!(relay.step().await?, Step::Idle);
     }
@@ -505,7 +505,7 @@ async fn relay_does_not_open_the_log_while_health_says_that_commits_hang() -> an
         }) => hang?,
     }
     let store = LogStore::new(outbox.relay_pool().with_health(health.clone()), OFTEN);
-    let mut relay = Relay::over(store, broker.clone(), RelayOptions::default());
+    let mut relay = Relay::new(store, broker.clone(), RelayOptions::default());
     let failed = relay.step().await;
     assert!(failed.is_err(), "{failed:?}");
     outbox.log_is_read(false).await?;

@@ -3,13 +3,10 @@
 use std::time::Duration;
 
 use messaging::{
-    Refusal,
+    RETRY_SECONDS, Refusal, Step,
     replay::{ReplayPolicy, Selection},
 };
-use outbox::{
-    RETRY_SECONDS, Step,
-    parked_events::{Discarded, ReplayOutcome, Replayed, discard, list, replay, show},
-};
+use outbox::parked_events::{Discarded, ReplayOutcome, Replayed, discard, list, replay, show};
 use time::OffsetDateTime;
 use uuid::Uuid;
 

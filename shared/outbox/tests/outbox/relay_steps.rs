@@ -9,11 +9,11 @@ use std::{
 };
 
 use events::lane;
-use messaging::{Outgoing, PublishOutcome, Refusal};
-use outbox::{
-    Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, PostgresStore, PostgresTransaction,
-    RETRY_SECONDS, Relay, RelayOptions, RelayStatus, Step, Store, Wake,
+use messaging::{
+    Claim, ClaimedEvent, Error, MAX_NACKED_ATTEMPTS, OutboxTransaction, Outgoing, PublishOutcome,
+    RETRY_SECONDS, Refusal, Relay, RelayOptions, RelayStatus, Step, Store, Wake,
 };
+use outbox::{PostgresStore, PostgresTransaction};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::eventually;
 use tokio::time::{Instant, sleep};
@@ -248,7 +248,7 @@ async fn lanes_take_turns_and_a_step_publishes_no_more_than_its_batch() -> anyho
         outbox.append(aggregate_in_lane(lane), 1).await?;
     }
     let options = RelayOptions { batch: 6, lanes: 2, ..RelayOptions::default() };
-    let mut relay = Relay::new(outbox.pool.clone(), ScriptedBroker::that_confirms(), options);
+    let mut relay = outbox::relay(outbox.pool.clone(), ScriptedBroker::that_confirms(), options);
     for _ in 0..8 {
         assert_eq!(relay.step().await?, Step::Published(6), "three events of each of two lanes");
     }
@@ -272,7 +272,7 @@ async fn step_that_leaves_events_of_its_lane_says_so() -> anyhow::Result<()> {
         outbox.append(aggregate_in_lane(5), 1).await?;
     }
     let options = RelayOptions { batch: 2, ..RelayOptions::default() };
-    let mut relay = Relay::new(outbox.pool.clone(), ScriptedBroker::that_confirms(), options);
+    let mut relay = outbox::relay(outbox.pool.clone(), ScriptedBroker::that_confirms(), options);
     assert_eq!(relay.step().await?, Step::Published(2));
     assert_eq!(relay.step().await?, Step::PublishedAll(1));
     Ok(())
@@ -338,7 +338,7 @@ impl Store for BusyStore {
 async fn relay_scans_locked_lanes_less_and_less_often() {
     let (stop, began) = (CancellationToken::new(), Instant::now());
     let store = BusyStore(0, stop.clone());
-    let relay = Relay::over(store, ScriptedBroker::that_confirms(), RelayOptions::default());
+    let relay = Relay::new(store, ScriptedBroker::that_confirms(), RelayOptions::default());
     relay.run(Wake::new(), stop).await;
     // From 2 ms on, twice as long each time, up to 50 ms.
     let took = began.elapsed();
@@ -407,7 +407,7 @@ async fn relay_does_not_count_its_wait_for_the_broker_as_work() -> anyhow::Resul
     let store = OneEventStore { event: Some(event), worked: worked.clone(), stop: stop.clone() };
     let broker = ScriptedBroker::that_confirms();
     let hold = broker.hold();
-    let relaying = tokio::spawn(Relay::over(store, broker, RelayOptions::default()).run(Wake::new(), stop));
+    let relaying = tokio::spawn(Relay::new(store, broker, RelayOptions::default()).run(Wake::new(), stop));
     hold.started().await?;
     sleep(Duration::from_secs(5)).await;
     hold.release();
@@ -522,7 +522,7 @@ async fn failed_marks_publish_nothing_again_before_a_write_succeeds() -> anyhow:
     .execute(&outbox.pool)
     .await?;
     let broker = ScriptedBroker::new(|_| PublishOutcome::Confirmed);
-    let mut relay = Relay::new(outbox.relay_pool(), broker.clone(), RelayOptions::default());
+    let mut relay = outbox::relay(outbox.relay_pool(), broker.clone(), RelayOptions::default());
     for _ in 0..5 {
         assert!(relay.step().await.is_err());
     }
@@ -564,7 +564,7 @@ async fn event_whose_mark_fails_is_held_back_alone_and_the_others_are_marked() -
     let behind = outbox.append(aggregate, 2).await?;
     poison(&outbox, "published_at", bad).await?;
     let broker = ScriptedBroker::that_confirms();
-    let mut relay = Relay::new(
+    let mut relay = outbox::relay(
         outbox.relay_pool(),
         broker.clone(),
         RelayOptions { lanes: 16, ..RelayOptions::default() },
@@ -616,7 +616,7 @@ async fn marks_that_all_fail_hold_no_event_back_and_publish_none_again() -> anyh
                   create trigger refuse before update of published_at on outbox for each row execute function refuse()";
     sqlx::raw_sql(refuse).execute(&outbox.pool).await?;
     let broker = ScriptedBroker::that_confirms();
-    let mut relay = Relay::new(
+    let mut relay = outbox::relay(
         outbox.relay_pool(),
         broker.clone(),
         RelayOptions { lanes: 16, ..RelayOptions::default() },
@@ -790,7 +790,7 @@ async fn claim_returns_nothing_that_was_published_or_refused_between_its_scan_an
         let other = tokio::spawn(async move {
             match PostgresStore::new(pool, NEVER).claim(16, 500).await? {
                 Claim::Events { events, .. } => Ok(events),
-                Claim::Busy | Claim::Idle => Ok::<_, outbox::Error>(vec![]),
+                Claim::Busy | Claim::Idle => Ok::<_, messaging::Error>(vec![]),
             }
         });
         eventually("the other claim to wait in its scan", DEADLINE, async || {

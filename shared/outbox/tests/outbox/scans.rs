@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use database::{Pool, PoolKind};
 use events::lane;
-use messaging::{PublishOutcome, Refusal, replay::Selection};
+use messaging::{PublishOutcome, Refusal, Step, replay::Selection};
 use outbox::{
-    Step, observe_backlog,
+    observe_backlog,
     parked_events::{ReplayOutcome, Replayed, replay},
 };
 use sqlx::{Connection as _, PgConnection};

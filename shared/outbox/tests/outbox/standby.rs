@@ -1,11 +1,8 @@
 //! What only the primary has is not published: a fail-over would leave an event without its order.
 
 use database::DatabaseHealth;
-use messaging::replay::Selection;
-use outbox::{
-    Step,
-    parked_events::{Replayed, discard, replay},
-};
+use messaging::{Step, replay::Selection};
+use outbox::parked_events::{Replayed, discard, replay};
 use testbed::{eventually, hang_commits, release_commits, waits_for_standby, write_without_standby};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;

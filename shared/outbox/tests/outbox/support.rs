@@ -10,8 +10,11 @@ use std::{
 
 use database::{Pool, PoolKind};
 use events::{NewEvent, OrderConfirmed, TraceContext, lane};
-use messaging::{BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal, replay::ReplayPolicy};
-use outbox::{Relay, RelayOptions};
+use messaging::{
+    BrokerUnavailable, Outgoing, PublishOutcome, Publisher, Refusal, Relay, RelayOptions,
+    replay::ReplayPolicy,
+};
+use outbox::PostgresStore;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use testbed::{TestDatabase, eventually};
 use tokio::sync::Notify;
@@ -83,7 +86,7 @@ impl Outbox {
     }
 
     /// A relay that claims all lanes in one step, so that the result does not depend on where its search begins.
-    pub(crate) fn relay(&self, broker: &ScriptedBroker) -> Relay<ScriptedBroker> {
+    pub(crate) fn relay(&self, broker: &ScriptedBroker) -> Relay<ScriptedBroker, PostgresStore> {
         self.relay_with_full_scan(broker, RelayOptions::default().full_scan)
     }
 
@@ -91,7 +94,7 @@ impl Outbox {
         &self,
         broker: &ScriptedBroker,
         full_scan: Duration,
-    ) -> Relay<ScriptedBroker> {
+    ) -> Relay<ScriptedBroker, PostgresStore> {
         relay_over(&self.pool, broker, full_scan)
     }
 
@@ -139,9 +142,13 @@ pub(crate) fn pool(url: &str, connections: u32, kind: PoolKind) -> Pool {
 }
 
 /// A relay over this pool that claims all lanes in one step.
-pub(crate) fn relay_over(pool: &Pool, broker: &ScriptedBroker, full_scan: Duration) -> Relay<ScriptedBroker> {
+pub(crate) fn relay_over(
+    pool: &Pool,
+    broker: &ScriptedBroker,
+    full_scan: Duration,
+) -> Relay<ScriptedBroker, PostgresStore> {
     let options = RelayOptions { lanes: 16, full_scan, ..RelayOptions::default() };
-    Relay::new(pool.clone(), broker.clone(), options)
+    outbox::relay(pool.clone(), broker.clone(), options)
 }
 
 pub(crate) fn event(aggregate: Uuid, version: i32) -> NewEvent {

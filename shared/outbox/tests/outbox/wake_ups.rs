@@ -11,7 +11,8 @@ use std::{
 use anyhow::Context as _;
 use database::{Pool, PoolKind};
 use fault_proxy::{Proxy, Route};
-use outbox::{Claim, Error, PostgresStore, PostgresTransaction, Relay, RelayOptions, Store, Wake};
+use messaging::{Claim, Error, Relay, RelayOptions, Store, Wake};
+use outbox::{PostgresStore, PostgresTransaction};
 use testbed::eventually;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
@@ -62,7 +63,7 @@ impl RunningRelay {
         };
         // An idle relay sleeps no longer than until its next full scan.
         let options = RelayOptions { poll, full_scan: poll, ..RelayOptions::default() };
-        let relay = Relay::over(store, ScriptedBroker::that_confirms(), options);
+        let relay = Relay::new(store, ScriptedBroker::that_confirms(), options);
         tokio::spawn(relay.run(wake.clone(), stop.clone()));
         let relay = Self { idle_scans, _stop: stop.drop_guard() };
         relay.has_been_idle(1).await?;

@@ -2,14 +2,14 @@
 //!
 //! <https://www.asyncapi.com/docs/reference/specification/v3.0.0>
 //!
-//! The messages come from the files of `shared/events/contracts`, the receivers from [`topology`](rabbitmq::topology),
+//! The messages come from the files of `shared/events/contracts`, the receivers from [`queues`](rabbitmq::queues),
 //! the senders from the `source` of the examples. Each routing key is a channel to which one service sends. Each queue
 //! is a channel from which one service receives. RabbitMQ's bindings connect the two.
 
 use std::{fs, path::Path};
 
 use events::routing_key;
-use rabbitmq::topology::{EVENTS, FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
+use rabbitmq::queues::{EVENTS, FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
 use serde_json::{Map, Value, json};
 
 /// The version of AsyncAPI's AMQP bindings that the document uses.

@@ -9,7 +9,7 @@ mod document;
 use std::{collections::BTreeSet, fs, path::Path};
 
 use events::routing_key;
-use rabbitmq::topology::{FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
+use rabbitmq::queues::{FOR_EXTERNAL_CONSUMERS, Queue, SHOP_QUEUES};
 use serde_json::Value;
 
 fn keys(object: &Value) -> BTreeSet<&str> {

@@ -6,7 +6,7 @@ use lapin::{
 };
 use messaging::{DeadLetter, Failure};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use rabbitmq::topology;
+use rabbitmq::queues;
 use testbed::eventually;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 
 /// The dead-letter queue of [`QUEUE`].
 fn dead() -> String {
-    topology::dead_letter_queue(QUEUE)
+    queues::dead_letter_queue(QUEUE)
 }
 
 /// Stops the collector and checks that it has acknowledged every dead letter.

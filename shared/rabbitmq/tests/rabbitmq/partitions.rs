@@ -11,7 +11,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
-use rabbitmq::{Endpoint, Error, topology};
+use rabbitmq::{Endpoint, Error, queues};
 use serde_json::Value;
 use testbed::{Rabbitmq, eventually};
 use tokio::time::timeout;
@@ -26,7 +26,7 @@ use crate::{
 const NUMBER: u8 = 4;
 
 fn partition(index: usize) -> String {
-    topology::partitions(QUEUE, NUMBER).nth(index).unwrap()
+    queues::partitions(QUEUE, NUMBER).nth(index).unwrap()
 }
 
 impl Vhost {
@@ -78,7 +78,7 @@ async fn partition_of_an_event_depends_on_its_aggregate_only() -> anyhow::Result
     // An external consumer knows nothing of partitions.
     let durable = QueueDeclareOptions { durable: true, ..Default::default() };
     vhost.channel.queue_declare("external".into(), durable, FieldTable::default()).await?;
-    let (exchange, key) = (topology::EVENTS.into(), "order.created".into());
+    let (exchange, key) = (queues::EVENTS.into(), "order.created".into());
     let options = QueueBindOptions::default();
     vhost.channel.queue_bind("external".into(), exchange, key, options, FieldTable::default()).await?;
 
@@ -194,7 +194,7 @@ async fn interrupted_change_of_the_number_is_finished_or_undone_at_the_next_star
         let vhost = Vhost::new().await?;
         vhost.count_without_consumers(QUEUE).await?;
         let channel = vhost.record("1.changing").await?;
-        let (exchange, key) = (topology::EVENTS.into(), "order.created".into());
+        let (exchange, key) = (queues::EVENTS.into(), "order.created".into());
         channel.queue_unbind(QUEUE.into(), exchange, key, FieldTable::default()).await?;
         for number in [NUMBER, 1] {
             let mut publisher = TestPublisher::new(vhost.with_partitions(number), DEADLINE);
@@ -217,12 +217,12 @@ async fn event_that_no_service_received_because_the_number_was_changed_is_not_co
 {
     let vhost = Vhost::new().await?;
     let mut publisher = vhost.publisher().await?;
-    let (queue, exchange, key) = ("external", topology::EVENTS, "order.created");
+    let (queue, exchange, key) = ("external", queues::EVENTS, "order.created");
     let channel = vhost.record("1.changing").await?;
     channel.queue_declare(queue.into(), QueueDeclareOptions::default(), FieldTable::default()).await?;
     let options = QueueBindOptions::default();
     channel.queue_bind(queue.into(), exchange.into(), key.into(), options, FieldTable::default()).await?;
-    for service in [topology::INVENTORY, topology::BILLING] {
+    for service in [queues::INVENTORY, queues::BILLING] {
         let arguments = FieldTable::default();
         channel.queue_unbind(service.into(), exchange.into(), key.into(), arguments).await?;
     }
@@ -238,9 +238,9 @@ async fn late_declaration_with_the_old_number_leaves_no_binding() -> anyhow::Res
     let late = consume_with(late, &ScriptedHandler::that_applies(), |consumer| consumer);
     hold.sent().await?;
     let channel = vhost.record("4").await?;
-    for queue in topology::SHOP_QUEUES {
+    for queue in queues::SHOP_QUEUES {
         for key in queue.keys {
-            let (exchange, arguments) = (topology::EVENTS.into(), FieldTable::default());
+            let (exchange, arguments) = (queues::EVENTS.into(), FieldTable::default());
             channel.queue_unbind(queue.name.into(), exchange, (*key).into(), arguments).await?;
         }
     }
@@ -255,7 +255,7 @@ async fn late_declaration_with_the_old_number_leaves_no_binding() -> anyhow::Res
 async fn message_that_a_check_of_the_queues_has_received_stays_the_first() -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
     // The check begins with this queue.
-    let queue = topology::ORDERS;
+    let queue = queues::ORDERS;
     vhost.count_without_consumers(queue).await?;
     let ids = ["first", "second"];
     for id in ids {

@@ -7,7 +7,7 @@ use std::{
 
 use lapin::{options::QueueDeclareOptions, types::FieldTable};
 use messaging::{PublishOutcome, Publisher as _};
-use rabbitmq::{Consumer, topology};
+use rabbitmq::{Consumer, queues};
 use serde_json::{Value, json};
 use testbed::eventually;
 
@@ -24,20 +24,20 @@ async fn queues_are_declared_with_what_the_promises_need() -> anyhow::Result<()>
         let described: Value = serde_json::from_str(&vhost.operator().describe_queue(queue).await?)?;
         Ok(described["arguments"].clone())
     };
-    for queue in topology::SHOP_QUEUES {
+    for queue in queues::SHOP_QUEUES {
         let expected = json!({
             "x-queue-type": "quorum",
             "x-single-active-consumer": true,
             "x-overflow": "reject-publish",
             "x-dead-letter-strategy": "at-least-once",
-            "x-dead-letter-exchange": topology::DEAD,
+            "x-dead-letter-exchange": queues::DEAD,
             "x-dead-letter-routing-key": queue.name,
             "x-delivery-limit": 500,
         });
         assert_eq!(arguments(queue.name).await?, expected);
         // Without its own limit RabbitMQ 4 would drop a dead letter after 20 deliveries.
         let expected = json!({ "x-queue-type": "quorum", "x-delivery-limit": i32::MAX });
-        assert_eq!(arguments(&topology::dead_letter_queue(queue.name)).await?, expected);
+        assert_eq!(arguments(&queues::dead_letter_queue(queue.name)).await?, expected);
     }
     Ok(())
 }
@@ -49,7 +49,7 @@ async fn busy_publisher_restores_a_single_lost_binding() -> anyhow::Result<()> {
     let mut publisher = vhost.publisher().await?;
     // Every five seconds the publisher restores it, perhaps at this moment.
     eventually("a message to miss the queue", DEADLINE, async || {
-        let (queue, key, exchange) = (QUEUE.into(), "order.created".into(), topology::EVENTS.into());
+        let (queue, key, exchange) = (QUEUE.into(), "order.created".into(), queues::EVENTS.into());
         vhost.channel.queue_unbind(queue, exchange, key, FieldTable::default()).await?;
         assert_eq!(publisher.publish(&[outgoing("OrderCreated")]).await, [PublishOutcome::Confirmed]);
         if vhost.is_empty(QUEUE).await? {
@@ -94,8 +94,8 @@ async fn consumer_ends_its_connection_without_cancelling_its_subscription() -> a
 }
 
 /// The queue of an external consumer, which no other client declares.
-const EXTERNAL: topology::Queue =
-    topology::Queue { name: "external.events", keys: &["order.created", "order.cancelled"] };
+const EXTERNAL: queues::Queue =
+    queues::Queue { name: "external.events", keys: &["order.created", "order.cancelled"] };
 
 #[tokio::test]
 async fn external_queue_exists_from_its_consumers_first_connection_on() -> anyhow::Result<()> {
@@ -142,7 +142,7 @@ async fn external_consumer_restores_its_lost_binding() -> anyhow::Result<()> {
         .await
     };
     receives("the first event").await?;
-    let (key, exchange) = (EXTERNAL.keys[0].into(), topology::EVENTS.into());
+    let (key, exchange) = (EXTERNAL.keys[0].into(), queues::EVENTS.into());
     vhost.channel.queue_unbind(EXTERNAL.name.into(), exchange, key, FieldTable::default()).await?;
     receives("events after the binding was lost").await
 }

@@ -14,7 +14,7 @@ use lapin::{
 };
 use messaging::{Outgoing, PublishOutcome, Publisher as _, Refusal};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use rabbitmq::{Endpoint, Error, Fault, topology};
+use rabbitmq::{Endpoint, Error, Fault, queues};
 use testbed::{Rabbitmq, eventually};
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -38,7 +38,7 @@ async fn confirmed_message_is_in_every_bound_queue_with_its_properties() -> anyh
     let vhost = Vhost::new().await?;
     let message = outgoing("OrderCreated");
     assert_eq!(vhost.publisher().await?.publisher.publish(&[&message]).await, [CONFIRMED]);
-    for queue in [topology::INVENTORY, topology::BILLING] {
+    for queue in [queues::INVENTORY, queues::BILLING] {
         let received = vhost.take(queue).await?;
         assert_eq!(received.data, message.body);
         assert_eq!(received.routing_key.as_str(), "order.created");
@@ -82,7 +82,7 @@ async fn confirm_proves_nothing_where_bindings_were_restored_within_the_batch() 
     for key in ["order.witness", "order.marker"] {
         let options = QueueBindOptions::default();
         channel
-            .queue_bind(WITNESS.into(), topology::EVENTS.into(), key.into(), options, FieldTable::default())
+            .queue_bind(WITNESS.into(), queues::EVENTS.into(), key.into(), options, FieldTable::default())
             .await?;
     }
     // What lies between the first message and the marker is more than the proxy reads at once.
@@ -94,8 +94,8 @@ async fn confirm_proves_nothing_where_bindings_were_restored_within_the_batch() 
     let (endpoint, hold) = Hold::request(&vhost, &[b"order.marker"]).await?;
     let mut publisher = TestPublisher::new(endpoint, DEADLINE);
     publisher.until_ready().await?;
-    for queue in [topology::INVENTORY, topology::BILLING] {
-        let (exchange, key) = (topology::EVENTS.into(), "order.created".into());
+    for queue in [queues::INVENTORY, queues::BILLING] {
+        let (exchange, key) = (queues::EVENTS.into(), "order.created".into());
         channel.queue_unbind(queue.into(), exchange, key, FieldTable::default()).await?;
     }
     let restore_one = async {
@@ -105,9 +105,9 @@ async fn confirm_proves_nothing_where_bindings_were_restored_within_the_batch() 
             Ok((vhost.counts(WITNESS).await?.0 > 0).then_some(()))
         })
         .await?;
-        let (exchange, key) = (topology::EVENTS.into(), "order.created".into());
+        let (exchange, key) = (queues::EVENTS.into(), "order.created".into());
         let options = QueueBindOptions::default();
-        channel.queue_bind(topology::INVENTORY.into(), exchange, key, options, FieldTable::default()).await?;
+        channel.queue_bind(queues::INVENTORY.into(), exchange, key, options, FieldTable::default()).await?;
         hold.release();
         anyhow::Ok(())
     };
@@ -119,7 +119,7 @@ async fn confirm_proves_nothing_where_bindings_were_restored_within_the_batch() 
     // The bindings are declared before the next attempt.
     publisher.until_ready().await?;
     assert_eq!(publisher.publish(&batch[6..7]).await, [CONFIRMED]);
-    vhost.take(topology::BILLING).await?;
+    vhost.take(queues::BILLING).await?;
     Ok(())
 }
 
@@ -133,7 +133,7 @@ async fn deleted_queues_are_declared_again() -> anyhow::Result<()> {
     assert!(metrics.contains("broker_queues_recreated_total{queue=\"inventory.events\"} 0"), "{metrics}");
     // Every five seconds the publisher declares them, perhaps at this moment.
     eventually("a message to be returned", DEADLINE, async || {
-        for queue in [topology::INVENTORY, topology::BILLING] {
+        for queue in [queues::INVENTORY, queues::BILLING] {
             vhost.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
         }
         Ok((publisher.publish(&[outgoing("OrderCreated")]).await == [UNROUTABLE]).then_some(()))
@@ -151,7 +151,7 @@ async fn queue_that_was_deleted_while_all_services_were_stopped_is_counted() -> 
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let vhost = Vhost::new().await?;
-    vhost.channel.queue_delete(topology::BILLING.into(), QueueDeleteOptions::default()).await?;
+    vhost.channel.queue_delete(queues::BILLING.into(), QueueDeleteOptions::default()).await?;
     vhost.endpoint().check().await?;
     let metrics = recorder.handle().render();
     assert!(metrics.contains("broker_queues_recreated_total{queue=\"billing.events\"} 1"), "{metrics}");
@@ -166,7 +166,7 @@ async fn deleted_exchange_makes_the_outcome_unknown_and_is_declared_again() -> a
     let batch = [outgoing("OrderCreated")];
     // Every five seconds the publisher declares it, perhaps at this moment.
     eventually("an unknown outcome, so that the event stays in the outbox", DEADLINE, async || {
-        vhost.channel.exchange_delete(topology::EVENTS.into(), ExchangeDeleteOptions::default()).await?;
+        vhost.channel.exchange_delete(queues::EVENTS.into(), ExchangeDeleteOptions::default()).await?;
         Ok((publisher.publish(&batch).await == [PublishOutcome::Unknown]).then_some(()))
     })
     .await?;
@@ -182,7 +182,7 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     let _guard = metrics::set_default_local_recorder(&recorder);
     let vhost = Vhost::new().await?;
     let mut publisher = vhost.publisher().await?;
-    vhost.operator().set_policy(topology::BILLING, Some(r#"{"max-length": 5}"#)).await?;
+    vhost.operator().set_policy(queues::BILLING, Some(r#"{"max-length": 5}"#)).await?;
     eventually("a message to be refused", DEADLINE, async || {
         publisher.until_ready().await?;
         let outcomes = publisher.publish(&["OrderCreated"; 2].map(outgoing)).await;
@@ -193,9 +193,9 @@ async fn messages_are_confirmed_again_after_a_queue_was_full() -> anyhow::Result
     assert_eq!(publisher.status.state(), Err(REFUSED.into()));
     let metrics = recorder.handle().render();
     assert!(metrics.contains("broker_connected{role=\"test\"} 1"), "the connection is open: {metrics}");
-    vhost.operator().set_policy(topology::BILLING, None).await?;
-    while !vhost.is_empty(topology::BILLING).await? {
-        vhost.take(topology::BILLING).await?;
+    vhost.operator().set_policy(queues::BILLING, None).await?;
+    while !vhost.is_empty(queues::BILLING).await? {
+        vhost.take(queues::BILLING).await?;
     }
     publisher.until_confirmed().await
 }
@@ -231,7 +231,7 @@ async fn alternate_exchange_by_a_policy_is_noticed() -> anyhow::Result<()> {
     publisher.until_ready().await?;
     assert_eq!(publisher.status.state(), Ok(()));
     let policy = r#"{"alternate-exchange": "elsewhere"}"#;
-    vhost.operator().set_policy(topology::EVENTS, Some(policy)).await?;
+    vhost.operator().set_policy(queues::EVENTS, Some(policy)).await?;
     // A publisher checks it with its first batch, and then once a minute.
     eventually("health to show it", DEADLINE, async || {
         let mut publisher = vhost.publisher().await?;
@@ -313,9 +313,9 @@ async fn check_refuses_invalid_settings_only() -> anyhow::Result<()> {
         let refused = check(&invalid).await;
         assert!(matches!(refused, Err(Error::Refused(Fault::Setting, _))), "{invalid}: {refused:?}");
     }
-    vhost.channel.queue_delete(topology::BILLING.into(), QueueDeleteOptions::default()).await?;
+    vhost.channel.queue_delete(queues::BILLING.into(), QueueDeleteOptions::default()).await?;
     let classic = QueueDeclareOptions { durable: true, ..Default::default() };
-    vhost.channel.queue_declare(topology::BILLING.into(), classic, FieldTable::default()).await?;
+    vhost.channel.queue_declare(queues::BILLING.into(), classic, FieldTable::default()).await?;
     // An operator repairs the queue, not this process: it waits, and says why.
     check(&vhost.url).await?;
     let mut publisher = TestPublisher::new(vhost.endpoint(), DEADLINE).publisher;
@@ -387,11 +387,11 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     let mut patient = vhost.publisher().await?;
     let outcomes = until_known(async || {
         patient.until_ready().await?;
-        rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
+        rabbitmq.suspend_queue(queues::INVENTORY, true).await?;
         let batch = [outgoing("OrderCreated")];
         let (outcomes, resumed) = tokio::join!(patient.publish(&batch), async {
             sleep(Duration::from_secs(1)).await;
-            rabbitmq.suspend_queue(topology::INVENTORY, false).await
+            rabbitmq.suspend_queue(queues::INVENTORY, false).await
         });
         resumed.map(|()| outcomes)
     });
@@ -399,14 +399,14 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
     let mut publisher = vhost.publisher_with(Duration::from_secs(2)).await?;
     let outcomes = until_known(async || {
         // A stuck queue cannot be declared again.
-        rabbitmq.suspend_queue(topology::INVENTORY, false).await?;
+        rabbitmq.suspend_queue(queues::INVENTORY, false).await?;
         publisher.until_confirmed().await?;
-        rabbitmq.suspend_queue(topology::INVENTORY, true).await?;
+        rabbitmq.suspend_queue(queues::INVENTORY, true).await?;
         Ok(publisher.publish(&["OrderCreated"; 2].map(outgoing)).await)
     });
     assert_eq!(outcomes.await?, [PublishOutcome::Refused(Refusal::Unconfirmed); 2]);
     assert_eq!(publisher.status.state(), Err(REFUSED.into()));
-    rabbitmq.suspend_queue(topology::INVENTORY, false).await?;
+    rabbitmq.suspend_queue(queues::INVENTORY, false).await?;
     publisher.until_confirmed().await
 }
 
@@ -416,7 +416,7 @@ async fn message_that_a_stuck_queue_does_not_confirm_is_refused_and_the_publishe
 async fn message_over_which_the_broker_closes_the_channel_is_refused_and_others_are_confirmed()
 -> anyhow::Result<()> {
     let vhost = Vhost::new().await?;
-    vhost.operator().permit_topics(topology::EVENTS, "order.created").await?;
+    vhost.operator().permit_topics(queues::EVENTS, "order.created").await?;
     let mut publisher = vhost.publisher().await?;
     let rejected = PublishOutcome::Refused(Refusal::Rejected);
     let is_permitted = |number| number % 8 != 3;
@@ -488,7 +488,7 @@ async fn connection_cut_after_any_number_of_bytes_loses_no_confirmed_message() -
     assert!(cut > 30, "only {cut} connections were cut");
 
     // Each confirmed message is in the queue. Copies are too: consumers drop them.
-    let (_channel, mut deliveries) = vhost.consume(topology::INVENTORY, 1_000).await?;
+    let (_channel, mut deliveries) = vhost.consume(queues::INVENTORY, 1_000).await?;
     while !confirmed.is_empty() {
         let Ok(Some(delivery)) = timeout(DEADLINE, deliveries.next()).await else {
             anyhow::bail!("{} are missing", confirmed.len())

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use rabbitmq::topology;
+use rabbitmq::queues;
 
 use crate::{
     proxy::proxy,
@@ -73,7 +73,7 @@ async fn event_that_crashed_its_consumer_often_is_set_aside_and_those_held_with_
     let letters = handler.letters.letters();
     assert_eq!(ids(&letters), [events[0].to_string()]);
     assert_eq!((letters[0].reason.as_str(), handler.tries(events[0])), ("attempt-limit", 0));
-    assert!(vhost.is_empty(&topology::dead_letter_queue(QUEUE)).await?);
+    assert!(vhost.is_empty(&queues::dead_letter_queue(QUEUE)).await?);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use messaging::Failure;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use rabbitmq::topology;
+use rabbitmq::queues;
 
 use crate::{
     scripted::{ScriptedHandler, ScriptedStore, consume, ids, unavailable},
@@ -66,7 +66,7 @@ async fn undecodable_messages_become_dead_letters_and_later_messages_go_on() -> 
     }
     consumer.stop().await?;
     assert_eq!(vhost.count_without_consumers(QUEUE).await?, 0, "a message was not acknowledged");
-    assert!(vhost.is_empty(&topology::dead_letter_queue(QUEUE)).await?);
+    assert!(vhost.is_empty(&queues::dead_letter_queue(QUEUE)).await?);
     let page = recorder.handle().render();
     assert!(page.contains("inbox_dead_lettered_total{reason=\"malformed\"} 2"), "{page}");
     Ok(())
@@ -118,7 +118,7 @@ async fn messages_are_applied_and_set_aside_in_the_order_of_their_queue() -> any
     let _consumer = consume(&vhost, &handler);
     until("all messages to be settled", || steps.lock().unwrap().len() >= expected.len()).await?;
     assert_eq!(*steps.lock().unwrap(), expected);
-    assert!(vhost.is_empty(&topology::dead_letter_queue(QUEUE)).await?);
+    assert!(vhost.is_empty(&queues::dead_letter_queue(QUEUE)).await?);
     Ok(())
 }
 
@@ -132,6 +132,6 @@ async fn dead_letter_that_its_consumer_cannot_save_goes_to_the_dead_letter_queue
     let handler = ScriptedHandler::that_applies().with(&store);
     let _consumer = consume(&vhost, &handler);
     handler.has_applied(&[event]).await?;
-    assert_eq!(vhost.take(&topology::dead_letter_queue(QUEUE)).await?.data, b"not json");
+    assert_eq!(vhost.take(&queues::dead_letter_queue(QUEUE)).await?.data, b"not json");
     Ok(())
 }

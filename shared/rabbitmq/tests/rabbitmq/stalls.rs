@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use messaging::{Failure, PublishOutcome, Refusal};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use rabbitmq::{Endpoint, topology};
+use rabbitmq::{Endpoint, queues};
 use testbed::Rabbitmq;
 use uuid::Uuid;
 
@@ -47,7 +47,7 @@ async fn consumer_without_its_database_gives_messages_to_another_instance() -> a
     let took = lose_database(&vhost, &ScriptedHandler::that_waits(), &events).await?;
     // A restart of the database must not move the messages back and forth.
     assert!(took >= Duration::from_secs(15), "given up after {took:?}");
-    assert!(vhost.is_empty(&topology::dead_letter_queue(QUEUE)).await?);
+    assert!(vhost.is_empty(&queues::dead_letter_queue(QUEUE)).await?);
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use lapin::{
     types::FieldTable,
 };
 use messaging::{Outgoing, PublishOutcome, Publisher as _};
-use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint, topology};
+use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint, queues};
 use testbed::{TestVhost, eventually};
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 const LEADER_DEADLINE: Duration = Duration::from_millis(200);
 
 /// The queue that tests consume.
-pub(crate) const QUEUE: &str = topology::INVENTORY;
+pub(crate) const QUEUE: &str = queues::INVENTORY;
 
 /// Waits until a condition holds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) -> anyhow::Result<()> {

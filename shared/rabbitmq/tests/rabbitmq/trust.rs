@@ -1,7 +1,7 @@
 //! Which messages a consumer believes to be events of the service that they name.
 
 use lapin::{BasicProperties, options::BasicPublishOptions};
-use rabbitmq::topology;
+use rabbitmq::queues;
 
 use crate::{
     scripted::{ScriptedHandler, consume},
@@ -22,9 +22,9 @@ async fn event_is_a_dead_letter_unless_the_broker_has_checked_its_sender() -> an
     let mut forged = vec![];
     for (exchange, key, is_trusted) in [
         // From a release that sets no `user_id`.
-        (topology::EVENTS, "order.created", true),
+        (queues::EVENTS, "order.created", true),
         // The body is of another type.
-        (topology::EVENTS, "order.cancelled", false),
+        (queues::EVENTS, "order.cancelled", false),
         // Everyone who may write to the queue.
         ("", QUEUE, false),
     ] {

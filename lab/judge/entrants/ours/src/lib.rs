@@ -4,7 +4,8 @@ use std::{env, time::Duration};
 
 use anyhow::{Context as _, Result};
 use database::{DatabaseUrl, Pool, PoolKind};
-use outbox::{MIGRATIONS, Wake};
+use messaging::Wake;
+use outbox::MIGRATIONS;
 use rabbitmq::{ConfirmingPublisher, ConnectionStatus, Endpoint};
 use sqlx::ConnectOptions as _;
 use tokio::{

@@ -27,20 +27,17 @@
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use database::Pool;
-use events::{
-    TraceContext,
-    spans::{Kind, Span},
-};
-use messaging::{Backoff, Outgoing, PublishOutcome, Publisher, crash_points::crash_point};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::{Claim, ClaimedEvent, Error, OutboxTransaction, PostgresStore, Store, Wake, gauges::HeldLanes};
+use crate::{
+    Backoff, Claim, ClaimedEvent, Error, OutboxTransaction, PublishOutcome, Publisher, Store, Wake,
+    crash_points::crash_point,
+};
 
 /// How much a relay claims, and how long it sleeps.
 #[derive(Debug, Clone)]
@@ -120,13 +117,19 @@ impl RelayStatus {
         let mut failing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *failing = step.as_ref().err().map(|error| {
             let since = failing.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-            (since, format!("{error}: {}", error.source))
+            (since, failure(error))
         });
     }
 }
 
+/// A failure with its causes.
+fn failure(error: &Error) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 /// Publishes the pending events of an outbox. Any number of relays may work on one outbox, in one process or many.
-pub struct Relay<P, S = PostgresStore> {
+pub struct Relay<P, S> {
     store: S,
     publisher: P,
     options: RelayOptions,
@@ -137,16 +140,8 @@ pub struct Relay<P, S = PostgresStore> {
     status: RelayStatus,
 }
 
-impl<P: Publisher> Relay<P> {
-    /// A relay over the outbox in the pool's schema.
-    pub fn new(pool: Pool, publisher: P, options: RelayOptions) -> Self {
-        Self::over(PostgresStore::new(pool, options.full_scan), publisher, options)
-    }
-}
-
 impl<P: Publisher, S: Store> Relay<P, S> {
-    /// A relay over any outbox.
-    pub fn over(store: S, publisher: P, options: RelayOptions) -> Self {
+    pub fn new(store: S, publisher: P, options: RelayOptions) -> Self {
         Self {
             store,
             publisher,
@@ -176,8 +171,7 @@ impl<P: Publisher, S: Store> Relay<P, S> {
                 Claim::Busy => return Ok(Step::Busy),
                 Claim::Idle => return Ok(Step::Idle),
             };
-        let _held = HeldLanes::new(claimed.iter().map(|event| event.message.lane));
-        let (began, claimed_at) = (Instant::now(), SystemTime::now());
+        let began = Instant::now();
         crash_point("relay-claimed");
         let all = claimed.len();
         // With a full disk lanes can be locked, and marks cannot be written: each step would publish the same events again. So a
@@ -194,8 +188,6 @@ impl<P: Publisher, S: Store> Relay<P, S> {
         transaction.commit(&confirmed).await?;
         self.is_unmarked = false;
         crash_point("relay-committed");
-        record_waits(&confirmed, claimed_at);
-        metrics::histogram!("outbox_batch_seconds").record(began.elapsed().as_secs_f64());
         Ok(match confirmed.len() {
             0 if temporary => Step::NoneConfirmed,
             0 => Step::Refused,
@@ -301,21 +293,6 @@ async fn publish(
         claimed = rest;
     }
     Ok((confirmed, temporary))
-}
-
-/// Records for each event how long it was in the outbox before a relay claimed it. The publisher records the rest.
-fn record_waits(published: &[ClaimedEvent], claimed_at: SystemTime) {
-    for event in published {
-        let Outgoing { id, event_type, traceparent, .. } = &event.message;
-        events::spans::record(|| {
-            let context = TraceContext::child_of(traceparent.as_deref());
-            Span::ended(context, Kind::Internal, format!("outbox {event_type}"), event.created_at)
-                .until(claimed_at)
-                .with("messaging.message.id", id.to_string())
-                .with("shop.aggregate_id", event.aggregate_id.to_string())
-                .with("shop.outbox.lane", i64::from(event.message.lane))
-        });
-    }
 }
 
 /// Splits off the first event of each aggregate, in order. Events of aggregates that are held back stay in the outbox.
