@@ -10,7 +10,7 @@ use serde_json::Value;
 const WATCHED: [&str; 4] = ["axum", "lapin", "sqlx", "utoipa"];
 
 /// Each crate of this workspace, and those of the workspace and of [`WATCHED`] that its code may use.
-const MAY_USE: [(&str, &str); 25] = [
+const MAY_USE: [(&str, &str); 24] = [
     // Contracts and spans: no I/O, no HTTP.
     ("events", ""),
     // The relay, what confirms and deliveries mean, ports, crash points: no I/O.
@@ -46,8 +46,6 @@ const MAY_USE: [(&str, &str); 25] = [
     ("outbox-relay", "database messaging outbox rabbitmq sqlx"),
     // The real relay and the real consumer logic in memory: no SQL, no AMQP.
     ("simulation", "events flaws messaging"),
-    // A model has none of the product's code but the decision about confirms; its tests compare it with the simulation.
-    ("model", "flaws messaging"),
     // Receives spans as any trace store does: it knows their protocol, and none of the product's code.
     ("trace-store", "axum"),
     // These meet the system over HTTP, SQL and AMQP only, so that a fault in it cannot hide itself in them.

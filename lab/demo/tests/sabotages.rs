@@ -57,11 +57,10 @@ fn line(experiment: &Experiment, finding: &Finding) -> String {
 /// The flaws that experiments or drills judge in a running system, each with its place in the documentation.
 #[test]
 fn each_flaw_is_judged_somewhere_and_documented() {
-    let [drills, breaking, variants, model, simulation, guarantees] = [
+    let [drills, breaking, variants, simulation, guarantees] = [
         include_str!("../../../docs/drills.md"),
         include_str!("../../../docs/breaking-it.md"),
         include_str!("../../../docs/variants.md"),
-        include_str!("../../../docs/model.md"),
         include_str!("../../../docs/simulation.md"),
         include_str!("../../../docs/guarantees.md"),
     ];
@@ -88,12 +87,8 @@ fn each_flaw_is_judged_somewhere_and_documented() {
             LeftOut::Settings(_) => assert!(has_experiment, "{name} has no experiment"),
             LeftOut::InMemory => assert!(row.simulated.is_some(), "{name} is nowhere"),
         }
-        match row.simulated.map(|simulated| simulated.in_model) {
-            Some(Some(_)) => assert!(line(model, &format!("{name} ")), "{name} in docs/model.md"),
-            Some(None) => {
-                assert!(simulation.contains(&format!("`{name}`")), "{name} in docs/simulation.md");
-            }
-            None => {}
+        if row.simulated.is_some() {
+            assert!(simulation.contains(&format!("`{name}`")), "{name} in docs/simulation.md");
         }
     }
 }

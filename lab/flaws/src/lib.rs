@@ -2,8 +2,8 @@
 //! A protection that is not part of the pattern is taken out by a diff in `lab/without` instead.
 //!
 //! A check that cannot fail proves nothing by passing. So the programs of `lab/flawed-services`, the experiments and drills of
-//! `lab/demo`, the simulation and the model all draw from this table, and tests hold the documentation to it.
-//! [`confirms`] has what a publisher with a flaw concludes from a broker's answers, for simulation and model.
+//! `lab/demo` and the simulation all draw from this table, and tests hold the documentation to it.
+//! [`confirms`] has what a publisher with a flaw concludes from a broker's answers, for the simulation.
 
 pub mod confirms;
 
@@ -66,11 +66,11 @@ pub enum LeftOut {
     Database(&'static [(&'static str, &'static str)]),
     /// RabbitMQ's `advanced.config` switches it off.
     Broker(&'static str),
-    /// Only in the simulation and in the model.
+    /// Only in the simulation.
     InMemory,
 }
 
-/// What the simulation and the model must report.
+/// What the simulation must report.
 #[derive(Debug, Clone, Copy)]
 pub struct Simulated {
     /// How many seeds the simulation needs at most, measured and rounded up generously.
@@ -78,8 +78,6 @@ pub struct Simulated {
     /// The invariants of which the simulation reports one. A lost event can show as lost (I3), or by a later one that
     /// overtakes it (I6).
     pub breaks: &'static [&'static str],
-    /// The invariant that the model violates. `None`: the model does not know what the flaw is about.
-    pub in_model: Option<&'static str>,
     /// Whether the relays must read the write-ahead log.
     pub with_log: bool,
 }
@@ -96,7 +94,7 @@ pub struct Row {
     pub breaks: &'static [&'static str],
     /// What is different, as a clause.
     pub description: &'static str,
-    /// `None`: neither simulated nor modelled.
+    /// `None`: not simulated.
     pub simulated: Option<Simulated>,
 }
 
@@ -109,10 +107,10 @@ const NO_SYNC: &str = "[{ra, [{wal_sync_method, none}]}].\n";
 pub static ALL: [Row; 39] = [
     part(MarkBeforeConfirm, "mark-before-confirm", &["I3"])
         .described("the publisher reports a batch as confirmed, and publishes it only afterwards")
-        .simulated(20, &["I3", "I6"], "I3"),
+        .simulated(20, &["I3", "I6"]),
     part(ConfirmsIgnored, "confirms-ignored", &["I3"])
         .described("the publisher reports a batch as confirmed without waiting for the broker's confirms")
-        .simulated(50, &["I3", "I6"], "I3"),
+        .simulated(50, &["I3", "I6"]),
     part(NackTakenForConfirm, "nack-taken-for-confirm", &["I3"])
         .described("the publisher reports a negatively acknowledged message as confirmed"),
     part(UnroutableIgnored, "unroutable-ignored", &["I3"])
@@ -121,50 +119,46 @@ pub static ALL: [Row; 39] = [
         .described("the publisher reports `OrderConfirmed` as confirmed, and sends none"),
     part(ReturnTrustedToItsConfirm, "return-trusted-to-its-confirm", &["I3"])
         .described("the publisher attributes a return to the message whose confirm carried it")
-        .simulated(2_000, &["I3", "I6"], "I3"),
+        .simulated(2_000, &["I3", "I6"]),
     in_memory(SilenceIgnored, "silence-ignored")
         .described("the publisher trusts acks although some answers, and the returns on them, are missing")
-        .simulated(10_000, &["I3", "I6"], "I3"),
+        .simulated(10_000, &["I3", "I6"]),
     part(NewIdPerAttempt, "new-id-per-attempt", &["I4", "I5"])
         .described("the publisher gives a message a new id at each attempt")
-        .simulated(50, &["I2"], "I2"),
+        .simulated(50, &["I2"]),
     part(RefusalsBackOff, "refusals-back-off", &["I11"]).described(
         "events that no queue wants count as a busy broker: the relay pauses for longer each time",
     ),
     part(CursorOverSeq, "cursor-over-seq", &["I3", "I8"])
         .described("the relay reads on from where it stopped (`seq > last`), and not by state")
-        .simulated(50, &["I6", "I8"], "I6"),
+        .simulated(50, &["I6", "I8"]),
     part(SkipLockedOnRows, "skip-locked-on-rows", &["I6"])
         .described("the relay locks the event rows that it finds free, and no lanes")
-        .simulated(200, &["I6"], "I6"),
+        .simulated(200, &["I6"]),
     in_memory(OlderEventIgnored, "older-event-ignored")
         .described("a claim returns an event while an older one of its aggregate backs off")
-        .simulated(200, &["I6"], "I6"),
+        .simulated(200, &["I6"]),
     in_memory(DirtyRead, "dirty-read").described("a claim reads uncommitted events").simulated(
         50,
-        &["I2"],
-        "I2",
-    ),
+        &["I2"]),
     setting(WokenOnly, "woken-only", &["I3", "I8"]).described("the relay never polls").simulated(
         100,
-        &["I8"],
-        "I8",
-    ),
+        &["I8"]),
     part(AckBeforeCommit, "ack-before-commit", &["I3"])
         .described("the consumer acknowledges a group before it is applied")
-        .simulated(20, &["I3"], "I3"),
+        .simulated(20, &["I3"]),
     part(DedupeOutsideTransaction, "dedupe-outside-transaction", &["I3"])
         .described("the consumer commits \"processed\" before the effect")
-        .simulated(100, &["I3"], "I3"),
+        .simulated(100, &["I3"]),
     in_memory(CompetingConsumers, "competing-consumers")
         .described("all instances of a service consume at the same time")
-        .simulated(100, &["I6"], "I6"),
+        .simulated(100, &["I6"]),
     in_memory(UnequalPrefetch, "unequal-prefetch")
         .described("the instances of a service have different prefetches")
-        .simulated(200, &["I6"], "I6"),
+        .simulated(200, &["I6"]),
     in_memory(LaterEventsApplied, "later-events-applied")
         .described("the inbox applies an event although an older one of its aggregate is a dead letter")
-        .simulated(200, &["I6"], "I6"),
+        .simulated(200, &["I6"]),
     in_memory(LogAcknowledgedEarly, "log-acknowledged-early")
         .described("a relay acknowledges the log when it has claimed events, and not after their marks")
         .simulated_with_log(50, &["I3"]),
@@ -179,7 +173,7 @@ pub static ALL: [Row; 39] = [
         .simulated_with_log(50, &["I6", "I7"]),
     in_memory(PartitionsChangedInUse, "partitions-changed-in-use")
         .described("the number of partitions is changed although its queues have messages or consumers")
-        .simulated_only(100, &["I6", "I8"]),
+        .simulated(100, &["I6", "I8"]),
     part(ShortMemory, "short-memory", &["I4"])
         .described("records of processed events are erased while their events can still be published again"),
     part(AgeByOwnClock, "age-by-own-clock", &["I3"])
@@ -187,7 +181,7 @@ pub static ALL: [Row; 39] = [
     in_memory(StandbyNotAwaited, "standby-not-awaited").described(
         "what was only read is published, answered and acknowledged, although the standby may not have it",
     )
-    .simulated_only(200, &["I2"]),
+    .simulated(200, &["I2"]),
     row(FsyncOff, "fsync-off", LeftOut::Database(&[("fsync", "off")]), &["I1"])
         .described("PostgreSQL answers a commit that is not on disk yet"),
     row(BrokerFsyncOff, "broker-fsync-off", LeftOut::Broker(NO_SYNC), &["I3"])
@@ -238,24 +232,13 @@ impl Row {
         Self { description, ..self }
     }
 
-    const fn simulated(
-        self,
-        within_seeds: u64,
-        breaks: &'static [&'static str],
-        in_model: &'static str,
-    ) -> Self {
-        let in_model = Some(in_model);
-        Self { simulated: Some(Simulated { within_seeds, breaks, in_model, with_log: false }), ..self }
-    }
-
-    /// Without the model.
-    const fn simulated_only(self, within_seeds: u64, breaks: &'static [&'static str]) -> Self {
-        Self { simulated: Some(Simulated { within_seeds, breaks, in_model: None, with_log: false }), ..self }
+    const fn simulated(self, within_seeds: u64, breaks: &'static [&'static str]) -> Self {
+        Self { simulated: Some(Simulated { within_seeds, breaks, with_log: false }), ..self }
     }
 
     /// By relays that read the write-ahead log.
     const fn simulated_with_log(self, within_seeds: u64, breaks: &'static [&'static str]) -> Self {
-        Self { simulated: Some(Simulated { within_seeds, breaks, in_model: None, with_log: true }), ..self }
+        Self { simulated: Some(Simulated { within_seeds, breaks, with_log: true }), ..self }
     }
 }
 
@@ -271,11 +254,6 @@ impl Flaw {
     /// The flaws that the simulation has, each with what it must report.
     pub fn simulated() -> impl Iterator<Item = (Self, Simulated)> {
         ALL.iter().filter_map(|row| Some((row.flaw, row.simulated?)))
-    }
-
-    /// Those that the model has, too.
-    pub fn modelled() -> impl Iterator<Item = (Self, Simulated)> {
-        Self::simulated().filter(|(_, simulated)| simulated.in_model.is_some())
     }
 
     /// The names of the flaws that are left out in this way.

@@ -111,11 +111,6 @@ impl Fault {
             TooLarge => 120,
         }
     }
-
-    /// Whether the model has nothing like it.
-    pub(crate) fn is_not_modelled(self) -> bool {
-        matches!(self, StandbyLags | StandbyWaitCancelled | FailOver | PartitionsChanged)
-    }
 }
 
 /// The rates of a seed's faults, and how often each was injected.

@@ -31,8 +31,6 @@ pub struct Options {
     pub without: Option<Fault>,
     /// The relays read the write-ahead log.
     pub with_log: bool,
-    /// One queue for each service, and one database server: what `lab/model` knows.
-    pub as_modelled: bool,
     /// The steps are kept.
     pub with_history: bool,
 }
@@ -99,15 +97,13 @@ impl InboxTable {
 impl State {
     /// The state at the beginning of a seed's run.
     pub(crate) fn new(seed: u64, options: Options) -> Self {
-        let Options { flaw, without, with_log, as_modelled, with_history } = options;
+        let Options { flaw, without, with_log, with_history } = options;
         let mut random = RandomSource::new(seed);
         let mut faults = FaultInjector::draw(&mut random, |fault| {
-            Some(fault) != without
-                && !(as_modelled && fault.is_not_modelled())
-                && !(with_log && fault == Fault::FailOver)
+            Some(fault) != without && !(with_log && fault == Fault::FailOver)
         });
-        let partitions = if as_modelled { 1 } else { random.pick(&[1, 1, 2, 4]) };
-        let has_standby = with_log || !as_modelled && random.one_in(2);
+        let partitions = random.pick(&[1, 1, 2, 4]);
+        let has_standby = with_log || random.one_in(2);
         let broker = BrokerState {
             competing_consumers: flaw == Some(Flaw::CompetingConsumers),
             slow: faults.injects(Fault::SlowBroker, &mut random),
