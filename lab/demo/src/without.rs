@@ -88,8 +88,9 @@ pub(crate) fn run(name: &str, is_quiet: bool) -> Result<Verdict> {
     if !is_quiet {
         eprintln!("{}\n", fs::read_to_string(&protection.diff)?);
     }
-    let copy = root.join(COPY).join("source");
-    let target = root.join(COPY).join("build");
+    // With its own target directory, in which the judge looks for the relays that it builds.
+    let copy = root.join(COPY);
+    let target = copy.join("target");
     copy_sources(&root, &copy, &changed_files(&root, &protection)?)?;
     reuse_dependencies(&root, &target)?;
     let mut cargo = testbed::cargo().into_std();
