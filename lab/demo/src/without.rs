@@ -12,18 +12,27 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::Verdict;
 
-/// The diffs, below the checkout.
+/// The folder of the diffs, below the checkout.
 const DIFFS: &str = "lab/without";
-/// Where the copy is, below the checkout. It is always the same, so that cargo builds only what differs from the last time.
+/// The folder of the copy, below the checkout. It is always the same, so that cargo builds only what differs from the last
+/// time.
 const COPY: &str = "target/without";
-/// Before each command that must fail without the protection.
-const CHECK: &str = "check: cargo demo ";
-/// What is not a source.
+/// What begins a line of a diff's head that names a command which must fail.
+const FAILS: &str = "fails: cargo demo ";
+/// Folders that hold no sources.
 const NOT_COPIED: [&str; 3] = [".git", "target", "node_modules"];
+/// The environment variable that tells the copy's programs which protection is missing.
+const VARIABLE: &str = "DEMO_WITHOUT";
+
+/// Whether this process runs in a copy without a protection. Images and running containers are of the complete product.
+pub(crate) fn is_copy() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
 
 /// A protection, and how it is taken out.
 #[derive(Debug, Clone)]
@@ -56,7 +65,7 @@ impl Protection {
         let text = fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let head = text.split_once("\n--- ").with_context(|| format!("{name} has no diff"))?.0;
-        let checks = head.lines().filter_map(|line| line.strip_prefix(CHECK)).map(str::to_owned).collect();
+        let checks = head.lines().filter_map(|line| line.strip_prefix(FAILS)).map(str::to_owned).collect();
         Ok(Self { name, checks, diff: path.to_owned() })
     }
 
@@ -88,15 +97,16 @@ pub(crate) fn run(name: &str, is_quiet: bool) -> Result<Verdict> {
     if !is_quiet {
         eprintln!("{}\n", fs::read_to_string(&protection.diff)?);
     }
-    // With its own target directory, in which the judge looks for the relays that it builds.
+    // With a target directory of its own, in which the judge looks for the relays that it builds.
     let copy = root.join(COPY);
     let target = copy.join("target");
     copy_sources(&root, &copy, &changed_files(&root, &protection)?)?;
     reuse_dependencies(&root, &target)?;
     let mut cargo = testbed::cargo().into_std();
-    cargo.current_dir(&copy).env("CARGO_TARGET_DIR", &target).args(["run", "--bin", "demo"]);
-    // What is built here already is another product.
-    cargo.env_remove("TESTBED_PREBUILT");
+    cargo.current_dir(&copy).env("CARGO_TARGET_DIR", &target).env(VARIABLE, name);
+    // The complete product is built, and may be running: neither is meant.
+    cargo.env_remove("TESTBED_PREBUILT").env_remove("DEMO_HOME");
+    cargo.args(["run", "--bin", "demo"]);
     if is_quiet {
         cargo.arg("--quiet");
     }
@@ -105,7 +115,7 @@ pub(crate) fn run(name: &str, is_quiet: bool) -> Result<Verdict> {
     Err(cargo.exec()).context("failed to run cargo")
 }
 
-/// The arguments of this process, but for `--without` and its value.
+/// The arguments of this process, except `--without` and its value.
 fn arguments() -> Vec<OsString> {
     let mut all = std::env::args_os().skip(1);
     let mut kept = vec![];
@@ -151,6 +161,8 @@ fn apply(
         .arg("apply")
         .arg(diff)
         .current_dir(scratch)
+        // Inside another checkout, git would apply nothing, and call that a success.
+        .env("GIT_CEILING_DIRECTORIES", scratch.parent().unwrap_or(scratch))
         .output()
         .context("failed to run git")?;
     ensure!(
@@ -158,10 +170,19 @@ fn apply(
         "{DIFFS}/{name}.diff does not fit the sources: {}",
         String::from_utf8_lossy(&applied.stderr).trim()
     );
-    paths.iter().map(|path| Ok((path.clone(), fs::read(scratch.join(path))?))).collect()
+    let changed = paths.iter().map(|path| {
+        let text = fs::read(scratch.join(path))?;
+        ensure!(
+            fs::read(root.join(path))? != text,
+            "{DIFFS}/{name}.diff changes nothing in {}",
+            path.display()
+        );
+        Ok((path.clone(), text))
+    });
+    changed.collect()
 }
 
-/// Makes `to` a copy of the checkout, but for `changed`. A file that is already there is not written again: cargo would
+/// Makes `to` a copy of the checkout, except for `changed`. A file that is already there is not written again: cargo would
 /// build it again.
 fn copy_sources(from: &Path, to: &Path, changed: &[Changed]) -> Result<()> {
     let mut sources = BTreeSet::new();
@@ -203,19 +224,56 @@ fn list(root: &Path, folder: &Path, files: &mut BTreeSet<PathBuf>) -> Result<()>
     Ok(())
 }
 
-/// Begins with the dependencies that are built already, as hard links. Without it the first build takes minutes longer.
+/// Copies the dependencies that are built already into the copy's target directory: without them the first build takes
+/// minutes longer. Not the crates of the workspace, whose files have the same names there.
 fn reuse_dependencies(root: &Path, target: &Path) -> Result<()> {
     let profile = if testbed::profile_option().is_some() { "release" } else { "debug" };
     let (built, to) = (root.join("target").join(profile), target.join(profile));
     if to.exists() || !built.exists() {
         return Ok(());
     }
-    fs::create_dir_all(&to)?;
-    for part in ["build", "deps", ".fingerprint"] {
-        // If it fails, cargo builds what is missing.
-        let _ = Command::new("cp").arg("-al").arg(built.join(part)).arg(&to).status();
+    let own = own_crates(root)?;
+    for part in [".fingerprint", "build", "deps"] {
+        let (from, to) = (built.join(part), to.join(part));
+        fs::create_dir_all(&to)?;
+        let mut names = vec![];
+        for entry in fs::read_dir(&from).with_context(|| format!("failed to list {}", from.display()))? {
+            let name = entry?.file_name();
+            let text = name.to_string_lossy();
+            // `serde-0123456789abcdef`, `libserde-0123456789abcdef.rlib`
+            let crate_name = text.rsplit_once('-').map_or("", |(before, _)| before).replace('-', "_");
+            let stem = if part == "deps" {
+                crate_name.strip_prefix("lib").unwrap_or(&crate_name)
+            } else {
+                &crate_name
+            };
+            let is_library =
+                part != "deps" || [".rlib", ".rmeta", ".so", ".d"].iter().any(|end| text.ends_with(end));
+            if is_library && !own.contains(stem) {
+                names.push(from.join(name));
+            }
+        }
+        // What is missing after a failure, cargo builds.
+        for some in names.chunks(500) {
+            let _ = Command::new("cp").arg("-a").args(some).arg(&to).output();
+        }
     }
     Ok(())
+}
+
+/// The names of the workspace's crates and of their tests, as files have them.
+fn own_crates(root: &Path) -> Result<BTreeSet<String>> {
+    let mut cargo = testbed::cargo().into_std();
+    cargo.args(["metadata", "--format-version=1", "--no-deps", "--offline"]).current_dir(root);
+    let output = cargo.output().context("failed to run cargo")?;
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).context("failed to read cargo's metadata")?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let named = packages.flat_map(|package| {
+        let targets = package["targets"].as_array().into_iter().flatten();
+        targets.map(|target| &target["name"]).chain([&package["name"]])
+    });
+    Ok(named.filter_map(Value::as_str).map(|name| name.replace('-', "_")).collect())
 }
 
 #[cfg(test)]
@@ -227,9 +285,7 @@ mod tests {
         let root = testbed::workspace_root().context("a checkout")?;
         for protection in Protection::all()? {
             ensure!(!protection.checks.is_empty(), "{} names no check", protection.name);
-            for (path, text) in changed_files(&root, &protection)? {
-                ensure!(fs::read(root.join(path))? != text, "{} changes nothing", protection.name);
-            }
+            changed_files(&root, &protection)?;
         }
         Ok(())
     }

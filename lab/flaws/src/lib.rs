@@ -9,7 +9,7 @@ pub mod confirms;
 
 use Flaw::*;
 
-/// A protection that can be left out. Its [`Row`] says what that means.
+/// A step that can be wrong on purpose. Its [`Row`] says what that means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     MarkBeforeConfirm,
@@ -53,7 +53,7 @@ pub enum Flaw {
     ListenAlone,
 }
 
-/// How a protection is left out.
+/// How a step gets wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftOut {
     /// `orders-lab`, `inventory-lab` and `billing-lab` run with one part replaced: `SABOTAGE` is the flaw's name.

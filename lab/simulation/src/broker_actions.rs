@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// After so many deliveries without an acknowledgement the broker sets a message aside: sooner than in
-/// `rabbitmq::queues`.
+/// the product's `topology.rs`.
 const DELIVERY_LIMIT: u32 = 20;
 
 /// Declares the bindings of the recorded number of partitions, as each client does when it connects. It has no effect while the

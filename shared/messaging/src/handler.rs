@@ -1,4 +1,4 @@
-//! What a consumer is given, and what it needs of a service.
+//! What a consumer receives, and what it needs from a service.
 
 use std::{collections::HashSet, error::Error, future::Future, pin::Pin, sync::Arc};
 

@@ -3,7 +3,7 @@
 //!
 //! - [`Relay`]: claims a batch by lanes, publishes it, marks what was confirmed ([`Relay::step`]), and repeats
 //!   ([`Relay::run`]). *Publish, then mark.*
-//! - [`Store`], [`Publisher`]: what the relay needs of an outbox and of a broker. `outbox` and `rabbitmq` have them.
+//! - [`Store`], [`Publisher`]: what the relay needs from an outbox and from a broker. `outbox` and `rabbitmq` have them.
 //! - [`Wake`]: wake-ups, so that a new event does not wait for the next poll. Nothing relies on them.
 //! - [`Handler`], [`DeadLetterStore`]: what each service and `inbox` implement.
 //! - [`settle`]: what a consumer does with its deliveries. *Commit, then acknowledge.*

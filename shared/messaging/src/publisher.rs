@@ -1,4 +1,4 @@
-//! What a relay needs of a broker.
+//! What a relay needs from a broker.
 
 use uuid::Uuid;
 

@@ -50,7 +50,8 @@ pub struct RelayOptions {
     pub poll: Duration,
     /// The most lanes that one step locks, 1 to 16. Fewer leave more for other relays.
     pub lanes: u8,
-    /// How often a relay scans all pending events, and not only those after its watermark: see `scan_watermark.rs`.
+    /// How often a relay scans all pending events, and not only those after its watermark
+    /// (`shared/outbox/src/scan_watermark.rs`).
     pub full_scan: Duration,
 }
 

@@ -36,7 +36,7 @@ pub enum Claim<T> {
     },
 }
 
-/// An outbox.
+/// What a relay needs from an outbox.
 pub trait Store: Send {
     type Transaction<'store>: OutboxTransaction + 'store
     where

@@ -1,6 +1,6 @@
 //! RabbitMQ: the only crate of the services that names `lapin`. In reading order:
 //!
-//! - [`topology`]: the exchanges and queues, which every service declares.
+//! - [`queues`]: the exchanges and queues, which every service declares.
 //! - [`ConfirmingPublisher`]: pipelined publishing with confirms.
 //! - [`Consumer`]: receives groups of deliveries, and acknowledges them after the handler's commit.
 //! - [`DeadLetterCollector`]: saves what the broker itself has put into a dead-letter queue.

@@ -138,7 +138,7 @@ async fn run_one(proof: &Proof, place: &Place) -> Ended {
 async fn output(proof: &Proof, Place { program, home, logs }: &Place) -> Result<(Option<i32>, Value)> {
     let log = logs.join(format!("{}.log", proof.name.replace([' ', '/', '='], "_")));
     let mut command = match &proof.run {
-        Run::Drill(arguments) | Run::Judge(arguments, _) => {
+        Run::Alone(arguments) | Run::Judge(arguments, _) => {
             let mut command = Command::new(program);
             command.arg("--json").args(arguments);
             command
@@ -173,10 +173,10 @@ async fn output(proof: &Proof, Place { program, home, logs }: &Place) -> Result<
     if let Run::Test(arguments) = &proof.run {
         let (stdout, name) =
             (String::from_utf8_lossy(&output.stdout), arguments.last().map_or("", String::as_str));
-        let failed = stdout.lines().find(|line| line.contains(name) && line.ends_with("... FAILED"));
+        let ended = stdout.lines().find(|line| line.contains(name) && line.contains(" ... "));
         // What cannot be built ends with the same exit code.
-        let failed = failed.context("the test has not failed")?;
-        return Ok((output.status.code(), Value::from(failed)));
+        let ended = ended.context("the test has not run")?;
+        return Ok((output.status.code(), Value::from(ended)));
     }
     let document = serde_json::from_slice(&output.stdout).ok();
     // The simulation and the experiments print for people.

@@ -22,6 +22,7 @@ use crate::paths;
 use crate::running_system::RunningSystem;
 use crate::state::State;
 use crate::terminal::Terminal;
+use crate::without::is_copy;
 
 /// How often `demo up` checks that all processes run.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -141,6 +142,7 @@ async fn print_failures(system: &LocalSystem, terminal: &Terminal) {
 }
 
 async fn containers(terminal: &Terminal) -> Result<Verdict> {
+    ensure!(!is_copy(), "the images have all protections: use --with local");
     let compose = Compose::new()?;
     let up = or_interrupted(async { compose.up(terminal).await.map(|()| Verdict::Held) }).await;
     if let Ok(Verdict::Held) = up {

@@ -47,9 +47,9 @@ const NEVER_ARRIVED: &str = "never arrived";
 /// How a proof is run.
 #[derive(Debug)]
 pub(crate) enum Run {
-    /// `demo` with these arguments. One at a time, because a load and its times are part of a drill.
-    Drill(Vec<String>),
-    /// The experiment that leaves out this flaw, as [`Run::Drill`].
+    /// `demo` with these arguments. One at a time: for example, a load and its times are part of a drill.
+    Alone(Vec<String>),
+    /// The experiment that leaves out this flaw, as [`Run::Alone`].
     Experiment(&'static str),
     /// `demo` with these arguments, and a value of `RELAY_MISTAKE`. The judge mostly waits.
     Judge(Vec<String>, Option<&'static str>),
@@ -92,13 +92,13 @@ pub(crate) fn all(day: u64) -> Result<Vec<Proof>> {
     for drill in drills::all() {
         let name = drill.name;
         let owner = if ROTATING.contains(&name) { Owner::Rotating } else { Owner::Nightly };
-        let run = Run::Drill(words(&format!("drill {name} --rate 30")));
+        let run = Run::Alone(words(&format!("drill {name} --rate 30")));
         proofs.push(Proof { name: format!("drill {name}"), owner, run, without: None });
     }
     for (options, drills) in &WITHOUT {
         let breaks = options.split(' ').find_map(Flaw::named).map_or(&[][..], |flaw| flaw.row().breaks);
         for drill in *drills {
-            let run = Run::Drill(words(&format!("drill {drill} --rate 30 {options}")));
+            let run = Run::Alone(words(&format!("drill {drill} --rate 30 {options}")));
             let name = format!("drill {drill} {options}");
             proofs.push(Proof { name, owner: Owner::Nightly, run, without: Some(breaks) });
         }
@@ -112,8 +112,9 @@ pub(crate) fn all(day: u64) -> Result<Vec<Proof>> {
         for name in protection.commands() {
             let run = match name.split(' ').next() {
                 Some("test") => Run::Test(words(&name)),
-                Some("drill") => Run::Drill(words(&format!("{name} --rate 30"))),
-                _ => Run::Judge(words(&name), None),
+                Some("drill") => Run::Alone(words(&format!("{name} --rate 30"))),
+                // They share the copy of the checkout.
+                _ => Run::Alone(words(&name)),
             };
             proofs.push(Proof { name, owner: Owner::Nightly, run, without: Some(&[]) });
         }

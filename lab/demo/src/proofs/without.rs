@@ -1,4 +1,4 @@
-//! Which drills break with which flaw. Those that break without a protection stand in `lab/without`.
+//! Which drills break with which flaw. Those that break without a protection are in `lab/without`.
 
 /// What is different, as options of `demo drill`, and the drills that break then: the table of `docs/drills.md`.
 pub static WITHOUT: [(&str, &[&str]); 22] = [

@@ -18,6 +18,7 @@ use crate::own_system::OwnSystem;
 use crate::part::NODES;
 use crate::state::{Addresses, State};
 use crate::terminal::Terminal;
+use crate::without::is_copy;
 
 impl RunningSystem {
     /// Finds the system that is running already. With `home`, only one of that kind counts.
@@ -35,6 +36,7 @@ impl RunningSystem {
             return Ok(Some(Self::at(addresses, Access::Remote(remote), false)));
         }
         if home != Some(Home::Local)
+            && !is_copy()
             && let Ok(compose) = Compose::new()
             // An error means that there is no engine, so nothing runs in one.
             && let Ok(Some(orders_url)) = compose.orders_url().await
@@ -52,11 +54,12 @@ impl RunningSystem {
     /// Starts a system, and returns when it accepts orders.
     async fn start(choice: Choice, home: Home, terminal: &Terminal) -> Result<Self> {
         match home {
-            Home::Local => {
+            // No image lacks a protection: only the servers are containers then.
+            _ if home == Home::Local || is_copy() => {
                 let servers = choice.start_servers(home, 1, terminal);
                 Self::local(LocalSystem::start(servers, OwnSystem::for_people(1), terminal).await?)
             }
-            Home::Docker => {
+            _ => {
                 let compose = Compose::new()?;
                 compose.up(terminal).await?;
                 let orders_url =
@@ -139,7 +142,7 @@ impl RunningSystem {
             stop = interrupted() => {
                 stop?;
                 // Child processes were killed when the future was dropped. Containers belong to the engine.
-                if home == Home::Docker {
+                if home == Home::Docker && !is_copy() {
                     Compose::new()?.down(true).await?;
                 }
                 Ok(None)

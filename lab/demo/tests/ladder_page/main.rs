@@ -230,8 +230,8 @@ of them. This page says what the rest is for.
 Each rung is one protection. They are in the order in which you would add them ([copy it](copy-it.md)).
 
 - **Without it**: what goes wrong.
-- **Shown by**: a command that leaves the protection out. Drills, levels of the judge and tests against real servers
-  fail then, with exit code 1. `cargo demo sabotage` and the test of the simulation must notice the missing protection,
+- **Shown by**: a command that leaves the protection out. Drills, levels of the judge and tests fail then, with
+  exit code 1. `cargo demo sabotage` and the test of the simulation must notice the missing protection,
   and then end with 0.
 - **The lines**: the diff that `--without` [applies](breaking-it.md#take-a-protection-out) before it builds the product.
 - **Lines**: each line has one owner. A file belongs to one owner, except for functions, types and constants that other
