@@ -97,7 +97,7 @@ pub(crate) fn run(name: &str, is_quiet: bool) -> Result<Verdict> {
     if !is_quiet {
         eprintln!("{}\n", fs::read_to_string(&protection.diff)?);
     }
-    // With a target directory of its own, in which the judge looks for the relays that it builds.
+    // With a separate target directory, in which the judge looks for the relays that it builds.
     let copy = root.join(COPY);
     let target = copy.join("target");
     copy_sources(&root, &copy, &changed_files(&root, &protection)?)?;

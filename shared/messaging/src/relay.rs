@@ -118,15 +118,9 @@ impl RelayStatus {
         let mut failing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *failing = step.as_ref().err().map(|error| {
             let since = failing.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-            (since, failure(error))
+            (since, format!("{error}: {}", error.source))
         });
     }
-}
-
-/// A failure with its causes.
-fn failure(error: &Error) -> String {
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Publishes the pending events of an outbox. Any number of relays may work on one outbox, in one process or many.

@@ -92,7 +92,7 @@ pub const MAX_NACKED_ATTEMPTS: u8 = 7;
 #[error("{what}")]
 pub struct Error {
     what: &'static str,
-    source: Box<dyn std::error::Error + Send + Sync>,
+    pub(crate) source: Box<dyn std::error::Error + Send + Sync>,
 }
 
 impl Error {

@@ -53,20 +53,15 @@ impl RunningSystem {
 
     /// Starts a system, and returns when it accepts orders.
     async fn start(choice: Choice, home: Home, terminal: &Terminal) -> Result<Self> {
-        match home {
-            // No image lacks a protection: only the servers are containers then.
-            _ if home == Home::Local || is_copy() => {
-                let servers = choice.start_servers(home, 1, terminal);
-                Self::local(LocalSystem::start(servers, OwnSystem::for_people(1), terminal).await?)
-            }
-            _ => {
-                let compose = Compose::new()?;
-                compose.up(terminal).await?;
-                let orders_url =
-                    compose.orders_url().await?.context("the container of orders is not running")?;
-                Ok(Self::containers(orders_url, compose, true))
-            }
+        // No image lacks a protection: without one, only the servers are containers.
+        if home == Home::Local || is_copy() {
+            let servers = choice.start_servers(home, 1, terminal);
+            return Self::local(LocalSystem::start(servers, OwnSystem::for_people(1), terminal).await?);
         }
+        let compose = Compose::new()?;
+        compose.up(terminal).await?;
+        let orders_url = compose.orders_url().await?.context("the container of orders is not running")?;
+        Ok(Self::containers(orders_url, compose, true))
     }
 
     /// Starts a system for one drill, beside any that is running. `None`: interrupted.
