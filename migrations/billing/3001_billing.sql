@@ -22,7 +22,7 @@ create table payments (
     state text not null
         check (state in ('asked', 'captured', 'declined', 'void', 'refunding', 'refunded')),
     asked_at timestamptz not null default clock_timestamp(),
-    -- The event that cancelled the order, and the idempotency key of the refund.
+    -- The event that cancelled the order.
     cancelled_by uuid,
     -- Since when it waits for the refund. Its age is not counted from the charge, which may be months older.
     refund_asked_at timestamptz,

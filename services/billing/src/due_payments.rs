@@ -10,7 +10,7 @@ use std::{
 };
 
 use database::{AgeScan, Pool};
-use events::{Money, TraceContext};
+use events::{Money, TraceContext, derived_id};
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::Instant,
@@ -202,8 +202,9 @@ pub(crate) async fn take(
             event_id: row.event_id,
             trace: TraceContext::child_of(Some(&row.traceparent)),
             attempts: row.attempts,
-            // A charge exists, and its order is cancelled.
-            refund: row.cancelled_by.zip(row.charge_id),
+            // A charge exists, and its order is cancelled. A payment is refunded once and in full, so the key depends on nothing
+            // else: after a restore another event may cancel the order that was cancelled before.
+            refund: row.cancelled_by.and(row.charge_id).map(|charge| (derived_id(row.id, "refund"), charge)),
             _place: places.split(1)?,
         })
     });
