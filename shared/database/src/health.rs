@@ -8,7 +8,7 @@ use std::{
 };
 
 use sqlx::{PgConnection, raw_sql};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::DatabaseUrl;
@@ -24,6 +24,14 @@ const WRITE_EVERY: u32 = 10;
 /// writes (before a wraparound of transaction ids, or for lack of disk) still answers reads.
 const WRITE: &str = "begin; set local synchronous_commit = local;
                      select pg_logical_emit_message(true, 'probe', ''); commit";
+
+/// The SQLSTATE of a full disk. The probe's record still fits into the log that the server has, while no table can grow: only the
+/// writes of the service notice.
+const DISK_FULL: &str = "53100";
+
+/// How long health remembers a full disk. Where no requests are sent to an instance that is not ready, it then gets some again,
+/// and they show whether there is room.
+const DISK_FULL_FOR: Duration = Duration::from_secs(30);
 
 /// The age of the oldest snapshot of the database, by a function of `bootstrap.sql`: a service's login may not see it.
 const OLDEST_SNAPSHOT: &str = "select oldest_snapshot_seconds()";
@@ -64,12 +72,14 @@ pub struct DatabaseHealth {
     state: Arc<Mutex<Result<(), String>>>,
     /// As the last probe that was answered has found.
     commits_hang: Arc<AtomicBool>,
+    /// When a write was refused last because the disk is full, and in what words.
+    disk_full: Arc<Mutex<Option<(Instant, String)>>>,
 }
 
 impl Default for DatabaseHealth {
     fn default() -> Self {
         let state = Arc::new(Mutex::new(Err("not prepared yet".into())));
-        Self { state, commits_hang: Arc::default() }
+        Self { state, commits_hang: Arc::default(), disk_full: Arc::default() }
     }
 }
 
@@ -87,6 +97,20 @@ impl DatabaseHealth {
 
     fn replace(&self, now: Result<(), String>) -> Result<(), String> {
         std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), now)
+    }
+
+    /// Remembers an error that concerns all writes.
+    pub(crate) fn note(&self, error: &sqlx::Error) {
+        if let Some(refusal) = error.as_database_error().filter(|it| it.code().as_deref() == Some(DISK_FULL))
+        {
+            let now = (Instant::now(), refusal.message().to_owned());
+            *self.disk_full.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        }
+    }
+
+    fn check_disk(&self) -> Result<(), String> {
+        let full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        full.filter(|(at, _)| at.elapsed() < DISK_FULL_FOR).map_or(Ok(()), |(_, why)| Err(why))
     }
 
     /// Fails while commits are known to hang. A probe without an answer changes nothing: the commits that hang may be why.
@@ -138,7 +162,7 @@ impl DatabaseHealth {
                 };
                 metrics::gauge!("database_commits_hang").set(hang);
                 let now = match asked {
-                    Ok(Ok(None)) => Ok(()),
+                    Ok(Ok(None)) => self.check_disk(),
                     Ok(Ok(Some(reason))) => Err(reason.to_owned()),
                     Ok(Err(error)) => Err(error.to_string()),
                     Err(_) => Err("no answer within 2 s".to_owned()),

@@ -317,7 +317,7 @@ impl<'p> Executor<'p> for &'p Pool {
             let rows: Result<Vec<_>, Error> = session.fetch_many(query).try_collect().await;
             // A fault of the server or of the deployment may be this session's: it is lost, its server is read-only, or it has a
             // plan for a schema that has changed. After any other error it is as good as before.
-            let fault = rows.as_ref().err().map(Fault::of);
+            let fault = rows.as_ref().inspect_err(|error| self.health.note(error)).err().map(Fault::of);
             if !matches!(fault, Some(Fault::Server | Fault::Deployment)) {
                 session.finish();
             }
