@@ -100,6 +100,22 @@ impl Ledger {
         read_since(&self.path, position)
     }
 
+    /// Erases the acknowledgements since a moment, which a restore has made void. Returns their orders.
+    pub fn forget_since(&self, moment: SystemTime) -> Result<Vec<Uuid>> {
+        self.check()?;
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = std::fs::read_to_string(&self.path)?;
+        let (mut kept, mut forgotten) = (String::new(), vec![]);
+        for line in text.split_inclusive('\n') {
+            let found: Acknowledgement = serde_json::from_str(line)?;
+            if found.at < milliseconds(moment) { kept.push_str(line) } else { forgotten.push(found.id) }
+        }
+        inner.file.set_len(0)?;
+        inner.file.write_all(kept.as_bytes())?;
+        inner.times.retain(|at| *at < moment);
+        Ok(forgotten)
+    }
+
     fn check(&self) -> Result<()> {
         match &self.inner.lock().unwrap_or_else(PoisonError::into_inner).failure {
             Some(failure) => {

@@ -34,6 +34,8 @@ pub(crate) struct OwnSystem {
     pub(crate) restores: bool,
     /// Whether its servers lose their power, which needs their processes and a C compiler.
     pub(crate) loses_power: bool,
+    /// Whether a server's disk gets full, which needs its process and root.
+    pub(crate) fills_disk: bool,
     /// What differs from the services as they are.
     pub(crate) alteration: Alteration,
 }

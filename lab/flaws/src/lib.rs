@@ -41,6 +41,7 @@ pub enum Flaw {
     StandbyNotAwaited,
     FsyncOff,
     BrokerFsyncOff,
+    DiskLimitOff,
     DualWrite,
     PublishThenCommit,
     NotifyInTransaction,
@@ -103,8 +104,10 @@ const NO_POLL: &[(&str, &str)] = &[("ORDERS_RELAY_POLL", "1h"), ("ORDERS_RELAY_F
 /// The log of all quorum queues is written and not synced.
 const NO_SYNC: &str = "[{ra, [{wal_sync_method, none}]}].\n";
 
+const NO_LIMIT: &str = "[{rabbit, [{disk_free_limit, 0}]}].\n";
+
 /// All flaws, in the order of [`Flaw`].
-pub static ALL: [Row; 39] = [
+pub static ALL: [Row; 40] = [
     part(MarkBeforeConfirm, "mark-before-confirm", &["I3"])
         .described("the publisher reports a batch as confirmed, and publishes it only afterwards")
         .simulated(20, &["I3", "I6"]),
@@ -186,6 +189,8 @@ pub static ALL: [Row; 39] = [
         .described("PostgreSQL answers a commit that is not on disk yet"),
     row(BrokerFsyncOff, "broker-fsync-off", LeftOut::Broker(NO_SYNC), &["I3"])
         .described("RabbitMQ's quorum queues confirm a message that is not on disk yet"),
+    row(DiskLimitOff, "disk-limit-off", LeftOut::Broker(NO_LIMIT), &["I8"])
+        .described("RabbitMQ raises no alarm before its disk is full"),
     variant(DualWrite, "dual-write", &["I2", "I3"])
         .described("the order is committed, and then its event is published"),
     variant(PublishThenCommit, "publish-then-commit", &["I5"])

@@ -34,6 +34,7 @@ mod restartable_process;
 mod schema;
 mod server;
 mod shared_servers;
+mod small_disk;
 pub mod sql;
 mod standby_waits;
 mod system;

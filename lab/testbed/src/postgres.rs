@@ -1,9 +1,11 @@
 //! A private PostgreSQL server.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
 use uuid::Uuid;
@@ -102,7 +104,7 @@ impl Postgres {
 
     /// Copies schemas of a database into a file: all of it as it is at one moment. Not in containers.
     pub async fn back_up(&self, database: &str, schemas: &[&str]) -> Result<PathBuf> {
-        let file = self.local()?.data.join("backup");
+        let file = self.local()?.kept.join("dump");
         let mut dump = self.client("pg_dump", database)?;
         dump.args(schemas.iter().map(|schema| format!("--schema={schema}")));
         dump.arg("--format=custom").arg("--file").arg(&file);
@@ -115,6 +117,50 @@ impl Postgres {
         let mut restore = self.client("pg_restore", database)?;
         restore.args(["--clean", "--if-exists", "--single-transaction"]).arg(backup);
         run(restore, COPY_DEADLINE).await
+    }
+
+    /// Copies all files of the server, and archives its log from now on. Both together restore it to any later moment. The server
+    /// is restarted. Not in containers.
+    pub async fn archive(&self) -> Result<()> {
+        let cluster = self.local()?;
+        let archive = format!("cp %p {}/%f", cluster.kept.display());
+        self.set(&[("archive_mode", "on"), ("archive_command", &archive)]).await?;
+        // `-X none`: the log that the copy needs is in the archive.
+        let mut copy = self.base_backup(cluster, &cluster.kept.join("base"), self.port);
+        copy.args(["-X", "none"]);
+        run(copy, COPY_DEADLINE).await
+    }
+
+    /// Restores everything to a moment after [`Postgres::archive`], before the last commit: stops the server, puts the copy in the
+    /// place of its files, replays the log up to that moment, and starts it.
+    pub async fn restore_to(&self, moment: SystemTime) -> Result<()> {
+        let cluster = self.local()?;
+        // The server archives the rest of its log before it ends.
+        self.server.stop().await?;
+        cluster.erase().await?;
+        let mut copy = cluster.command("/bin/cp");
+        copy.arg("--archive").arg(cluster.kept.join("base/.")).arg(&cluster.data);
+        run(copy, COPY_DEADLINE).await?;
+        // PostgreSQL takes no `Z` here.
+        let moment = humantime::format_rfc3339_micros(moment).to_string().replace('Z', "+00");
+        // `hot_standby`: it answers nobody before it has reached the moment and accepts writes.
+        let settings = format!(
+            "restore_command = 'cp {}/%f %p'\nrecovery_target_time = '{moment}'\nrecovery_target_action = promote\nhot_standby = off\n",
+            cluster.kept.display(),
+        );
+        let mut file = File::options().append(true).open(cluster.data.join("postgresql.auto.conf"))?;
+        file.write_all(settings.as_bytes()).context("failed to write the settings of the recovery")?;
+        File::create(cluster.data.join("recovery.signal"))?;
+        self.server.start().await
+    }
+
+    /// A command that copies the files of this server, which it reaches at a port.
+    fn base_backup(&self, cluster: &Cluster, to: &Path, port: u16) -> Command {
+        let mut backup = cluster.command("pg_basebackup");
+        backup.arg("-D").arg(to).env("PGPASSWORD", &self.password);
+        backup.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres"]);
+        backup.args(["--checkpoint=fast", "--no-sync"]);
+        backup
     }
 
     /// A client program, as the administrator of a database.
@@ -168,6 +214,8 @@ struct Cluster {
     /// `initdb` and `postgres` refuse to run as root.
     user: Option<&'static str>,
     data: PathBuf,
+    /// What outlives the files: a dump, or a copy of them with an archive of the log.
+    kept: PathBuf,
 }
 
 impl Cluster {
@@ -175,8 +223,8 @@ impl Cluster {
     fn new() -> Result<(Self, PrivateDir)> {
         let user = is_root().then_some("postgres");
         let dir = PrivateDir::new("postgres", user)?;
-        let data = dir.directory_of(user, "data")?;
-        Ok((Self { bin: find_postgres()?, user, data }, dir))
+        let [data, kept] = [dir.directory_of(user, "data")?, dir.directory_of(user, "kept")?];
+        Ok((Self { bin: find_postgres()?, user, data, kept }, dir))
     }
 
     fn command(&self, program: impl AsRef<Path>) -> Command {
@@ -204,15 +252,17 @@ impl Cluster {
 
     /// Replaces the files by a copy of a running server's, which follows it when it is started.
     async fn copy(&self, primary: &Postgres, through: u16, name: &str) -> Result<()> {
+        self.erase().await?;
+        let mut backup = primary.base_backup(self, &self.data, through);
+        // `-R`: with the settings of a standby. `-C -S`: with a slot, so the primary keeps the log that this one lacks.
+        backup.args(["-R", "-X", "stream", "-C", "-S", name]);
+        run(backup, COPY_DEADLINE).await
+    }
+
+    async fn erase(&self) -> Result<()> {
         let mut erase = self.command("/usr/bin/find");
         erase.arg(&self.data).args(["-mindepth", "1", "-delete"]);
-        run(erase, COPY_DEADLINE).await?;
-        let mut backup = self.command("pg_basebackup");
-        backup.arg("-D").arg(&self.data).env("PGPASSWORD", &primary.password);
-        backup.args(["-h", "127.0.0.1", "-p", &through.to_string(), "-U", "postgres"]);
-        // `-R`: with the settings of a standby. `-C -S`: with a slot, so the primary keeps the log that this one lacks.
-        backup.args(["-R", "-X", "stream", "-C", "-S", name, "--checkpoint=fast", "--no-sync"]);
-        run(backup, COPY_DEADLINE).await
+        run(erase, COPY_DEADLINE).await
     }
 
     fn server(&self, port: u16, dir: PrivateDir) -> LocalServer {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -18,6 +19,7 @@ use crate::home::Home;
 use crate::power_loss::{TakenBack, Unsynced};
 use crate::private_dir::PrivateDir;
 use crate::restartable_process::RestartableProcess;
+use crate::small_disk::SmallDisk;
 
 /// PostgreSQL writes a checkpoint when it stops, RabbitMQ closes its queues.
 const STOP_DEADLINE: Duration = Duration::from_secs(90);
@@ -163,6 +165,35 @@ impl Server {
         self.done("take back the unsynced writes of", unsynced.take_back())
     }
 
+    /// Stops the server, moves its files onto a small file system, and starts it. Not in containers.
+    pub async fn move_to_small_disk(&self) -> Result<()> {
+        let local = self.local()?;
+        self.stop().await?;
+        let disk = SmallDisk::move_to(&local.dir.path().join(local.data)).await;
+        let disk = self.done("move the files of", disk)?;
+        ensure!(local.disk.set(disk).is_ok(), "the files of {} are on a small disk already", self.name);
+        self.start().await
+    }
+
+    /// Fills the small disk until so many bytes are free. Returns how many another program has now written.
+    pub fn fill_disk(&self, free: usize) -> Result<u64> {
+        self.small_disk()?.fill(free)
+    }
+
+    /// Undoes [`Server::fill_disk`], and starts the server again if it has ended meanwhile. Returns whether it had.
+    pub async fn free_disk(&self) -> Result<bool> {
+        self.small_disk()?.free()?;
+        let ended = self.pid().await.is_none();
+        if ended {
+            self.start().await?;
+        }
+        Ok(ended)
+    }
+
+    fn small_disk(&self) -> Result<&SmallDisk> {
+        self.local()?.disk.get().context("the server is not on a small disk")
+    }
+
     /// The directory of its files. Not in containers.
     pub(crate) fn dir(&self) -> Result<&Path> {
         Ok(self.local()?.dir.path())
@@ -240,6 +271,8 @@ pub(crate) struct LocalServer {
     stop_signal: &'static str,
     /// Another process that the server needs (RabbitMQ's name server).
     _companion: Option<GuardedProcess>,
+    /// Where `data` is, after [`Server::move_to_small_disk`].
+    disk: OnceLock<SmallDisk>,
     /// After the processes, because fields are dropped in order: the directory is erased after the processes were killed.
     dir: PrivateDir,
     /// The directory in it that has the server's files.
@@ -254,7 +287,7 @@ impl LocalServer {
         data: &'static str,
     ) -> Self {
         let process = RestartableProcess::new(command, dir.path().join("server.log"));
-        Self { process, stop_signal, _companion: None, dir, data }
+        Self { process, stop_signal, _companion: None, disk: OnceLock::new(), dir, data }
     }
 
     pub(crate) fn with_companion(self, companion: Option<GuardedProcess>) -> Self {

@@ -180,6 +180,19 @@ impl<'a> DrillRun<'a> {
         Ok(())
     }
 
+    /// How many cancellations were acknowledged so far.
+    pub(super) fn cancelled(&self) -> usize {
+        self.cancelled.borrow().len() + self.load.borrow().as_ref().map_or(0, CancellingLoad::cancelled)
+    }
+
+    /// Ends the load, and forgets what its clients were told since a moment, when there were so many cancellations. Returns the
+    /// orders.
+    pub(super) async fn forget_since(&self, moment: SystemTime, cancelled: usize) -> Result<Vec<Uuid>> {
+        self.stop_load().await?;
+        self.cancelled.borrow_mut().truncate(cancelled);
+        self.ledger.forget_since(moment)
+    }
+
     /// Lets the load go on for some seconds and ends it, unless the drill has done that.
     pub(crate) async fn end(&self) -> Result<()> {
         if self.load.borrow().is_some() {

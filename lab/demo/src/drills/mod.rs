@@ -9,6 +9,7 @@ mod cluster;
 mod confirmations;
 mod data;
 mod database;
+mod disk;
 mod drill;
 mod drill_run;
 mod failover;
@@ -35,7 +36,7 @@ pub(crate) use drill_run::DrillOptions;
 
 /// All drills, in the order in which `drill all` runs them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
-    let groups: [&[Drill]; 12] = [
+    let groups: [&[Drill]; 13] = [
         &broker::DRILLS,
         &cluster::DRILLS,
         &network::DRILLS,
@@ -44,6 +45,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
         &restore::DRILLS,
         &log_relay::DRILLS,
         &power::DRILLS,
+        &disk::DRILLS,
         &service::DRILLS,
         &client::DRILLS,
         &data::DRILLS,

@@ -1,7 +1,7 @@
 //! Which drills break with which flaw. Those that break without a protection are in `lab/without`.
 
 /// What is different, as options of `demo drill`, and the drills that break then: the table of `docs/drills.md`.
-pub static WITHOUT: [(&str, &[&str]); 22] = [
+pub static WITHOUT: [(&str, &[&str]); 23] = [
     (
         "--variant dual-write",
         &[
@@ -73,6 +73,7 @@ pub static WITHOUT: [(&str, &[&str]); 22] = [
     ("--sabotage refusals-back-off", &["unroutable-burst"]),
     ("--sabotage fsync-off", &["power-lost"]),
     ("--sabotage broker-fsync-off", &["power-lost"]),
+    ("--sabotage disk-limit-off", &["broker-disk-full"]),
     ("--variant notify-in-transaction", &["commit-contention"]),
     ("--set ORDERS_ANSWER_WITHIN=3s --outage 20s", &["consumer-frozen"]),
     ("--set ORDERS_RELAY_POLL=1h --set ORDERS_RELAY_FULL_SCAN=1h", &["no-wake-up"]),

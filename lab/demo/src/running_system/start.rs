@@ -75,9 +75,10 @@ impl RunningSystem {
         tokio::select! {
             system = async {
                 // Only the servers can be containers: no image contains the variants and the lab programs. A standby, a cluster,
-                // a restore and a loss of power need processes; compose.cluster.yaml has a cluster.
+                // a restore, a loss of power and a full disk need processes; compose.cluster.yaml has a cluster.
                 let nodes = if own.cluster { NODES.len() } else { 1 };
-                let are_processes = own.cluster || own.standby.is_some() || own.restores || own.loses_power;
+                let of_servers = own.restores || own.loses_power || own.fills_disk;
+                let are_processes = own.cluster || own.standby.is_some() || of_servers;
                 let choice = if are_processes { Choice { with: Some(Home::Local), ..choice } } else { choice };
                 let home = choice.for_servers(terminal).await?;
                 let servers = choice.start_servers(home, nodes, terminal);
