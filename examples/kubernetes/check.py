@@ -1,6 +1,6 @@
 """Checks the manifests without a cluster: that Kustomize builds the overlays, that every object fits the schemas of
-Kubernetes, of the two operators and of the Gateway API, and what schemas cannot see. Then it alters the objects, one mistake at a time,
-and fails unless each is noticed.
+Kubernetes, of the two operators and of the Gateway API, and what schemas cannot see. Then it alters the objects, one
+mistake at a time, and fails unless each is noticed.
 
     check.py                     needs the packages of requirements.txt
     check.py --crd FILE...       also compares operators.yaml and the operators' resources with their definitions
@@ -236,7 +236,8 @@ def disk_mistakes(kind):
     for cluster in kind("Cluster"):
         limit = cluster["spec"]["postgresql"]["parameters"].get("max_slot_wal_keep_size")
         yield from too_large(limit, cluster["spec"]["walStorage"]["size"], "max_slot_wal_keep_size")
-    brokers = [(each["spec"]["rabbitmq"]["additionalConfig"], each["spec"]["persistence"]["storage"]) for each in kind("RabbitmqCluster")]
+    specs = [each["spec"] for each in kind("RabbitmqCluster")]
+    brokers = [(spec["rabbitmq"]["additionalConfig"], spec["persistence"]["storage"]) for spec in specs]
     for each in kind("StatefulSet"):
         if each["metadata"]["name"] == "rabbitmq":
             [conf] = [conf["data"]["rabbitmq.conf"] for conf in kind("ConfigMap") if "rabbitmq.conf" in conf["data"]]
