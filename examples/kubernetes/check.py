@@ -1,6 +1,6 @@
 """Checks the manifests without a cluster: that Kustomize builds the overlays, that every object fits the schemas of
-Kubernetes and of the two operators, and what schemas cannot see. Then it alters the objects, one mistake at a time,
-and fails unless each is noticed.
+Kubernetes, of the two operators and of the Gateway API, and what schemas cannot see. Then it alters the objects, one
+mistake at a time, and fails unless each is noticed.
 
     check.py                     needs the packages of requirements.txt
     check.py --crd FILE...       also compares operators.yaml and the operators' resources with their definitions
@@ -61,6 +61,8 @@ class Schemas:
 
 def closed(fields):
     """The schema of an entry of operators.yaml."""
+    if isinstance(fields, list) and isinstance(fields[0], dict):
+        return {"type": "array", "items": closed(fields[0])}
     if isinstance(fields, list):
         return {"enum": fields}
     if isinstance(fields, dict) and "*" in fields:
@@ -136,6 +138,13 @@ def mistakes(objects, schemas, known_settings):
         for port in thing["spec"].get("ports", []):
             if any(port["targetPort"] not in ports(pod["containers"][0]) for pod in chosen):
                 yield f"{name(thing)}: its pods have no port {port['targetPort']}"
+    for thing in kind("Deployment"):
+        if thing["spec"]["replicas"] != 1:
+            yield from (f"{name(thing)}: {text}" for text in unprotected(thing, kind("PodDisruptionBudget")))
+    services = {(thing["metadata"]["name"], port["port"]) for thing in kind("Service") for port in thing["spec"]["ports"]}
+    for route in kind("HTTPRoute"):
+        yield from (f"{name(route)}: {text}" for text in route_mistakes(route, services))
+    yield from disk_mistakes(kind)
     yield from different_passwords(kind("Secret"))
 
 
@@ -160,7 +169,7 @@ def absent_secrets(pod, secrets):
 def pod_mistakes(pod, hosts, known_settings):
     if pod.get("enableServiceLinks", True):
         yield "enableServiceLinks is not false: variables of Services look like settings"
-    for container in pod["containers"]:
+    for container in pod.get("initContainers", []) + pod["containers"]:
         defined = set()
         for variable in container.get("env", []):
             own, text = variable["name"], variable.get("value", "")
@@ -171,8 +180,11 @@ def pod_mistakes(pod, hosts, known_settings):
             for host in re.findall(r"://(?:[^@/]*@)?([a-z][\w.-]*)", text):
                 if host not in hosts:
                     yield f"{own} names the host {host}, which no Service has"
+            if own == "PGHOST" and text not in hosts:
+                yield f"PGHOST is {text}, which no Service has"
             defined.add(own)
         if container["name"] == "service":
+            yield from waits_for_its_login(pod, container)
             prefix = container["command"][0].upper() + "_"
             required = {variable for variable, needed in known_settings.items() if needed and variable.startswith(prefix)}
             yield from (f"{variable} is not set" for variable in required - defined)
@@ -182,6 +194,65 @@ def pod_mistakes(pod, hosts, known_settings):
         for place in walk([container.get("livenessProbe"), container.get("readinessProbe")]):
             if "port" in place and place["port"] not in ports(container):
                 yield f"a probe names the port {place['port']}, which the container does not"
+
+
+def waits_for_its_login(pod, service):
+    """A service with another login than its init container would exit until the first job has run."""
+    waiting = {variable["name"]: variable for each in pod.get("initContainers", []) for variable in each["env"]}
+    own = {variable["name"]: variable for variable in service["env"]}
+    login = waiting.get("PGUSER", {}).get("value")
+    if not any(f"postgres://{login}:" in variable.get("value", "") for variable in own.values()):
+        yield f"waits for the login {login}, and uses another"
+    if waiting.get("PGPASSWORD", {}).get("valueFrom") != own.get("DB_PASSWORD", {}).get("valueFrom"):
+        yield "waits with another password than the service has"
+
+
+def unprotected(deployment, budgets):
+    """What a Deployment of several instances needs, so that one node, zone or drain does not take all of them."""
+    template = deployment["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    if not any(budget["spec"]["selector"]["matchLabels"].items() <= labels.items() for budget in budgets):
+        yield "no PodDisruptionBudget has its pods"
+    spread = {each["topologyKey"] for each in template["spec"].get("topologySpreadConstraints", [])}
+    if spread != {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}:
+        yield f"its pods are spread over {sorted(spread)}"
+
+
+def amount(text):
+    """The bytes of an amount: Kubernetes' `1Gi`, PostgreSQL's and RabbitMQ's `1GB`."""
+    number, unit = re.fullmatch(r"([0-9]+)\s*([kKMG]i?)B?", text).groups()
+    return int(number) * (1024 if unit.endswith("i") else 1000) ** ("KMG".index(unit[0].upper()) + 1)
+
+
+def too_large(limit, volume, what):
+    """A limit that is above its volume never applies: the disk is full before."""
+    if limit is None or amount(limit) > amount(volume) * 0.8:
+        yield f"{what} is {limit} on a volume of {volume}"
+
+
+def disk_mistakes(kind):
+    for cluster in kind("Cluster"):
+        limit = cluster["spec"]["postgresql"]["parameters"].get("max_slot_wal_keep_size")
+        yield from too_large(limit, cluster["spec"]["walStorage"]["size"], "max_slot_wal_keep_size")
+    specs = [each["spec"] for each in kind("RabbitmqCluster")]
+    brokers = [(spec["rabbitmq"]["additionalConfig"], spec["persistence"]["storage"]) for spec in specs]
+    for each in kind("StatefulSet"):
+        if each["metadata"]["name"] == "rabbitmq":
+            [conf] = [conf["data"]["rabbitmq.conf"] for conf in kind("ConfigMap") if "rabbitmq.conf" in conf["data"]]
+            brokers.append((conf, each["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]))
+    for conf, volume in brokers:
+        limit = re.search(r"^disk_free_limit\.absolute = (\S+)$", conf, re.MULTILINE)
+        yield from too_large(limit and limit[1], volume, "disk_free_limit.absolute")
+
+
+def route_mistakes(route, services):
+    for rule in route["spec"]["rules"]:
+        for match in rule["matches"]:
+            if match["path"].get("value") not in ("/orders", "/products"):
+                yield f"passes on {match['path'].get('value')}, which is not for clients"
+        for backend in rule["backendRefs"]:
+            if (backend["name"], backend["port"]) not in services:
+                yield f"there is no Service {backend['name']} with the port {backend['port']}"
 
 
 def different_passwords(secrets):
@@ -210,6 +281,20 @@ ALTERATIONS = [
     ("trial", "Service/orders", "spec.ports.0.targetPort", "https"),
     ("trial", "PodDisruptionBudget/orders", "spec.selector.matchLabels", {"app": "orders"}),
     ("trial", "StatefulSet/rabbitmq", f"{POD}.volumes.1.secret.secretName", "rabbitmq-definitions"),
+    ("trial", "Deployment/billing", f"{POD}.initContainers", REMOVED),
+    ("trial", "Deployment/billing", f"{POD}.initContainers.0.env.0.value", "postgres"),
+    ("trial", "Deployment/billing", f"{POD}.initContainers.0.env.3.value", "orders"),
+    ("trial", "Deployment/billing", f"{POD}.initContainers.0.env.4.valueFrom.secretKeyRef.key", "ORDERS_DB_PASSWORD"),
+    ("trial", "Deployment/orders", f"{POD}.topologySpreadConstraints.1", REMOVED),
+    ("trial", "StatefulSet/rabbitmq", "spec.volumeClaimTemplates.0.spec.resources.requests.storage", "1Gi"),
+    ("replicated", "Deployment/relay", f"{POD}.topologySpreadConstraints", REMOVED),
+    ("replicated", "PodDisruptionBudget/relay", "spec.selector.matchLabels", {"app.kubernetes.io/name": "orders"}),
+    ("replicated", "Cluster/postgres", "spec.postgresql.parameters.max_slot_wal_keep_size", REMOVED),
+    ("replicated", "Cluster/postgres", "spec.walStorage.size", "6Gi"),
+    ("replicated", "RabbitmqCluster/rabbitmq", "spec.rabbitmq.additionalConfig", "max_message_size = 131072"),
+    ("gateway", "HTTPRoute/orders", "spec.rules.0.matches.1.path.value", "/"),
+    ("gateway", "HTTPRoute/orders", "spec.rules.0.matches.0.path.kind", "Exact"),
+    ("gateway", "HTTPRoute/orders", "spec.rules.0.backendRefs.0.name", "order"),
     ("replicated", "Cluster/postgres", "spec.postgresql.synchronous.dataDurability", "prefered"),
     ("replicated", "Cluster/postgres", "spec.postgresql.synchronous.quorum", True),
     ("replicated", "Cluster/postgres", "spec.instances", "3"),
@@ -247,7 +332,9 @@ def refuses_unknown(schema):
 
 def differences(fields, schema, path):
     """Where an entry of operators.yaml differs from the operator's definition."""
-    if isinstance(fields, list) and schema.get("enum") != fields:
+    if isinstance(fields, list) and isinstance(fields[0], dict):
+        yield from differences(fields[0], schema.get("items", {}), path)
+    elif isinstance(fields, list) and schema.get("enum") != fields:
         yield f"{path}: {schema.get('enum')}, and not {fields}"
     elif isinstance(fields, dict):
         for field, value in fields.items():
@@ -277,7 +364,7 @@ def compare(files, objects):
 
 def main():
     schemas, known_settings = [Schemas(version) for version in KUBERNETES], settings()
-    overlays = {overlay: build(overlay) for overlay in ("trial", "replicated")}
+    overlays = {overlay: build(overlay) for overlay in ("trial", "replicated", "gateway")}
     wrong = []
     for overlay, objects in overlays.items():
         found = sorted(set(mistakes(objects, schemas, known_settings)))
@@ -288,7 +375,7 @@ def main():
             wrong.append(f"not noticed: {wanted} with {path} = {value}")
     print(f"{len(ALTERATIONS)} alterations, each noticed" if not wrong else "\n".join(wrong))
     if sys.argv[1:2] == ["--crd"]:
-        for resource, found in compare(sys.argv[2:], overlays["replicated"]):
+        for resource, found in compare(sys.argv[2:], sum(overlays.values(), [])):
             print(f"{resource}: {found or 'fits its definition'}")
             wrong += found
     sys.exit(bool(wrong))

@@ -37,12 +37,12 @@ impl Drop for Mailer {
 #[tokio::test]
 async fn event_that_is_published_twice_writes_one_mail() -> anyhow::Result<()> {
     // Its first start listens on a socket only, so the first "ready" of the two on standard error means nothing.
-    let postgres = GenericImage::new("postgres", "17")
+    let postgres = GenericImage::new("postgres", "17-trixie")
         .with_exposed_port(5432.tcp())
         .with_wait_for(WaitFor::message_on_stderr("database system is ready to accept connections"))
         .with_env_var("POSTGRES_PASSWORD", "postgres")
         .start();
-    let rabbitmq = GenericImage::new("rabbitmq", "4-management")
+    let rabbitmq = GenericImage::new("rabbitmq", "4.2-management")
         .with_exposed_port(5672.tcp())
         .with_wait_for(WaitFor::message_on_stdout("Server startup complete"))
         .with_env_var("RABBITMQ_DEFAULT_VHOST", "shop")

@@ -8,8 +8,9 @@ use tokio::process::Command;
 use crate::command::{output, shown};
 use crate::guard::AtExit;
 
-pub(crate) const POSTGRES_IMAGE: &str = "postgres:17";
-pub(crate) const RABBITMQ_IMAGE: &str = "rabbitmq:4-management";
+/// The reasons for these two are in `docs/stability.md`, "Servers".
+pub(crate) const POSTGRES_IMAGE: &str = "postgres:17-trixie";
+pub(crate) const RABBITMQ_IMAGE: &str = "rabbitmq:4.2-management";
 /// The images of both servers, as `name:tag`.
 pub const IMAGES: [&str; 2] = [POSTGRES_IMAGE, RABBITMQ_IMAGE];
 
