@@ -1,6 +1,6 @@
-//! The query of docs/operations.md, for where the payment provider has no schema.
+//! The query of the runbooks, for where the payment provider has no schema.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use sqlx::{AssertSqlSafe, Connection as _, raw_sql};
 
 use crate::records::{Records, about};
@@ -31,9 +31,7 @@ const PLANTED: [(&str, &str); 8] = [
 
 #[tokio::test]
 async fn the_query_of_the_runbook_finds_each_planted_mistake() -> Result<()> {
-    let page = include_str!("../../../../docs/operations.md");
-    let query = page.split_once("```sql\n").and_then(|(_, rest)| rest.split_once("```"));
-    let (query, _) = query.context("the page has no query")?;
+    let query = include_str!("../../../observe/reconcile.sql");
     let mut records = Records::new().await?;
     let (good, compensated, victim) =
         (records.order().await?, records.order().await?, records.order().await?);
