@@ -4,6 +4,7 @@ mistake at a time, and fails unless each is noticed.
 
     check.py                     needs the packages of requirements.txt
     check.py --crd FILE...       also compares operators.yaml and the operators' resources with their definitions
+    check.py --write-rules       writes the alert rules of lab/observe into the component `monitoring`, and checks nothing
 """
 
 import base64
@@ -28,6 +29,7 @@ STOP_SECONDS = 9
 PREFIXES = ("ORDERS_", "INVENTORY_", "BILLING_")
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 OPERATORS = yaml.safe_load((HERE / "operators.yaml").read_text())
+ALERTS = (HERE / "../../lab/observe/alerts.yaml").read_text()
 
 
 class Schemas:
@@ -146,6 +148,20 @@ def mistakes(objects, schemas, known_settings):
         yield from (f"{name(route)}: {text}" for text in route_mistakes(route, services))
     yield from disk_mistakes(kind)
     yield from different_passwords(kind("Secret"))
+    for rule in kind("PrometheusRule"):
+        if rule["spec"] != yaml.safe_load(ALERTS):
+            yield f"{name(rule)}: differs from lab/observe/alerts.yaml: run check.py --write-rules"
+    pods = {labels.get("app.kubernetes.io/name") for labels in pod_labels(templates)} | of_operators
+    for monitor in kind("PodMonitor"):
+        [expression] = monitor["spec"]["selector"]["matchExpressions"]
+        yield from (f"{name(monitor)}: selects no pod {value}" for value in set(expression["values"]) - pods)
+        relabelings = monitor["spec"]["podMetricsEndpoints"][0]["relabelings"]
+        if not any((each.get("regex"), each.get("replacement")) == ("relay", "orders") for each in relabelings):
+            yield f"{name(monitor)}: relays are not in the job orders"
+
+
+def pod_labels(templates):
+    return [template.get("metadata", {}).get("labels", {}) for _, template in templates]
 
 
 def name(thing):
@@ -306,6 +322,10 @@ ALTERATIONS = [
     ("replicated", "RabbitmqCluster/rabbitmq", f"spec.override.statefulSet.{POD}.volumes.0.secret.secretName", "users"),
     ("replicated", "Job/bootstrap", "apiVersion", "batch/v2"),
     ("replicated", "Deployment/relay", f"{POD}.containers.0.env.5.name", "ORDERS_ONLY_RELAY"),
+    ("monitored", "PrometheusRule/outbox-shop", "spec.groups.0.rules.0.for", "5m"),
+    ("monitored", "PrometheusRule/outbox-shop", "spec.rules", []),
+    ("monitored", "PodMonitor/outbox-shop", "spec.selector.matchExpressions.0.values.1", "relays"),
+    ("monitored", "PodMonitor/outbox-shop", "spec.podMetricsEndpoints.0.relabelings.1.replacement", "relay"),
 ]
 
 
@@ -362,9 +382,22 @@ def compare(files, objects):
                 yield resource, found
 
 
+def write_rules():
+    head = """# Written by `check.py --write-rules` from lab/observe/alerts.yaml.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: { name: outbox-shop }
+spec:
+"""
+    lines = (f"  {line}".rstrip() + "\n" for line in ALERTS.split("\n\n", 1)[1].splitlines())
+    (HERE / "components/monitoring/rules.yaml").write_text(head + "".join(lines))
+
+
 def main():
+    if sys.argv[1:] == ["--write-rules"]:
+        return write_rules()
     schemas, known_settings = [Schemas(version) for version in KUBERNETES], settings()
-    overlays = {overlay: build(overlay) for overlay in ("trial", "replicated", "gateway")}
+    overlays = {overlay: build(overlay) for overlay in ("trial", "replicated", "gateway", "monitored")}
     wrong = []
     for overlay, objects in overlays.items():
         found = sorted(set(mistakes(objects, schemas, known_settings)))

@@ -64,6 +64,8 @@ pub async fn run(
         }
         return service.run_relays().await;
     }
+    // From the start: an alert reads its increase, and would not see the first value of a series.
+    metrics::counter!("orders_timed_out_total").absolute(0);
     let wake = service.parts.wake(service.relays.wake.clone());
     let pool = service.process.pool("orders", settings.own.database_connections, PoolKind::Statements);
     let state = AppState::new(pool, wake.clone());

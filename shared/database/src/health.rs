@@ -161,6 +161,9 @@ impl DatabaseHealth {
                     }
                 };
                 metrics::gauge!("database_commits_hang").set(hang);
+                // While commits hang the database answers: the gauge above has its own alert.
+                let available = matches!(asked, Ok(Ok(None | Some(COMMITS_HANG))));
+                metrics::gauge!("database_available").set(f64::from(u8::from(available)));
                 let now = match asked {
                     Ok(Ok(None)) => self.check_disk(),
                     Ok(Ok(Some(reason))) => Err(reason.to_owned()),

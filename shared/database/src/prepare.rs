@@ -57,6 +57,8 @@ pub async fn prepare(
     migrations: &[&Migrator],
     stop: &CancellationToken,
 ) -> Result<bool, InvalidDatabase> {
+    // From the start: without a series, an alert would not see a database that never answered.
+    metrics::gauge!("database_available").set(0.0);
     prepare_within(MIGRATION_LIMIT, url, migrations, stop).await
 }
 

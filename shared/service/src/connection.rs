@@ -131,6 +131,10 @@ impl BoundedListener {
         // Again, for a longer queue than Rust asks for. Where the kernel refuses, the shorter one stays.
         let _ = listen(&listener, MAX_QUEUED);
         let places = Arc::new(Semaphore::new(max_connections()));
+        // From the start: an alert reads its increase, and would not see the first value of a series.
+        for reason in ["silent", "unread"] {
+            metrics::counter!("http_connections_closed_total", "reason" => reason).absolute(0);
+        }
         Self { listener, places, wanted: Arc::default(), silent: Arc::default() }
     }
 

@@ -60,6 +60,10 @@ pub fn start(
         .with_timeout(DEADLINE)
         .build()?;
     exporter.set_resource(&Resource::builder().with_service_name(service).build());
+    // From the start: an alert reads their increase, and would not see the first value of a series.
+    for reason in ["queue-full", "not-sent", "stopped"] {
+        count_dropped(reason, 0);
+    }
     let (queue, waiting) = mpsc::channel(QUEUE);
     events::spans::export_to(move |span| enqueue(span, &queue, ratio));
     Ok(send_all(exporter, waiting, stop))

@@ -123,7 +123,7 @@ pub(super) static DRILLS: [Drill; 11] = [
         }],
         felt: &[Felt::Grows(
             Count(0.0),
-            Metric("orders", "http_request_seconds_count{status=\"503\"}"),
+            Metric("orders", "http_request_seconds_count{route=\"POST /orders\",status=\"503\"}"),
             "{} orders were refused with 503; the metrics page answers",
         )],
         refusals: Refusals::AreExpected,

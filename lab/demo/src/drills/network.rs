@@ -107,8 +107,8 @@ pub(super) static DRILLS: [Drill; 6] = [
                 Count(10.0),
                 Difference(
                     "orders",
-                    "http_request_seconds_count{status=\"201\"}",
-                    "http_request_seconds_bucket{status=\"201\",le=\"0.05\"}",
+                    "http_request_seconds_count{route=\"POST /orders\",status=\"201\"}",
+                    "http_request_seconds_bucket{route=\"POST /orders\",status=\"201\",le=\"0.05\"}",
                 ),
                 "{} orders were answered after more than 50 ms",
             ),

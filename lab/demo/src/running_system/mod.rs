@@ -322,7 +322,7 @@ impl RunningSystem {
     }
 
     /// Reads a service's page of metrics.
-    pub(crate) async fn metrics(&self, service: &str) -> Result<String> {
+    pub async fn metrics(&self, service: &str) -> Result<String> {
         if let Access::Containers(compose) = &self.access {
             return compose.metrics(service).await;
         }

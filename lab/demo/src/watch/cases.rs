@@ -21,14 +21,20 @@ pub(crate) struct Expected {
     pub(crate) alert: &'static str,
     /// How many seconds after the fault its expression becomes true, at sixty orders a second. Its delay (`for`) follows.
     pub(crate) true_after: u64,
+    pub(crate) inhibited: bool,
 }
 
 const fn fires(alert: &'static str, true_after: u64) -> Expected {
-    Expected { alert, true_after }
+    Expected { alert, true_after, inhibited: false }
+}
+
+/// Another alert of the case explains this one: Alertmanager shows it, and sends it to nobody.
+const fn follows(alert: &'static str, true_after: u64) -> Expected {
+    Expected { alert, true_after, inhibited: true }
 }
 
 /// In an order in which no alert of a case is still firing from an earlier one.
-pub(crate) const CASES: [Case; 12] = [
+pub(crate) const CASES: [Case; 13] = [
     Case {
         what: "a message that is no event is in inventory's queue, and a dead letter that cannot be saved in billing's",
         alerts: &[fires("MessageSetAside", 5), fires("DeadLettersNotSaved", 5)],
@@ -52,7 +58,7 @@ pub(crate) const CASES: [Case; 12] = [
     },
     Case {
         what: "each byte between orders and PostgreSQL takes 350 ms each way",
-        alerts: &[fires("OrdersSlow", 15)],
+        alerts: &[fires("ObjectiveBurnsFast", 30), fires("ObjectiveBurns", 30)],
         faults: &[Fault::network(
             "slowed the database of orders",
             &["orders-database"],
@@ -69,12 +75,12 @@ pub(crate) const CASES: [Case; 12] = [
     },
     Case {
         what: "a session locks the table orders.orders",
-        alerts: &[fires("OrderErrors", 20)],
+        alerts: &[fires("ObjectiveBurnsFast", 30)],
         faults: &[Fault::Lock("orders.orders")],
     },
     Case {
         what: "nothing arrives between billing and PostgreSQL any more",
-        alerts: &[fires("MetricUnknown", 10)],
+        alerts: &[fires("DatabaseDown", 10), follows("MetricUnknown", 10)],
         faults: &[Fault::network(
             "hid the database of billing",
             &["billing-database"],
@@ -84,24 +90,30 @@ pub(crate) const CASES: [Case; 12] = [
     },
     Case {
         what: "inventory is killed",
-        alerts: &[fires("ServiceDown", 5), fires("MetricAbsent", 10)],
+        alerts: &[fires("ServiceAbsent", 5), follows("ServiceDown", 5), follows("MetricAbsent", 10)],
         faults: &[Fault::Kill("inventory")],
     },
     Case {
         what: "RabbitMQ is killed",
         alerts: &[
-            fires("BrokerDisconnected", 10),
-            fires("NothingIsPublished", 65),
-            fires("OutboxOldestPendingTooOld", 35),
-            fires("OutboxBacklogGrows", 60),
-            fires("OrderOpenTooLong", 120),
+            fires("BrokerDown", 10),
+            follows("BrokerDisconnected", 10),
+            follows("NothingIsPublished", 65),
+            follows("OutboxOldestPendingTooOld", 35),
+            follows("OutboxBacklogGrows", 60),
+            follows("OrderOpenTooLong", 120),
         ],
         faults: &[Fault::Kill(BROKER)],
     },
     Case {
-        what: "a published event is marked as parked, as after thirteen refusals",
-        alerts: &[fires("EventParked", 5)],
-        faults: &[PARKED_EVENT],
+        what: "one of two order services is killed, and an event is parked, as after thirteen refusals",
+        alerts: &[fires("ServiceDown", 5), fires("EventParked", 5)],
+        faults: &[Fault::Kill("orders-2"), PARKED_EVENT],
+    },
+    Case {
+        what: "1,100 events wait behind a dead letter of orders",
+        alerts: &[fires("DeadLettersHoldBack", 5)],
+        faults: &[EVENTS_BEHIND],
     },
     Case {
         what: "every commit waits for a standby that does not exist",
@@ -129,6 +141,13 @@ const SLOW_MARKS: Fault<'_> = Fault::Statements {
             create trigger slow_mark before update on outbox
                 for each statement execute function slow_mark()",
     end: "drop trigger slow_mark on outbox",
+};
+
+const EVENTS_BEHIND: Fault<'_> = Fault::Statements {
+    what: "set 1,100 events aside",
+    begin: "insert into dead_letters (queue, message_id, reason, detail, headers, routing_key, body)
+            select 'orders.events', number::text, 'behind', 'watch', '{}', '', '' from generate_series(1, 1100) as number",
+    end: "delete from dead_letters where detail = 'watch'",
 };
 
 /// By SQL, because thirteen refusals take ten minutes.

@@ -56,6 +56,15 @@ struct Alert {
     /// `pending`: its expression is true, and its delay is not over. Then `firing`.
     #[serde(default)]
     state: String,
+    #[serde(default)]
+    status: AlertStatus,
+}
+
+/// Alertmanager's.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AlertStatus {
+    inhibited_by: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -64,13 +73,13 @@ struct AlertLabels {
 }
 
 impl Prometheus {
-    /// Starts both with the configuration of `lab/observe`, in which `targets` replace the services' names in the Compose
-    /// network. Returns when all of them were scraped.
+    /// Starts both with the configuration of `lab/observe`, in which the addresses of each job's instances replace the names
+    /// in the Compose network. Returns when all of them were scraped.
     pub(crate) async fn start(
         choice: Choice,
         rules: &str,
         interval: Duration,
-        targets: &[(&str, &str)],
+        jobs: &[(&str, Vec<&str>)],
         terminal: &Terminal,
     ) -> Result<Self> {
         let folder = paths::home().join("watch/prometheus");
@@ -79,10 +88,8 @@ impl Prometheus {
         std::fs::create_dir_all(&folder)?;
         let (address, alertmanager) =
             (format!("127.0.0.1:{}", free_port()?), format!("127.0.0.1:{}", free_port()?));
-        let mut targets = targets.to_vec();
-        targets.push(("alertmanager:9093", &alertmanager));
         std::fs::write(folder.join("alerts.yaml"), rules)?;
-        std::fs::write(folder.join("prometheus.yaml"), configuration(interval, &targets)?)?;
+        std::fs::write(folder.join("prometheus.yaml"), configuration(interval, jobs, &alertmanager)?)?;
         std::fs::write(folder.join("alertmanager.yaml"), include_str!("../../../observe/alertmanager.yaml"))?;
 
         let mut command = Command::new(program(ALERTMANAGER, choice, terminal).await?);
@@ -107,7 +114,8 @@ impl Prometheus {
             _processes: [scraping, alerting],
         };
         let [scraping, _] = &prometheus._processes;
-        let scraped = format!("count(up == 1) == {}", targets.len() - 1);
+        let instances: usize = jobs.iter().map(|(_, addresses)| addresses.len()).sum();
+        let scraped = format!("count(up == 1) == {instances}");
         eventually("Prometheus to scrape all services", START_DEADLINE, async || {
             let found: Vec<Value> = prometheus.get("query", &[("query", &scraped)], "result").await?;
             Ok((!found.is_empty()).then_some(()))
@@ -125,17 +133,18 @@ impl Prometheus {
     pub(crate) async fn alerts(&self) -> Result<BTreeMap<String, bool>> {
         let alerts: Vec<Alert> = self.get("alerts", &[], "alerts").await?;
         let mut fires = BTreeMap::new();
-        for Alert { labels, state } in alerts {
+        for Alert { labels, state, .. } in alerts {
             *fires.entry(labels.alertname).or_default() |= state == "firing";
         }
         Ok(fires)
     }
 
-    /// The names of the alerts that Alertmanager has, also of those that it inhibits.
-    pub(crate) async fn received_alerts(&self) -> Result<Vec<String>> {
+    /// The names of the alerts that Alertmanager has, and whether it inhibits them.
+    pub(crate) async fn received_alerts(&self) -> Result<Vec<(String, bool)>> {
         let url = format!("{}/api/v2/alerts", self.alertmanager_url);
         let received: Vec<Alert> = http::client()?.get(url).send().await?.error_for_status()?.json().await?;
-        Ok(received.into_iter().map(|alert| alert.labels.alertname).collect())
+        let name = |alert: Alert| (alert.labels.alertname, !alert.status.inhibited_by.is_empty());
+        Ok(received.into_iter().map(name).collect())
     }
 
     /// The values of an expression between two times, in seconds since 1970.
@@ -188,15 +197,19 @@ fn start(mut command: Command, folder: &Path, log: &str) -> Result<GuardedProces
     GuardedProcess::spawn(&command, &folder.join(log))
 }
 
-fn configuration(interval: Duration, targets: &[(&str, &str)]) -> Result<String> {
+fn configuration(interval: Duration, jobs: &[(&str, Vec<&str>)], alertmanager: &str) -> Result<String> {
     let mut text = include_str!("../../../observe/prometheus.yaml").to_owned();
     for what in ["scrape_interval", "evaluation_interval"] {
         text = replace(&text, &format!("{what}: 5s"), &format!("{what}: {}s", interval.as_secs()))?;
     }
-    for (in_compose, here) in targets {
-        text = replace(&text, in_compose, here.trim_start_matches("http://"))?;
+    for (job, addresses) in jobs {
+        let job = format!("dns_sd_configs: [{{ names: [{job}], ");
+        let end = text.split_once(&job).and_then(|(_, rest)| rest.lines().next()).unwrap_or_default();
+        let found = format!("{job}{end}");
+        let addresses: Vec<_> = addresses.iter().map(|url| url.trim_start_matches("http://")).collect();
+        text = replace(&text, &found, &format!("static_configs: [{{ targets: {addresses:?} }}]"))?;
     }
-    Ok(text)
+    replace(&text, "alertmanager:9093", alertmanager)
 }
 
 /// A text that is no longer there would leave Prometheus without a target.

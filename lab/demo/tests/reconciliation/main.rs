@@ -3,5 +3,6 @@
 
 mod acknowledgements;
 mod records;
+mod runbook;
 mod set_aside;
 mod violations;

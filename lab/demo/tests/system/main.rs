@@ -4,6 +4,7 @@
 
 mod delivery;
 mod failed;
+mod metrics;
 mod order;
 mod outages;
 mod saga;
