@@ -7,6 +7,7 @@ mod carry_out;
 mod client;
 mod cluster;
 mod confirmations;
+mod credentials;
 mod data;
 mod database;
 mod drill;
@@ -35,7 +36,7 @@ pub(crate) use drill_run::DrillOptions;
 
 /// All drills, in the order in which `drill all` runs them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
-    let groups: [&[Drill]; 12] = [
+    let groups: [&[Drill]; 13] = [
         &broker::DRILLS,
         &cluster::DRILLS,
         &network::DRILLS,
@@ -45,6 +46,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
         &log_relay::DRILLS,
         &power::DRILLS,
         &service::DRILLS,
+        &credentials::DRILLS,
         &client::DRILLS,
         &data::DRILLS,
         &time::DRILLS,
