@@ -16,6 +16,8 @@ select pg_advisory_lock(hashtext('shop.bootstrap'));
 do $bootstrap$
 declare
     service text;
+    -- Run this again after a change of `max_connections`.
+    most int := current_setting('max_connections')::int * 7 / 10;
 begin
     foreach service in array array['orders', 'inventory', 'billing', 'provider'] loop
         if not exists (select from pg_roles where rolname = service) then
@@ -26,6 +28,9 @@ begin
         execute format('alter role %I set search_path = %I', service, service);
         -- A session that does not end its transaction holds its locks and holds back vacuum in the whole database.
         execute format('alter role %I set idle_in_transaction_session_timeout = %L', service, '30s');
+        -- Without a limit, one login could take all connections of the server from the others. By this one, several instances
+        -- fit: see "connection budget" in docs/operations.md.
+        execute format('alter role %I connection limit %s', service, most);
         execute format('grant connect on database %I to %I', current_database(), service);
         -- A service cannot see other sessions. This function runs with the administrator's rights, and exposes only the age of
         -- the oldest snapshot: vacuum removes no row that was deleted or updated since.
@@ -67,6 +72,7 @@ begin
     -- Reconciliation is one large statement: compiling it to machine code takes twenty times as long as running it.
     alter role auditor set jit = off;
     alter role auditor set search_path = orders, inventory, billing, provider;
+    execute format('alter role auditor connection limit %s', most);
     execute format('grant connect on database %I to auditor', current_database());
 
     foreach service in array array['orders', 'inventory', 'billing', 'provider'] loop
@@ -77,7 +83,10 @@ begin
                        service, service);
     end loop;
 
+    -- Every server has the other two, and PUBLIC may connect to them: a session there would hold back the vacuum of the tables
+    -- that all databases share.
     execute format('revoke all on database %I from public', current_database());
+    revoke all on database postgres, template1 from public;
     revoke all on schema public from public;
 end
 $bootstrap$;

@@ -155,9 +155,11 @@ impl Compose {
         path: &str,
         body: Option<&str>,
     ) -> Result<(u16, String)> {
-        let method = if body.is_some() { "post" } else { "get" };
-        let answer =
-            self.exec(service, &format!("{service} {method} {path}"), body.unwrap_or_default()).await?;
+        let command = match body {
+            Some(_) => format!("{service} post {path} --operator demo"),
+            None => format!("{service} get {path}"),
+        };
+        let answer = self.exec(service, &command, body.unwrap_or_default()).await?;
         let (head, body) = answer.split_once("\r\n\r\n").context("the answer has no head")?;
         let status = head.split(' ').nth(1).context("the answer has no status")?;
         Ok((status.parse()?, body.to_owned()))

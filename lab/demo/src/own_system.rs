@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use fault_proxy::{Proxy, Route};
+use reqwest::Url;
 use testbed::{DatabaseUrls, RabbitmqCluster, Setup};
+use uuid::Uuid;
 
 use crate::alteration::Alteration;
 use crate::databases::Replication;
-use crate::lab::CrashFile;
+use crate::lab::{BrokerApi, CrashFile};
 use crate::part::SERVICES;
 use crate::paths;
 use crate::proxies::Proxies;
@@ -30,6 +32,8 @@ pub(crate) struct OwnSystem {
     pub(crate) clocks: &'static [(&'static str, &'static str)],
     /// Whether PostgreSQL has a standby. The services then know both servers, and no proxy is before these.
     pub(crate) standby: Option<Replication>,
+    /// Whether each service has a user of the broker that is no administrator, as in Compose.
+    pub(crate) broker_users: bool,
     /// Whether its database is restored from a backup, with the programs of this machine's PostgreSQL.
     pub(crate) restores: bool,
     /// Whether its servers lose their power, which needs their processes and a C compiler.
@@ -70,7 +74,13 @@ impl OwnSystem {
             let database = (format!("{prefix}_DATABASE_URL"), urls.of(service));
             connections.push((format!("{service}-database"), database));
             if rabbitmq.count() == 1 {
-                let broker = (format!("{prefix}_AMQP_URL"), amqp_url.clone());
+                let mut amqp_url = amqp_url.clone();
+                if self.broker_users {
+                    let password = Uuid::new_v4().simple().to_string();
+                    BrokerApi::new(rabbitmq.first().api_url(), "shop")?.set_user(service, &password).await?;
+                    amqp_url = with_login(&amqp_url, service, &password)?;
+                }
+                let broker = (format!("{prefix}_AMQP_URL"), amqp_url);
                 connections.push((format!("{service}-broker"), broker));
             }
         }
@@ -105,4 +115,12 @@ impl OwnSystem {
         }
         Ok(())
     }
+}
+
+/// A URL with another login.
+pub(crate) fn with_login(url: &str, user: &str, password: &str) -> Result<String> {
+    let mut url = Url::parse(url)?;
+    let set = url.set_username(user).and_then(|()| url.set_password(Some(password)));
+    set.ok().context("the URL has no host")?;
+    Ok(url.into())
 }

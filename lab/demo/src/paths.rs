@@ -19,7 +19,7 @@ pub(crate) fn state() -> PathBuf {
     home().join("state.json")
 }
 
-/// The auditor's password, for `psql`.
+/// The passwords of the auditor and of the administrator, for `psql`.
 pub(crate) fn pgpass() -> PathBuf {
     home().join("pgpass")
 }

@@ -64,28 +64,26 @@ pub(crate) struct State {
     pub(crate) control: String,
     /// What a command has to send first.
     pub(crate) token: String,
+    /// For `psql`, as the administrator and as the auditor: with the file of their passwords in the place of a password, which
+    /// every user of the machine could read on a command line.
+    pub(crate) admin_psql: String,
+    pub(crate) auditor_psql: String,
+}
+
+/// A URL for `psql` that names the file of passwords.
+pub(crate) fn for_psql(url: &str) -> Result<String> {
+    let mut url = Url::parse(url)?;
+    let _ = url.set_password(None);
+    url.query_pairs_mut().append_pair("passfile", &paths::pgpass().to_string_lossy());
+    Ok(url.into())
 }
 
 impl State {
     pub(crate) fn write(&self) -> Result<()> {
         std::fs::create_dir_all(paths::home())?;
         write_secret(&paths::state(), &serde_json::to_vec_pretty(self)?)?;
-        write_secret(&paths::pgpass(), self.password_line()?.as_bytes())
-    }
-
-    /// The auditor's login in the form of PostgreSQL's password file: on a command line every user of the machine could read
-    /// the password.
-    fn password_line(&self) -> Result<String> {
-        let url = Url::parse(&self.addresses.auditor_url)?;
-        let (user, password) = (url.username(), url.password().unwrap_or_default());
-        Ok(format!("*:{}:*:{user}:{password}\n", url.port().unwrap_or(5432)))
-    }
-
-    /// The command that opens the database as the auditor.
-    pub(crate) fn psql(&self) -> Result<String> {
-        let mut url = Url::parse(&self.addresses.auditor_url)?;
-        let _ = url.set_password(None);
-        Ok(format!("PGPASSFILE={} psql {url}", paths::pgpass().display()))
+        let logins = [&self.addresses.auditor_url, &self.addresses.admin_url].map(|url| password_line(url));
+        write_secret(&paths::pgpass(), logins.into_iter().collect::<Result<String>>()?.as_bytes())
     }
 
     /// Returns `None` if there is no file that can be read. A file is no proof that the system runs: the process that
@@ -98,6 +96,13 @@ impl State {
         let _ = std::fs::remove_file(paths::state());
         let _ = std::fs::remove_file(paths::pgpass());
     }
+}
+
+/// A login in the form of PostgreSQL's password file.
+fn password_line(url: &str) -> Result<String> {
+    let url = Url::parse(url)?;
+    let (user, password) = (url.username(), url.password().unwrap_or_default());
+    Ok(format!("*:{}:*:{user}:{password}\n", url.port().unwrap_or(5432)))
 }
 
 /// Writes a file that only this user can read.

@@ -12,10 +12,10 @@ const HEAD: &str = "# Settings
 
 Reference: all settings of the three services. Each is an environment variable, or an option of the program with the same
 words: `ORDERS_RELAY_POLL=5s`, or `orders --relay-poll 5s`. A service reads them once, at its start. A missing, invalid or
-misspelled one ends it with one line and exit code 78.
+misspelled one ends it with one line and exit code 78. A **secret** is no option, because `ps` shows options. It may be in a
+file: `ORDERS_ADMIN_TOKEN_FILE=/run/secrets/token`.
 
-This page is generated from the programs (`UPDATE_DOCS=1 cargo test -p demo --test settings_page`), and a test compares it.
-`orders --help` prints the same.
+This page is generated from the programs: `UPDATE_DOCS=1 cargo test -p demo --test settings_page`.
 ";
 
 /// The name without the service's prefix, such as `RELAY_POLL`.
@@ -35,6 +35,7 @@ fn row(argument: &Arg, variable: &str) -> String {
         None => "none".to_owned(),
     };
     let help = argument.get_long_help().or(argument.get_help()).unwrap().to_string();
+    let help = if argument.is_hide_env_values_set() { format!("**Secret.** {help}") } else { help };
     format!("| `{variable}` | {default} | {} |\n", help.replace('\n', " ").replace('|', "\\|"))
 }
 

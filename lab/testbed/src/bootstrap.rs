@@ -7,7 +7,7 @@ use reqwest::Url;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::{sync::Mutex, time::timeout};
 
-use crate::sql;
+use crate::{scram, sql};
 
 /// A bootstrap may have to wait for another one that runs at the same time.
 const BOOTSTRAP_DEADLINE: Duration = Duration::from_secs(60);
@@ -67,14 +67,17 @@ async fn run(urls: &DatabaseUrls) -> Result<()> {
         .execute(&mut *transaction)
         .await?;
     for (login, password) in &urls.logins {
-        // `alter role` takes no parameters: the server quotes the password.
-        let quoted = sqlx::query_scalar::<_, String>("select format('alter role %I password %L', $1, $2)");
-        let statement = quoted.bind(login).bind(password).fetch_one(&mut *transaction).await?;
-        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *transaction).await?;
+        sqlx::raw_sql(AssertSqlSafe(new_password(login, password))).execute(&mut *transaction).await?;
     }
     transaction.commit().await?;
     admin.close().await?;
     Ok(())
+}
+
+/// The statement that gives a login this password, without showing it. Sessions that are open stay open.
+pub fn new_password(login: &str, password: &str) -> String {
+    // Neither needs quoting: a login is one of ours, and a verifier has no quotes.
+    format!("alter role {login} password '{}'", scram::verifier(password))
 }
 
 /// Runs `migrations/log_relay.sql` in the database of `admin_url`: the services may read the write-ahead log.

@@ -32,6 +32,7 @@ mod rabbitmq;
 mod rabbitmq_cluster;
 mod restartable_process;
 mod schema;
+mod scram;
 mod server;
 mod shared_servers;
 mod small_disk;
@@ -43,7 +44,7 @@ mod test_service;
 mod vhost;
 
 pub use binaries::{build_lab, build_services, cargo, find as find_service, profile_option, workspace_root};
-pub use bootstrap::{DatabaseUrls, allow_log_relay, bootstrap};
+pub use bootstrap::{DatabaseUrls, allow_log_relay, bootstrap, new_password};
 pub use command::remove_settings;
 pub use container::{IMAGES, engine_architecture, engine_version, image_is_present, pull_image};
 pub use database::{TestDatabase, database, database_on};

@@ -154,6 +154,14 @@ impl System {
         signal_all(signal, &[reader.with_context(|| format!("the output of {name} goes into no pipe"))?])
     }
 
+    /// The setting that a process was prepared with. Another one may have been [set](Self::set) since.
+    pub fn setting(&self, name: &str, variable: &str) -> Result<String> {
+        let mut all = self.member(name)?.process.command().get_envs();
+        let value = all.find(|(known, _)| *known == variable).and_then(|(_, value)| value);
+        let value = value.with_context(|| format!("{name} has no setting {variable}"))?;
+        Ok(value.to_string_lossy().into_owned())
+    }
+
     /// Sets a setting for the next start of each process. A service reads those with its own prefix.
     pub fn set(&self, variable: &str, value: &str) {
         self.members.values().for_each(|member| member.process.set(variable, value));

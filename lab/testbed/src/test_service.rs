@@ -41,6 +41,11 @@ impl TestService {
         &self.url
     }
 
+    /// Everything that it has logged so far.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.process.log())?)
+    }
+
     /// Its process, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.process.pid()

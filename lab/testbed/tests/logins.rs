@@ -1,6 +1,7 @@
 //! What each login may do: no more than its own, nor through what another one reads.
 
 use anyhow::Result;
+use reqwest::Url;
 use sqlx::postgres::PgListener;
 use sqlx::{Connection as _, PgConnection};
 use testbed::{DatabaseUrls, Postgres, TestDatabase, bootstrap, database};
@@ -74,6 +75,27 @@ async fn service_sees_the_age_of_the_oldest_snapshot_of_any_login_and_nothing_mo
     assert_eq!(sqlx::query_scalar::<_, i64>(hidden).fetch_one(&mut orders).await?, 0);
     sqlx::raw_sql("commit").execute(&mut report).await?;
     assert!(sqlx::query_scalar::<_, f64>(AGE).fetch_one(&mut orders).await? < held);
+    Ok(())
+}
+
+#[tokio::test]
+async fn login_leaves_connections_to_the_others_and_reaches_no_other_database() -> Result<()> {
+    let database = database().await?;
+    let mut admin = PgConnection::connect(&database.admin_url()).await?;
+    let most = "select max(rolconnlimit) filter (where min > 0) < current_setting('max_connections')::int
+                from pg_roles, lateral (select min(rolconnlimit) from pg_roles where rolname = any($1)) limits
+                where rolname = any($1)";
+    let logins = ["orders", "inventory", "billing", "provider", "auditor"];
+    assert!(
+        sqlx::query_scalar::<_, Option<bool>>(most).bind(logins).fetch_one(&mut admin).await? == Some(true)
+    );
+    let own = Url::parse(&database.url("orders"))?;
+    for other in ["postgres", "template1"] {
+        let mut url = own.clone();
+        url.set_path(other);
+        let refused = PgConnection::connect(url.as_str()).await.err().map(|error| error.to_string());
+        assert!(refused.is_some_and(|why| why.contains("permission denied for database")), "{other}");
+    }
     Ok(())
 }
 

@@ -31,7 +31,7 @@ use crate::{
     admission::Admission,
     environment, http,
     problem::{Problem, complete, read_json},
-    settings::Token,
+    settings::Tokens,
 };
 
 /// How long a request may take. A page of a replay takes far less.
@@ -43,28 +43,28 @@ const MAX_REQUESTS: usize = 4;
 /// Serves the admin API on its own address, which is off unless it is configured.
 pub(crate) struct AdminServer {
     listener: TcpListener,
-    token: Token,
+    tokens: Tokens,
 }
 
 impl AdminServer {
     /// Listens, if an address is configured. An address without a token ends the process: an unprotected admin API would be
     /// an invalid setting that no one notices. `prefix` starts the service's variables, for example `ORDERS_`.
-    pub(crate) fn bind(prefix: &str, address: Option<SocketAddr>, token: Option<&Token>) -> Option<Self> {
+    pub(crate) fn bind(prefix: &str, address: Option<SocketAddr>, tokens: Option<&Tokens>) -> Option<Self> {
         let address = address?;
-        let Some(token) = token else {
+        let Some(tokens) = tokens else {
             environment::exit_invalid_config(&format!(
                 "{prefix}ADMIN_TOKEN is missing: {prefix}ADMIN_ADDRESS is set, and the admin API needs a token"
             ));
         };
         let listener = http::bind(&format!("{prefix}ADMIN_ADDRESS"), address);
-        Some(Self { listener, token: token.clone() })
+        Some(Self { listener, tokens: tokens.clone() })
     }
 
-    /// Serves `routes` to clients with the token, until `stop`.
+    /// Serves `routes` to clients with a token, until `stop`.
     pub(crate) async fn serve(self, routes: Router, stop: CancellationToken) -> anyhow::Result<()> {
         // The token is checked before anything else, whatever the path.
         let app = http::limited(routes, Admission::new(MAX_REQUESTS, MAX_REQUESTS), REQUEST_DEADLINE)
-            .layer(middleware::from_fn_with_state(self.token, authorize))
+            .layer(middleware::from_fn_with_state(self.tokens, authorize))
             .layer(middleware::map_response(
                 |response| async move { complete(response, Problem::from_status) },
             ));
@@ -72,14 +72,15 @@ impl AdminServer {
     }
 }
 
-/// Rejects requests without the token, and puts the operator's name into the log of all that follows. All operators share
+/// Rejects requests without a token, and puts the operator's name into the log of all that follows. All operators share
 /// one token, so the name is what the client claims (`X-Operator`).
-async fn authorize(State(token): State<Token>, request: Request, next: Next) -> Response {
+async fn authorize(State(tokens): State<Tokens>, request: Request, next: Next) -> Response {
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let shown = shown.and_then(|value| value.split_once(' '));
     let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, shown)| shown);
     // In constant time, so that the duration does not tell how much of a guess was right. The length is no secret.
-    let authorized = shown.is_some_and(|shown| shown.as_bytes().ct_eq(token.0.as_bytes()).into());
+    let is_shown = |shown: &str, token: &String| bool::from(shown.as_bytes().ct_eq(token.as_bytes()));
+    let authorized = shown.is_some_and(|shown| tokens.0.iter().any(|token| is_shown(shown, token)));
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| *peer);
     if !authorized {
         tracing::warn!(?peer, path = request.uri().path(), "admin request without a valid token");

@@ -1,10 +1,11 @@
 //! Settings: environment variables that are read once. An invalid one ends the process at start.
 
-use std::{error::Error, ffi::OsString, io::Write as _, time::Duration};
+use std::{error::Error, ffi::OsString, fs, io::Write as _, path::Path, time::Duration};
 
 use clap::{
-    Command, FromArgMatches, Parser,
+    Arg, Command, FromArgMatches, Parser,
     error::{ContextKind, ContextValue, ErrorKind},
+    parser::ValueSource,
 };
 
 /// `EX_CONFIG` of `sysexits.h`: a supervisor should not restart this process before a setting has changed.
@@ -24,8 +25,10 @@ pub(crate) fn parse_or_exit<Settings: FromArgMatches>(command: &Command, prefix:
     {
         exit_invalid_config(&problem);
     }
+    let command = &with_secret_files(command).unwrap_or_else(|problem| exit_invalid_config(&problem));
     match parse(command, std::env::args_os()) {
-        Ok(settings) => settings,
+        Ok(Ok(settings)) => settings,
+        Ok(Err(problem)) => exit_invalid_config(&problem),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             error.exit()
         }
@@ -45,11 +48,59 @@ pub(crate) fn with_variables(command: Command, prefix: &str) -> Command {
     })
 }
 
+/// The variables of secrets, with the ids of their arguments. clap is told not to show the values of these.
+fn secrets(command: &Command) -> impl Iterator<Item = (&str, String)> {
+    let secrets = command.get_arguments().filter(|argument| argument.is_hide_env_values_set());
+    let name = |argument: &Arg| Some(argument.get_env()?.to_string_lossy().into_owned());
+    secrets.filter_map(move |argument| Some((argument.get_id().as_str(), name(argument)?)))
+}
+
+/// The variable with the path of a secret's file: Docker and Kubernetes hand secrets to a program as files.
+fn file_variable(variable: &str) -> String {
+    format!("{variable}_FILE")
+}
+
+/// Reads a secret from its variable or its file. The line feed that editors put at the end of a file is no part of it.
+pub(crate) fn secret(variable: &str) -> Result<Option<String>, String> {
+    let name = file_variable(variable);
+    match (std::env::var_os(variable), std::env::var_os(&name)) {
+        (Some(_), Some(_)) => Err(format!("{variable} and {name} are set: only one may be")),
+        (value, None) => Ok(value.map(|value| value.to_string_lossy().into_owned())),
+        (None, Some(path)) => {
+            let text = fs::read_to_string(&path)
+                .map_err(|error| format!("{name}: failed to read {}: {error}", Path::new(&path).display()))?;
+            Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+        }
+    }
+}
+
+/// The command line with each secret that is in a file as the default of its setting.
+fn with_secret_files(command: &Command) -> Result<Command, String> {
+    let mut with_files = command.clone();
+    for (id, variable) in secrets(command) {
+        let value = secret(&variable)?;
+        if let Some(value) = value.filter(|_| std::env::var_os(&variable).is_none()) {
+            with_files = with_files.mut_arg(id, |argument| {
+                argument.required(false).default_value(value).hide_default_value(true)
+            });
+        }
+    }
+    Ok(with_files)
+}
+
+/// The inner error is a secret on the command line, where `ps` shows it to every user of the machine.
 fn parse<Settings: FromArgMatches>(
     command: &Command,
     arguments: impl Iterator<Item = OsString>,
-) -> Result<Settings, clap::Error> {
-    Settings::from_arg_matches(&command.clone().try_get_matches_from(arguments)?)
+) -> Result<Result<Settings, String>, clap::Error> {
+    let matches = command.clone().try_get_matches_from(arguments)?;
+    for (id, variable) in secrets(command) {
+        if matches.value_source(id) == Some(ValueSource::CommandLine) {
+            let file = file_variable(&variable);
+            return Ok(Err(format!("{variable}: not as an option, because `ps` shows it; set it or {file}")));
+        }
+    }
+    Settings::from_arg_matches(&matches).map(Ok)
 }
 
 /// Ends the process because of a setting, with one line on standard error and exit code 78. Callers name the variable and
@@ -65,15 +116,17 @@ fn reject_unknown_variables(
     prefix: &str,
     names: impl Iterator<Item = OsString>,
 ) -> Result<(), String> {
-    let known: Vec<_> = command.get_arguments().filter_map(|argument| argument.get_env()).collect();
+    let variables = command.get_arguments().filter_map(|argument| argument.get_env());
+    let variables = variables.map(|name| name.to_string_lossy().into_owned());
+    let known: Vec<_> =
+        variables.chain(secrets(command).map(|(_, variable)| file_variable(&variable))).collect();
     for name in names {
-        if !name.to_string_lossy().starts_with(prefix) || known.contains(&name.as_os_str()) {
+        let name = name.to_string_lossy();
+        if !name.starts_with(prefix) || known.iter().any(|known| *known == name) {
             continue;
         }
-        let name = name.to_string_lossy();
         let closest = known
             .iter()
-            .map(|known| known.to_string_lossy())
             .max_by(|a, b| strsim::jaro_winkler(a, &name).total_cmp(&strsim::jaro_winkler(b, &name)));
         let hint = closest.map(|closest| format!("; is {closest} meant?")).unwrap_or_default();
         return Err(format!("{name} is not a setting{hint} (--help lists them all)"));

@@ -58,7 +58,7 @@ pub fn command<Settings: ServiceSettings>(service: &Service) -> clap::Command {
 }
 
 /// Reads a service's settings, or exits: with one line if a setting is invalid, or, called as `<service> healthcheck`,
-/// `<service> get PATH` or `<service> post PATH`, with the answer of the running process.
+/// `<service> get PATH` or `<service> post PATH --operator NAME`, with the answer of the running process.
 pub fn load<Settings: ServiceSettings>(service: &Service) -> Settings {
     request_if_asked(service.prefix, service.http_port);
     start_with_large_stacks();
@@ -75,38 +75,54 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(35);
 /// How long the server may take to say how many connections it has.
 const BUDGET_DEADLINE: Duration = Duration::from_secs(5);
 
-/// `<service> healthcheck`, `<service> get PATH` and `<service> post PATH`: sends the request to the process in the same
-/// container, whose image has neither a shell nor `curl`, prints the answer with its head, and exits. `healthcheck` fails
-/// unless `/readyz` answers 200. `port` is the public one when no address is set.
+/// `<service> healthcheck`, `<service> get PATH` and `<service> post PATH --operator NAME`: sends the request to the process in
+/// the same container, whose image has neither a shell nor `curl`, prints the answer with its head, and exits. `healthcheck`
+/// fails unless `/readyz` answers 200. `port` is the public one when no address is set.
 pub fn request_if_asked(prefix: &str, port: u16) {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let (method, path) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["healthcheck"] => ("GET", "/readyz"),
-        ["get", path] => ("GET", path),
-        ["post", path] => ("POST", path),
+    let (operator, path) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["healthcheck"] => (None, "/readyz"),
+        ["get", path] => (None, path),
+        ["post", path, "--operator", name] => (Some(name), path),
+        // Without a name, the log would not say who has replayed or discarded something.
+        ["post", ..] => {
+            let _ = writeln!(io::stderr(), "usage: post PATH --operator NAME (the body is standard input)");
+            std::process::exit(2);
+        }
         _ => return,
     };
-    let answer = request(prefix, port, method, path).unwrap_or_else(|error| error.to_string());
+    let answer = request(prefix, port, path, operator).unwrap_or_else(|error| error.to_string());
     let expected = if arguments.len() == 1 { "HTTP/1.0 200" } else { "HTTP/1.0 " };
     let printed = write!(io::stdout(), "{answer}");
     std::process::exit(i32::from(printed.is_err() || !answer.starts_with(expected)));
 }
 
 /// A path under `/admin` goes to the admin API, with the token of the environment: on a command line every user could
-/// read it. The body of a POST is standard input.
-fn request(prefix: &str, port: u16, method: &str, path: &str) -> io::Result<String> {
-    let listener = if path.starts_with("/admin/") { "ADMIN" } else { "HTTP" };
-    let variable = |name: &str| std::env::var(format!("{prefix}{name}")).unwrap_or_default();
-    let address = variable(&format!("{listener}_ADDRESS")).parse();
-    let body = if method == "POST" { io::read_to_string(io::stdin())? } else { String::new() };
+/// read it. With an operator it is a POST, whose body is standard input.
+fn request(prefix: &str, port: u16, path: &str, operator: Option<&str>) -> io::Result<String> {
+    let is_admin = path.starts_with("/admin/");
+    let listener = if is_admin { "ADMIN" } else { "HTTP" };
+    let address = std::env::var(format!("{prefix}{listener}_ADDRESS")).unwrap_or_default().parse();
     let address = address.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let mut head = "Host: localhost\r\nContent-Type: application/json".to_owned();
+    if is_admin {
+        let tokens = environment::secret(&format!("{prefix}ADMIN_TOKEN")).map_err(io::Error::other)?;
+        let token = tokens.as_deref().and_then(|tokens| tokens.split(',').next()).unwrap_or_default();
+        head += &format!("\r\nAuthorization: Bearer {token}");
+    }
+    let (mut method, mut body) = ("GET", String::new());
+    if let Some(name) = operator {
+        // What a header carries. The admin API would log any other name as `unnamed`.
+        if name.is_empty() || !name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            return Err(io::Error::other("--operator: one or more printable ASCII characters"));
+        }
+        head += &format!("\r\nX-Operator: {name}");
+        (method, body) = ("POST", io::read_to_string(io::stdin())?);
+    }
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
     // HTTP/1.0: the answer comes in one piece and ends with the connection.
-    let (token, length) = (variable(&format!("{listener}_TOKEN")), body.len());
-    let head = format!("Host: localhost\r\nAuthorization: Bearer {token}\r\nX-Operator: demo");
-    let head = format!("{head}\r\nContent-Type: application/json\r\nContent-Length: {length}");
-    write!(stream, "{method} {path} HTTP/1.0\r\n{head}\r\n\r\n{body}")?;
+    write!(stream, "{method} {path} HTTP/1.0\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).map(|_| answer)
 }

@@ -76,9 +76,10 @@ pub struct CommonSettings {
     #[arg(long)]
     pub admin_address: Option<SocketAddr>,
 
-    /// The bearer token of the admin API: 16 characters or more.
-    #[arg(long, hide_env_values = true, value_parser = token)]
-    pub admin_token: Option<Token>,
+    /// The bearer token of the admin API: 16 characters or more. While it is changed the new one, a comma and the old one
+    /// (docs/operations.md#rotate-credentials).
+    #[arg(long, hide_env_values = true, value_parser = tokens)]
+    pub admin_token: Option<Tokens>,
 
     /// The greatest age of an event that an operator may publish or apply again without `force`. Shorter than
     /// KEEP_PROCESSED: a copy of an event whose record was erased is applied a second time.
@@ -106,14 +107,20 @@ pub struct CommonSettings {
 /// The shortest token, in bytes. Wrong guesses are not counted, so it must be long.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// The bearer token of the admin API. Without `Debug`: nothing can print it.
+/// The bearer tokens that the admin API accepts. Without `Debug`: nothing can print them.
 #[derive(Clone)]
-pub struct Token(pub(crate) String);
+pub struct Tokens(pub(crate) Vec<String>);
 
-/// For `value_parser`: visible ASCII, which an HTTP header carries without quoting.
-fn token(text: &str) -> Result<Token, String> {
-    let valid = text.len() >= MIN_TOKEN_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic());
-    if valid { Ok(Token(text.into())) } else { Err("16 characters or more, without blanks".into()) }
+/// For `value_parser`: one or two, of visible ASCII, which an HTTP header carries without quoting.
+fn tokens(text: &str) -> Result<Tokens, String> {
+    let all: Vec<_> = text.split(',').map(str::to_owned).collect();
+    let is_valid =
+        |token: &String| token.len() >= MIN_TOKEN_BYTES && token.bytes().all(|byte| byte.is_ascii_graphic());
+    if all.len() <= 2 && all.iter().all(is_valid) {
+        Ok(Tokens(all))
+    } else {
+        Err("16 characters or more, without blanks; or two such tokens with a comma between them".into())
+    }
 }
 
 /// An alias, so that clap requires the argument: an empty variable, as Compose passes it, means no endpoint.

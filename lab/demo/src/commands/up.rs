@@ -20,7 +20,7 @@ use crate::local_system::LocalSystem;
 use crate::own_system::OwnSystem;
 use crate::paths;
 use crate::running_system::RunningSystem;
-use crate::state::State;
+use crate::state::{State, for_psql};
 use crate::terminal::Terminal;
 use crate::without::is_copy;
 
@@ -66,9 +66,11 @@ async fn local(choice: Choice, nodes: usize, instances: usize, terminal: &Termin
     let addresses = system.addresses()?;
     let state = State {
         orders_database_url: addresses.databases["orders"].clone(),
-        addresses,
         control: listener.local_addr()?.to_string(),
         token: Uuid::new_v4().simple().to_string(),
+        admin_psql: for_psql(&addresses.admin_url)?,
+        auditor_psql: for_psql(&addresses.auditor_url)?,
+        addresses,
     };
     state.write()?;
     let (system, stop) = (Arc::new(system), Arc::new(Notify::new()));
@@ -92,13 +94,15 @@ async fn local(choice: Choice, nodes: usize, instances: usize, terminal: &Termin
     terminal.print(format!("  inventory   {}/metrics", addresses.inventory_url));
     terminal.print(format!("  billing     {}/metrics", addresses.billing_url));
     terminal.print(format!("  provider    {}/faults", addresses.provider_url));
-    terminal.print(format!("  database    {}", state.psql()?));
-    terminal.print(format!("  RabbitMQ    {}", addresses.rabbitmq_api));
-    terminal.print(format!("              {}", addresses.amqp_url));
+    terminal.print(format!("  database    psql '{}'", state.auditor_psql));
+    // Without its administrator: what a program prints ends up in logs.
+    let rabbitmq = addresses.rabbitmq_api.rsplit_once('@').map_or("", |(_, address)| address);
+    terminal
+        .print(format!("  RabbitMQ    http://{rabbitmq}  (its login is in {})", paths::state().display()));
     terminal.print(format!("  logs        {}", system.processes.logs().display()));
     terminal.print("");
     terminal.print("Ctrl-C stops everything.");
-    // Not the file itself: what a program prints ends up in logs, and it holds passwords.
+    // Not the file itself: it holds passwords.
     terminal.document(&serde_json::json!({ "ordersUrl": addresses.orders_url, "state": paths::state() }))?;
 
     tokio::select! {

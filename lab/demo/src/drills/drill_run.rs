@@ -78,6 +78,8 @@ pub(crate) struct DrillRun<'a> {
     cancelled: RefCell<Vec<Uuid>>,
     /// A subscriber of what no service consumes.
     confirmations: RefCell<Option<Confirmations>>,
+    /// The results of the loads before [`move_load`](Self::move_load).
+    moved: RefCell<Vec<Summary>>,
     /// The result of the load that was stopped last.
     summary: RefCell<Option<Summary>>,
     found: RefCell<Found>,
@@ -127,6 +129,7 @@ impl<'a> DrillRun<'a> {
             cancels,
             cancelled: RefCell::default(),
             confirmations: RefCell::new(Confirmations::on(system).await?),
+            moved: RefCell::default(),
             summary: RefCell::default(),
             found: RefCell::default(),
             started: Instant::now(),
@@ -149,15 +152,25 @@ impl<'a> DrillRun<'a> {
 
     /// The same, with another kind of orders, and with an equal share at each of these order services too.
     pub(super) fn start_load_of(&self, mix: Mix, others: Vec<String>) -> Result<()> {
-        let load = Load {
-            mix,
-            seed: self.seed,
-            others,
-            ..Load::new(self.system.orders_url(), self.rate, Duration::MAX)
-        };
+        self.start_load_at(self.system.orders_url(), mix, others)
+    }
+
+    fn start_load_at(&self, url: &str, mix: Mix, others: Vec<String>) -> Result<()> {
+        let load = Load { mix, seed: self.seed, others, ..Load::new(url, self.rate, Duration::MAX) };
         let urls = if self.cancels { self.system.order_services() } else { vec![] };
         let load = CancellingLoad::start(load, urls, CANCELLED_ONE_IN, &self.ledger)?;
         self.load.replace(Some(load));
+        Ok(())
+    }
+
+    /// Lets the load go to another order service, as a proxy does before an instance is stopped. What was refused until now
+    /// counts too.
+    pub(super) async fn move_load(&self, url: &str) -> Result<()> {
+        let before = self.load.take().context("the drill has no load")?;
+        self.start_load_at(url, Mix::Real, vec![])?;
+        let Sent { orders, cancelled } = before.stop().await?;
+        self.cancelled.borrow_mut().extend(cancelled);
+        self.moved.borrow_mut().push(orders);
         Ok(())
     }
 
@@ -439,8 +452,20 @@ impl<'a> DrillRun<'a> {
             "reconcile",
             "compared the acknowledged orders with the records of the services and the provider",
         );
+        let mut load = self.summary.take().context("the drill has no load")?;
+        for moved in self.moved.take() {
+            load.sent += moved.sent;
+            load.accepted += moved.accepted;
+            load.failed += moved.failed;
+            load.shed += moved.shed;
+            moved
+                .refused
+                .into_iter()
+                .for_each(|(status, count)| *load.refused.entry(status).or_default() += count);
+            load.failures.extend(moved.failures);
+        }
         Ok(Ended {
-            load: self.summary.take().context("the drill has no load")?,
+            load,
             settled,
             duplicates_dropped: self.duplicates_dropped().await,
             timed_out: count_time_outs(self.system).await? - self.timed_out_before,

@@ -7,6 +7,7 @@ mod carry_out;
 mod client;
 mod cluster;
 mod confirmations;
+mod credentials;
 mod data;
 mod database;
 mod disk;
@@ -36,7 +37,7 @@ pub(crate) use drill_run::DrillOptions;
 
 /// All drills, in the order in which `drill all` runs them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
-    let groups: [&[Drill]; 13] = [
+    let groups: [&[Drill]; 14] = [
         &broker::DRILLS,
         &cluster::DRILLS,
         &network::DRILLS,
@@ -47,6 +48,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
         &power::DRILLS,
         &disk::DRILLS,
         &service::DRILLS,
+        &credentials::DRILLS,
         &client::DRILLS,
         &data::DRILLS,
         &time::DRILLS,

@@ -59,6 +59,13 @@ impl BrokerApi {
         Ok(())
     }
 
+    /// Creates a user without administrator rights, or gives it another password. Open connections stay open.
+    pub async fn set_user(&self, name: &str, password: &str) -> Result<()> {
+        self.put(&format!("users/{name}"), &json!({ "password": password, "tags": "" })).await?;
+        let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
+        self.put(&format!("permissions/{}/{name}", self.vhost), &all).await
+    }
+
     /// Gives the services' user another password. Open connections stay open: see [`close_connections`](Self::close_connections).
     pub async fn change_password(&self) -> Result<()> {
         self.set_password("another").await

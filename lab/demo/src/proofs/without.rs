@@ -58,6 +58,7 @@ pub static WITHOUT: [(&str, &[&str]); 23] = [
             "partitions-changed",
             "release-rolled",
             "instances-mixed-faults",
+            "credentials-rotated",
         ],
     ),
     ("--sabotage new-id-per-attempt", &["confirm-lost", "relay-killed-after-confirm", "relay-frozen"]),

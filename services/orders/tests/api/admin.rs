@@ -16,8 +16,12 @@ struct Admin {
 
 impl Admin {
     async fn start() -> anyhow::Result<Self> {
+        Self::start_with(("ORDERS_ADMIN_TOKEN", TOKEN)).await
+    }
+
+    async fn start_with(token: (&str, &str)) -> anyhow::Result<Self> {
         let address = format!("127.0.0.1:{}", testbed::free_port()?);
-        let settings = [("ORDERS_ADMIN_ADDRESS", address.as_str()), ("ORDERS_ADMIN_TOKEN", TOKEN)];
+        let settings = [("ORDERS_ADMIN_ADDRESS", address.as_str()), token, ("ORDERS_LOG", "info")];
         let orders = Orders::start_with(&settings).await?;
         Ok(Self { orders, url: format!("http://{address}") })
     }
@@ -82,6 +86,27 @@ async fn admin_api_needs_its_token_and_is_not_on_the_public_port() -> anyhow::Re
     Ok(())
 }
 
+/// While the token is changed, some operators have the new one and others the old one.
+#[tokio::test]
+async fn two_tokens_of_a_file_are_accepted_and_the_binary_sends_one() -> anyhow::Result<()> {
+    let file = std::env::temp_dir().join(format!("tokens-{}", Uuid::new_v4()));
+    std::fs::write(&file, format!("the-next-of-the-tokens,{TOKEN}\n"))?;
+    let admin = Admin::start_with(("ORDERS_ADMIN_TOKEN_FILE", file.to_str().unwrap())).await?;
+    for (token, status) in [
+        (TOKEN, 200),
+        ("the-next-of-the-tokens", 200),
+        ("the-next-of-the-tokens,sixteen-letters-and-more", 401),
+        ("", 401),
+    ] {
+        let answer = admin.request(Method::GET, "/admin/parked").bearer_auth(token).send().await?;
+        assert_eq!(answer.status(), status, "{token}");
+    }
+    let (_, listed) = admin.orders.run(&["get", "/admin/parked"], "")?;
+    std::fs::remove_file(file)?;
+    assert!(listed.starts_with("HTTP/1.0 200 "), "{listed}");
+    Ok(())
+}
+
 /// As in a container without another HTTP client.
 #[tokio::test]
 async fn binary_of_the_service_asks_the_running_process() -> anyhow::Result<()> {
@@ -93,13 +118,23 @@ async fn binary_of_the_service_asks_the_running_process() -> anyhow::Result<()> 
     let (_, event) = admin.parked(0).await?;
     let (_, listed) = orders.run(&["get", "/admin/parked?limit=10"], "")?;
     assert!(listed.starts_with("HTTP/1.0 200 ") && listed.contains(&event.to_string()), "{listed}");
-    let (_, refused) = orders.run(&["post", "/admin/parked/replay"], "{}")?;
+    let post = |operator: &str, body: &str| {
+        orders.run(&["post", "/admin/parked/replay", "--operator", operator], body)
+    };
+    let (_, refused) = post("kim", "{}")?;
     assert!(refused.starts_with("HTTP/1.0 4"), "{refused}");
-    let (_, replayed) = orders.run(&["post", "/admin/parked/replay"], r#"{"all":true}"#)?;
+    for unnamed in [post("", r#"{"all":true}"#)?, post("kim\r\nX-Other: 1", r#"{"all":true}"#)?] {
+        assert!(!unnamed.0 && unnamed.1.starts_with("--operator: "), "{unnamed:?}");
+    }
+    assert_eq!(orders.run(&["post", "/admin/parked/replay"], r#"{"all":true}"#)?, (false, String::new()));
+    let (_, replayed) = post("kim", r#"{"all":true}"#)?;
     assert!(
         replayed.starts_with("HTTP/1.0 200 ") && replayed.contains(r#""outcome":"pending""#),
         "{replayed}"
     );
+    let log = orders.service.log()?;
+    let line = log.lines().find(|line| line.contains("events replayed"));
+    assert!(line.is_some_and(|line| line.contains(r#""who":"kim""#)), "{line:?}");
     Ok(())
 }
 

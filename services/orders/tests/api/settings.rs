@@ -57,6 +57,21 @@ fn invalid_settings_end_the_start_with_one_line() {
         ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_ADDRESS", "127.0.0.1:0")]),
         ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_TOKEN", "fifteen-s3crets")]),
         ("ORDERS_ADMIN_TOKEN", vec![database, broker, ("ORDERS_ADMIN_TOKEN", "a s3cret with blanks")]),
+        (
+            "ORDERS_ADMIN_TOKEN",
+            vec![database, broker, ("ORDERS_ADMIN_TOKEN", "sixteen-letters-1,fifteen-s3crets")],
+        ),
+        (
+            "ORDERS_AMQP_URL and ORDERS_AMQP_URL_FILE are set: only one may be",
+            vec![database, broker, ("ORDERS_AMQP_URL_FILE", "/dev/null")],
+        ),
+        (
+            "ORDERS_AMQP_URL_FILE: failed to read /no/such/file: No such file",
+            vec![database, ("ORDERS_AMQP_URL_FILE", "/no/such/file")],
+        ),
+        ("ORDERS_AMQP_URL: ", vec![database, ("ORDERS_AMQP_URL_FILE", "/dev/null")]),
+        // Only what is secret can be in a file.
+        ("ORDERS_LOG_FILE is not a setting", vec![database, broker, ("ORDERS_LOG_FILE", "/dev/null")]),
         ("ORDERS_ADMIN_ADDRESS", vec![database, broker, ("ORDERS_ADMIN_ADDRESS", "localhost")]),
         ("ORDERS_REPLAY_WITHIN", vec![database, broker, ("ORDERS_REPLAY_WITHIN", "14")]),
         (
@@ -72,6 +87,27 @@ fn invalid_settings_end_the_start_with_one_line() {
         assert_eq!(stderr.lines().count(), 1, "{settings:?}: {stderr}");
         assert!(stderr.contains(expected), "{settings:?}: {stderr}");
         assert!(!stderr.contains("s3cret"), "{settings:?}: {stderr}");
+    }
+}
+
+/// `ps` shows the options of a process to every user of the machine.
+#[test]
+fn secret_on_the_command_line_is_refused() {
+    for (option, variable) in [
+        ("--database-url=postgres://orders:s3cret@127.0.0.1:1/shop", "ORDERS_DATABASE_URL"),
+        ("--amqp-url=amqp://shop:s3cret@127.0.0.1:1/shop", "ORDERS_AMQP_URL"),
+        ("--admin-token=a-s3cret-of-sixteen", "ORDERS_ADMIN_TOKEN"),
+    ] {
+        let mut service = command();
+        service.envs([
+            ("ORDERS_DATABASE_URL", "postgres://o:o@127.0.0.1:1/shop"),
+            ("ORDERS_AMQP_URL", NO_BROKER),
+        ]);
+        let output = service.arg(option).stderr(Stdio::piped()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(78), "{stderr}");
+        assert!(stderr.contains(&format!("{variable}: not as an option")), "{stderr}");
+        assert!(!stderr.contains("s3cret"), "{stderr}");
     }
 }
 
