@@ -50,7 +50,13 @@ begin
     end if;
     perform pg_drop_replication_slot(slot_name) from pg_replication_slots
         where slot_name = new_slot and database = current_database();
-    perform pg_create_logical_replication_slot(new_slot, 'pgoutput');
+    -- From PostgreSQL 17 on a standby can keep a copy of the slot (`sync_replication_slots`), with which the relay goes on after a
+    -- failover.
+    if current_setting('server_version_num')::int >= 170000 then
+        execute 'select pg_create_logical_replication_slot($1, ''pgoutput'', failover => true)' using new_slot;
+    else
+        perform pg_create_logical_replication_slot(new_slot, 'pgoutput');
+    end if;
     insert into outbox_log_slot (slot, system_identifier, publication)
         select new_slot, system_identifier, (select oid from pg_publication where pubname = current_schema() || '_outbox')
         from pg_control_system();

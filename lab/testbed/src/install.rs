@@ -22,8 +22,16 @@ const POLICY_PROGRAM: &str = "/usr/sbin/policy-rc.d";
 /// Our program.
 const FORBIDS: &str = "#!/bin/sh\n# Until the testbed has installed its servers.\nexit 101\n";
 
+/// Names the directory with PostgreSQL's programs, where several versions are installed.
+const POSTGRES_PROGRAMS: &str = "TESTBED_POSTGRES";
+
 /// Finds the directory with `initdb` and `postgres`. The error says in one line how to install them.
 pub fn find_postgres() -> Result<PathBuf> {
+    if let Some(chosen) = std::env::var_os(POSTGRES_PROGRAMS).map(PathBuf::from) {
+        let there = chosen.join("initdb").exists();
+        ensure!(there, "{POSTGRES_PROGRAMS} names {}, and there is no initdb", chosen.display());
+        return Ok(chosen);
+    }
     let mut candidates = Vec::new();
     if let Ok(output) = std::process::Command::new("pg_config").arg("--bindir").output() {
         candidates.push(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));

@@ -1,8 +1,9 @@
 //! A private PostgreSQL server.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::ops::Deref;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -154,10 +155,46 @@ impl Postgres {
         self.server.start().await
     }
 
+    /// Stops the server, upgrades its files to another major version with the programs in `bin`, and starts that one. It stays at
+    /// its port. Then it analyzes a database. Not in containers.
+    pub async fn upgrade(&self, bin: &Path, database: &str) -> Result<()> {
+        let cluster = self.local()?;
+        self.server.stop().await?;
+        let (old, new) = (
+            &cluster.data,
+            Cluster { bin: bin.to_owned(), data: cluster.kept.join("new"), ..cluster.clone() },
+        );
+        let password = cluster.kept.join("password");
+        let mut secret = cluster.command("/bin/sh");
+        // In the environment: other users can read arguments.
+        secret
+            .args(["-c", r#"umask 077; printf %s "$SECRET" >"$0""#])
+            .arg(&password)
+            .env("SECRET", &self.password);
+        run(secret, COPY_DEADLINE).await?;
+        run(new.initdb(&password), COPY_DEADLINE).await?;
+        let mut upgrade = new.command("pg_upgrade");
+        upgrade.current_dir(&cluster.kept).env("PGPASSWORD", &self.password);
+        upgrade.args(["--link", "-U", "postgres", "-b"]).arg(fs::read_link(&cluster.bin)?).arg("-B").arg(bin);
+        upgrade.arg("-d").arg(old).arg("-D").arg(&new.data);
+        run(upgrade, COPY_DEADLINE).await?;
+        fs::rename(old, cluster.kept.with_file_name("old"))?;
+        fs::rename(&new.data, old)?;
+        fs::remove_file(&cluster.bin)?;
+        symlink(bin, &cluster.bin)?;
+        self.server.start().await?;
+        // The new server knows nothing about the contents of tables yet, and would plan for empty ones.
+        let mut analyze = self.client("vacuumdb", database)?;
+        analyze.arg("--analyze-only");
+        run(analyze, COPY_DEADLINE).await
+    }
+
     /// A command that copies the files of this server, which it reaches at a port.
     fn base_backup(&self, cluster: &Cluster, to: &Path, port: u16) -> Command {
         let mut backup = cluster.command("pg_basebackup");
         backup.arg("-D").arg(to).env("PGPASSWORD", &self.password);
+        // With `-R` a standby copies the slots through a connection to this database.
+        backup.args(["-d", "dbname=postgres"]);
         backup.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres"]);
         backup.args(["--checkpoint=fast", "--no-sync"]);
         backup
@@ -208,8 +245,9 @@ fn admin_url(password: &str, port: u16, database: &str) -> String {
 }
 
 /// A server's files, and how its programs are run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Cluster {
+    /// A link to the directory of its programs.
     bin: PathBuf,
     /// `initdb` and `postgres` refuse to run as root.
     user: Option<&'static str>,
@@ -224,7 +262,9 @@ impl Cluster {
         let user = is_root().then_some("postgres");
         let dir = PrivateDir::new("postgres", user)?;
         let [data, kept] = [dir.directory_of(user, "data")?, dir.directory_of(user, "kept")?];
-        Ok((Self { bin: find_postgres()?, user, data, kept }, dir))
+        let bin = dir.path().join("programs");
+        symlink(find_postgres()?, &bin)?;
+        Ok((Self { bin, user, data, kept }, dir))
     }
 
     fn command(&self, program: impl AsRef<Path>) -> Command {
@@ -241,13 +281,17 @@ impl Cluster {
     /// Creates a new, empty cluster. Durability keeps its default (`fsync` is on): the tests crash the server.
     async fn create(&self, dir: &PrivateDir, password: &str) -> Result<()> {
         let password_file = dir.secret_of(self.user, "password", password)?;
+        let created = run(self.initdb(&password_file), COPY_DEADLINE).await;
+        fs::remove_file(&password_file)?;
+        created
+    }
+
+    fn initdb(&self, password_file: &Path) -> Command {
         let mut initdb = self.command("initdb");
-        initdb.arg("-D").arg(&self.data).arg("--pwfile").arg(&password_file);
+        initdb.arg("-D").arg(&self.data).arg("--pwfile").arg(password_file);
         // `--no-sync`: the files of an empty cluster need not survive a power cut.
         initdb.args(["-U", "postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]);
-        let created = run(initdb, COPY_DEADLINE).await;
-        std::fs::remove_file(&password_file)?;
-        created
+        initdb
     }
 
     /// Replaces the files by a copy of a running server's, which follows it when it is started.
@@ -275,6 +319,11 @@ impl Cluster {
             postgres.arg("-c").arg(setting);
         }
         // SIGINT asks for a fast shutdown. SIGTERM would wait until the last client has disconnected.
+        // From PostgreSQL 17 on a standby keeps a copy of the log relay's slot.
+        let version = fs::read_to_string(self.data.join("PG_VERSION")).unwrap_or_default();
+        if version.trim().parse::<u32>().is_ok_and(|version| version >= 17) {
+            postgres.args(["-c", "sync_replication_slots=on", "-c", "hot_standby_feedback=on"]);
+        }
         LocalServer::new(postgres, "INT", dir, "data")
     }
 }

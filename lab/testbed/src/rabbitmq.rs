@@ -119,6 +119,23 @@ impl Rabbitmq {
         self.rabbitmqctl(&set).await.context("failed to set RabbitMQ's memory limit")
     }
 
+    /// Stops the broker, and starts an empty one in its place, at the same ports and with the same user: with this program, for
+    /// example of another version, or with its own. Not in containers.
+    pub async fn replace(&self, program: Option<&Path>) -> Result<()> {
+        self.server.stop().await?;
+        let files = self.server.dir()?.join("mnesia");
+        fs::remove_dir_all(&files)?;
+        fs::create_dir(files)?;
+        self.server.start_program(program).await
+    }
+
+    /// Its version.
+    pub async fn version(&self) -> Result<String> {
+        let overview = reqwest::get(format!("{}/api/overview", self.api_url())).await?.error_for_status()?;
+        let overview: serde_json::Value = overview.json().await?;
+        Ok(overview["rabbitmq_version"].as_str().unwrap_or("unknown").to_owned())
+    }
+
     /// Replaces the node's `advanced.config`, and restarts it. Not in containers.
     pub async fn configure(&self, advanced: &str) -> Result<()> {
         fs::write(self.server.dir()?.join(ADVANCED_CONFIG), advanced)?;

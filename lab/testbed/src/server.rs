@@ -124,6 +124,14 @@ impl Server {
         self.wait_ready().await
     }
 
+    /// The same, with another program until the next start. Not in containers.
+    pub(crate) async fn start_program(&self, program: Option<&Path>) -> Result<()> {
+        let process = &self.local()?.process;
+        let started = program.map_or_else(|| process.start(), |program| process.start_program(program));
+        self.done("start", started)?;
+        self.wait_ready().await
+    }
+
     /// Sends SIGSTOP: connections stay open and the server does not answer.
     pub async fn pause(&self) -> Result<()> {
         self.carry_out("pause", &["pause"], async |server| server.process.pause()).await

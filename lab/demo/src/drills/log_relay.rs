@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use sqlx::{Connection as _, PgConnection};
+use testbed::{eventually, longer};
 
 use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
@@ -30,19 +31,22 @@ pub(super) static DRILLS: [Drill; 2] = [
     },
     Drill {
         name: "log-failover",
-        teaches: "A replication slot belongs to one server. After a fail-over, a relay that polls goes on by itself, and one that \
-                  reads the log needs an operator.",
-        question: "The primary dies, and its synchronous standby has no slot. Does the relay begin a new one, and what of the \
-                   events before it?",
-        claim: "After a fail-over to a server without its slot the relay publishes nothing until an operator drops the slot. Then \
-                nothing is lost.",
+        teaches: "Before PostgreSQL 17 a replication slot belongs to one server: after a fail-over, a relay that reads the log needs \
+                  an operator. From 17 on the standby has a copy.",
+        question: "The primary dies, and its synchronous standby takes over. Does the relay find its slot there, or begin a new one, \
+                   and what of the events before it?",
+        claim: "After a fail-over to a server without its slot the relay publishes nothing until an operator drops the slot; to a \
+                server with a copy it goes on by itself. Nothing is lost.",
         outage: Duration::from_secs(4),
         system: Subject::Own(|| with_log_relay(Some(Replication::Synchronous))),
-        steps: Some(|run| Box::pin(fail_over_without_slot(run))),
+        steps: Some(|run| Box::pin(fail_over_with_slot(run))),
         refusals: Refusals::AreExpected,
         ..ROW
     },
 ];
+
+/// A standby begins the copy of a slot only when the primary's catalog has moved on, and looks for that seldom.
+const COPY_DEADLINE: Duration = Duration::from_secs(180);
 
 const ROW: Drill = Drill { group: Group::Database, ..Drill::ROW };
 
@@ -73,11 +77,36 @@ async fn lose_the_slot(run: &DrillRun<'_>) -> Result<()> {
     drop_the_slot(run).await
 }
 
-async fn fail_over_without_slot(run: &DrillRun<'_>) -> Result<()> {
+async fn fail_over_with_slot(run: &DrillRun<'_>) -> Result<()> {
     let databases = &run.system.own()?.databases;
+    let standby = databases.standby()?;
+    let copies = databases
+        .read_at(standby, "select (current_setting('server_version_num')::int >= 170000)::text")
+        .await?
+        == "true";
+    if copies {
+        let copied = "select exists (select from pg_replication_slots where slot_type = 'logical' and not temporary)::text";
+        let what = "the standby to have a copy of the slot";
+        let copied = eventually(what, longer(COPY_DEADLINE), async || {
+            Ok((databases.read_at(standby, copied).await? == "true").then_some(()))
+        });
+        copied.await?;
+        run.phase("copied", "the standby has a copy of the slot");
+    }
     fail_over(run, databases).await?;
-    stay_halted(run).await?;
-    drop_the_slot(run).await?;
+    if copies {
+        let published = run.published().await?;
+        run.until_promised("the relay goes on with the copy, and no operator", async || {
+            Ok(run.published().await? > published)
+        })
+        .await;
+        run.accepted_meanwhile().await;
+        let halted = run.system.metric("orders", "outbox_log_halted").await?;
+        run.promised("outbox_log_halted is 0", halted == 0.0);
+    } else {
+        stay_halted(run).await?;
+        drop_the_slot(run).await?;
+    }
     databases.renew_standby().await?;
     databases.wait_for_standby(true).await
 }

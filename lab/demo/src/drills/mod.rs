@@ -26,6 +26,7 @@ mod restore;
 mod sequence;
 mod service;
 mod time;
+mod upgrade;
 mod waiting;
 mod written_report;
 
@@ -37,7 +38,7 @@ pub(crate) use drill_run::DrillOptions;
 
 /// All drills, in the order in which `drill all` runs them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
-    let groups: [&[Drill]; 14] = [
+    let groups: [&[Drill]; 15] = [
         &broker::DRILLS,
         &cluster::DRILLS,
         &network::DRILLS,
@@ -47,6 +48,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Drill> {
         &log_relay::DRILLS,
         &power::DRILLS,
         &disk::DRILLS,
+        &upgrade::DRILLS,
         &service::DRILLS,
         &credentials::DRILLS,
         &client::DRILLS,

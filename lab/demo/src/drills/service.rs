@@ -498,9 +498,25 @@ async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
     );
 
     set("PARTITIONS", "1");
-    set("RELAY_WORKERS", "0");
+    drain_queues(run).await?;
+    run.accepted_meanwhile().await;
+
+    set("PARTITIONS", "4");
+    set("RELAY_WORKERS", "2");
+    start_all_again(run).await?;
+    run.phase("four", "all services run with 4 partitions");
+    run.until_promised("billing consumes several partitions", async || {
+        Ok(run.system.metric("billing", "broker_consumer_active").await? > 1.0)
+    })
+    .await;
+    Ok(())
+}
+
+/// Starts all services without relays, and waits until they have consumed all messages. Orders are accepted.
+pub(super) async fn drain_queues(run: &DrillRun<'_>) -> Result<()> {
+    let processes = &run.system.own()?.processes;
     for service in SERVICES {
-        // Inventory has ended.
+        processes.set(&format!("{}_RELAY_WORKERS", service.to_uppercase()), "0");
         if processes.pid(service).is_some() {
             processes.terminate(service).await?;
         }
@@ -515,23 +531,19 @@ async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
         })
         .await;
     }
-    run.accepted_meanwhile().await;
+    Ok(())
+}
 
-    set("PARTITIONS", "4");
-    set("RELAY_WORKERS", "2");
+/// Stops all services, and starts them with their new settings.
+pub(super) async fn start_all_again(run: &DrillRun<'_>) -> Result<()> {
+    let processes = &run.system.own()?.processes;
     for service in SERVICES {
         processes.terminate(service).await?;
     }
     for service in SERVICES {
         processes.start_again(service).await?;
     }
-    processes.wait_ready(CONDITION_DEADLINE).await?;
-    run.phase("four", "all services run with 4 partitions");
-    run.until_promised("billing consumes several partitions", async || {
-        Ok(run.system.metric("billing", "broker_consumer_active").await? > 1.0)
-    })
-    .await;
-    Ok(())
+    processes.wait_ready(CONDITION_DEADLINE).await
 }
 
 async fn stall_log_reader(run: &DrillRun<'_>) -> Result<()> {

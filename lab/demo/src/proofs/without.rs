@@ -35,6 +35,7 @@ pub static WITHOUT: [(&str, &[&str]); 23] = [
             "sessions-terminated",
             "pool-exhausted",
             "order-killed-before-commit",
+            "database-upgraded",
         ],
     ),
     (
