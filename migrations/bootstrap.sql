@@ -83,10 +83,7 @@ begin
                        service, service);
     end loop;
 
-    -- Every server has the other two, and PUBLIC may connect to them: a session there would hold back the vacuum of the tables
-    -- that all databases share.
     execute format('revoke all on database %I from public', current_database());
-    revoke all on database postgres, template1 from public;
     revoke all on schema public from public;
 end
 $bootstrap$;

@@ -172,7 +172,9 @@ impl Postgres {
             .arg(&password)
             .env("SECRET", &self.password);
         run(secret, COPY_DEADLINE).await?;
-        run(new.initdb(&password), COPY_DEADLINE).await?;
+        let created = run(new.initdb(&password), COPY_DEADLINE).await;
+        fs::remove_file(&password)?;
+        created?;
         let mut upgrade = new.command("pg_upgrade");
         upgrade.current_dir(&cluster.kept).env("PGPASSWORD", &self.password);
         upgrade.args(["--link", "-U", "postgres", "-b"]).arg(fs::read_link(&cluster.bin)?).arg("-B").arg(bin);
@@ -318,12 +320,12 @@ impl Cluster {
         for setting in fixed.into_iter().chain([&*name, "wal_retrieve_retry_interval=200ms"]) {
             postgres.arg("-c").arg(setting);
         }
-        // SIGINT asks for a fast shutdown. SIGTERM would wait until the last client has disconnected.
         // From PostgreSQL 17 on a standby keeps a copy of the log relay's slot.
         let version = fs::read_to_string(self.data.join("PG_VERSION")).unwrap_or_default();
         if version.trim().parse::<u32>().is_ok_and(|version| version >= 17) {
             postgres.args(["-c", "sync_replication_slots=on", "-c", "hot_standby_feedback=on"]);
         }
+        // SIGINT asks for a fast shutdown. SIGTERM would wait until the last client has disconnected.
         LocalServer::new(postgres, "INT", dir, "data")
     }
 }

@@ -161,11 +161,12 @@ impl DatabaseHealth {
                     }
                 };
                 metrics::gauge!("database_commits_hang").set(hang);
+                let disk = self.check_disk();
                 // While commits hang the database answers: the gauge above has its own alert.
-                let available = matches!(asked, Ok(Ok(None | Some(COMMITS_HANG))));
+                let available = disk.is_ok() && matches!(asked, Ok(Ok(None | Some(COMMITS_HANG))));
                 metrics::gauge!("database_available").set(f64::from(u8::from(available)));
                 let now = match asked {
-                    Ok(Ok(None)) => self.check_disk(),
+                    Ok(Ok(None)) => disk,
                     Ok(Ok(Some(reason))) => Err(reason.to_owned()),
                     Ok(Err(error)) => Err(error.to_string()),
                     Err(_) => Err("no answer within 2 s".to_owned()),

@@ -73,7 +73,7 @@ impl AdminServer {
 }
 
 /// Rejects requests without a token, and puts the operator's name into the log of all that follows. All operators share
-/// one token, so the name is what the client claims (`X-Operator`).
+/// the tokens, so the name is what the client claims (`X-Operator`).
 async fn authorize(State(tokens): State<Tokens>, request: Request, next: Next) -> Response {
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let shown = shown.and_then(|value| value.split_once(' '));

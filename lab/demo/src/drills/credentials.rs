@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use sqlx::{Connection as _, PgConnection};
 use testbed::{new_password, sql};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::at_end::each_order_was_answered;
@@ -42,6 +42,9 @@ pub(super) static DRILLS: [Drill; 1] = [Drill {
     ..Drill::ROW
 }];
 
+/// The SQLSTATE.
+const WRONG_PASSWORD: &str = "28P01";
+
 async fn rotate(run: &DrillRun<'_>) -> Result<()> {
     let processes = &run.system.own()?.processes;
     let admin_url = run.system.own()?.databases.admin_url("shop")?;
@@ -77,8 +80,10 @@ async fn rotate(run: &DrillRun<'_>) -> Result<()> {
     }
     run.promised("the old token is refused", answered(run, old_token).await? == 401);
     for (variable, url) in old_urls.iter().filter(|(variable, _)| variable.ends_with("DATABASE_URL")) {
-        let refused = PgConnection::connect(url).await.map(PgConnection::close).is_err();
-        run.promised(format!("the old {variable} is refused"), refused);
+        let refused = timeout(CONDITION_DEADLINE, PgConnection::connect(url)).await?.err();
+        let is_password =
+            refused.and_then(|error| error.into_database_error()?.code().map(|it| it == WRONG_PASSWORD));
+        run.promised(format!("the old {variable} is refused"), is_password == Some(true));
     }
     Ok(())
 }

@@ -56,8 +56,9 @@ async fn fill_the_database(run: &DrillRun<'_>) -> Result<()> {
     run.steady().await?;
     let written = database.fill_disk(0)?;
     run.phase("outage", format!("another program has written {written} bytes: PostgreSQL's disk is full"));
+    let refused = "http_request_seconds_count{route=\"POST /orders\",status=\"503\"}";
     run.until_injected("orders are refused with 503", async || {
-        Ok(run.system.metric("orders", "http_request_seconds_count{status=\"503\"}").await? > 0.0)
+        Ok(run.system.metric("orders", refused).await? > 0.0)
     })
     .await;
     run.seen_promised("/readyz names the disk", async || {
@@ -65,6 +66,10 @@ async fn fill_the_database(run: &DrillRun<'_>) -> Result<()> {
         let health = health.to_string();
         Ok((status == 503 && health.contains("No space left"))
             .then(|| format!("/readyz answers 503: {health}")))
+    })
+    .await;
+    run.until_promised("database_available is 0", async || {
+        Ok(run.system.metric("orders", "database_available").await? == 0.0)
     })
     .await;
     sleep(run.outage).await;

@@ -70,7 +70,10 @@ async fn upgrade_the_database(run: &DrillRun<'_>) -> Result<()> {
             "PostgreSQL {before} was stopped, its files upgraded, and {after} started, in {seconds:.1} s"
         ),
     );
-    run.injected(format!("PostgreSQL {before} has become {after}"), true);
+    run.injected(
+        replaced("PostgreSQL", &before, &after, NEXT_POSTGRES),
+        is_meant(&before, &after, NEXT_POSTGRES),
+    );
     run.accepted_again(SystemTime::now()).await;
     run.promised("no process was restarted", processes == pids());
     Ok(())
@@ -85,7 +88,10 @@ async fn replace_the_broker(run: &DrillRun<'_>) -> Result<()> {
     sleep(IN_FLIGHT).await;
     broker.replace(std::env::var_os(NEXT_RABBITMQ).map(PathBuf::from).as_deref()).await?;
     let after = broker.version().await?;
-    run.injected(format!("RabbitMQ {before} was replaced by an empty RabbitMQ {after}"), true);
+    run.injected(
+        replaced("RabbitMQ", &before, &after, NEXT_RABBITMQ),
+        is_meant(&before, &after, NEXT_RABBITMQ),
+    );
     run.accepted_meanwhile().await;
     for service in SERVICES {
         own.processes.set(&format!("{}_RELAY_WORKERS", service.to_uppercase()), "2");
@@ -94,4 +100,18 @@ async fn replace_the_broker(run: &DrillRun<'_>) -> Result<()> {
     run.phase("recover", "the services run with their relays");
     run.until_promised("events are published", async || Ok(run.published().await? > 0.0)).await;
     Ok(())
+}
+
+/// Whether the version is another one, if the variable names one.
+fn is_meant(before: &str, after: &str, variable: &str) -> bool {
+    before != after || std::env::var_os(variable).is_none()
+}
+
+fn replaced(server: &str, before: &str, after: &str, variable: &str) -> String {
+    match before == after {
+        true => {
+            format!("{server} {before} was replaced by the same version, because {variable} names no other")
+        }
+        false => format!("{server} {before} was replaced by {after}"),
+    }
 }
