@@ -34,12 +34,8 @@ pub(crate) struct OwnSystem {
     pub(crate) standby: Option<Replication>,
     /// Whether each service has a user of the broker that is no administrator, as in Compose.
     pub(crate) broker_users: bool,
-    /// Whether its database is restored from a backup, with the programs of this machine's PostgreSQL.
-    pub(crate) restores: bool,
-    /// Whether its servers lose their power, which needs their processes and a C compiler.
-    pub(crate) loses_power: bool,
-    /// Whether a server's disk gets full, which needs its process and root.
-    pub(crate) fills_disk: bool,
+    /// Whether what the drill does to its servers needs their processes and files.
+    pub(crate) needs_processes: bool,
     /// What differs from the services as they are.
     pub(crate) alteration: Alteration,
 }

@@ -109,7 +109,7 @@ fn alerts_use_metrics_that_exist_and_each_has_a_test_and_a_section() {
             "{name}'s runbook"
         );
     }
-    // Also those of the objectives.
+    // The rules of the objectives have names of metrics too.
     let words = rules.split(|character: char| !character.is_alphanumeric() && character != '_');
     for word in words.filter(|word| word.contains('_')) {
         let metric = word.trim_end_matches("_bucket").trim_end_matches("_count");

@@ -164,14 +164,7 @@ impl Postgres {
             &cluster.data,
             Cluster { bin: bin.to_owned(), data: cluster.kept.join("new"), ..cluster.clone() },
         );
-        let password = cluster.kept.join("password");
-        let mut secret = cluster.command("/bin/sh");
-        // In the environment: other users can read arguments.
-        secret
-            .args(["-c", r#"umask 077; printf %s "$SECRET" >"$0""#])
-            .arg(&password)
-            .env("SECRET", &self.password);
-        run(secret, COPY_DEADLINE).await?;
+        let password = self.server.dir()?.secret_of(cluster.user, "password", &self.password)?;
         let created = run(new.initdb(&password), COPY_DEADLINE).await;
         fs::remove_file(&password)?;
         created?;

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use uuid::Uuid;
@@ -20,6 +21,8 @@ use crate::server::{LocalServer, Probe, Server, check_amqp};
 
 const USER: &str = "shop";
 const VHOST: &str = "shop";
+/// How long the management API may take to answer.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 const ADVANCED_CONFIG: &str = "advanced.config";
 
 /// A RabbitMQ broker with the operations of a [`Server`]. It keeps its ports and its durable queues until it is dropped.
@@ -123,7 +126,7 @@ impl Rabbitmq {
     /// example of another version, or with its own. Not in containers.
     pub async fn replace(&self, program: Option<&Path>) -> Result<()> {
         self.server.stop().await?;
-        let files = self.server.dir()?.join("mnesia");
+        let files = self.server.dir()?.path().join("mnesia");
         fs::remove_dir_all(&files)?;
         fs::create_dir(files)?;
         self.server.start_program(program).await
@@ -131,14 +134,15 @@ impl Rabbitmq {
 
     /// Its version.
     pub async fn version(&self) -> Result<String> {
-        let overview = reqwest::get(format!("{}/api/overview", self.api_url())).await?.error_for_status()?;
+        let overview = reqwest::Client::new().get(format!("{}/api/overview", self.api_url()));
+        let overview = overview.timeout(REQUEST_TIMEOUT).send().await?.error_for_status()?;
         let overview: serde_json::Value = overview.json().await?;
         Ok(overview["rabbitmq_version"].as_str().unwrap_or("unknown").to_owned())
     }
 
     /// Replaces the node's `advanced.config`, and restarts it. Not in containers.
     pub async fn configure(&self, advanced: &str) -> Result<()> {
-        fs::write(self.server.dir()?.join(ADVANCED_CONFIG), advanced)?;
+        fs::write(self.server.dir()?.path().join(ADVANCED_CONFIG), advanced)?;
         self.server.stop().await?;
         self.server.start().await
     }

@@ -7,11 +7,10 @@ use serde_json::Value;
 
 use crate::eventually::eventually_send;
 use crate::home::Home;
-use crate::rabbitmq::{Membership, Rabbitmq};
+use crate::rabbitmq::{Membership, REQUEST_TIMEOUT, Rabbitmq};
 
 /// A node that was away copies what it has missed.
 const JOIN_DEADLINE: Duration = Duration::from_secs(120);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// The cookie of a node that is cut off.
 const CUT: &str = "cut";
 

@@ -203,8 +203,8 @@ impl Server {
     }
 
     /// The directory of its files. Not in containers.
-    pub(crate) fn dir(&self) -> Result<&Path> {
-        Ok(self.local()?.dir.path())
+    pub(crate) fn dir(&self) -> Result<&PrivateDir> {
+        Ok(&self.local()?.dir)
     }
 
     fn local(&self) -> Result<&LocalServer> {

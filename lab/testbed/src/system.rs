@@ -167,6 +167,13 @@ impl System {
         self.members.values().for_each(|member| member.process.set(variable, value));
     }
 
+    /// Sets a setting of all three services for their next start: its name has no prefix.
+    pub fn set_for_services(&self, setting: &str, value: &str) {
+        for prefix in ["ORDERS", "INVENTORY", "BILLING"] {
+            self.set(&format!("{prefix}_{setting}"), value);
+        }
+    }
+
     /// Starts a process again that was killed or has ended.
     pub async fn start_again(&self, name: &str) -> Result<()> {
         self.member(name)?.process.start().with_context(|| format!("failed to start {name}"))

@@ -210,6 +210,24 @@ mod tests {
     use testbed::{Postgres, hang_commits, release_commits, terminate_waiting, waits_for_standby};
 
     use super::*;
+    use crate::{Pool, PoolKind};
+
+    /// The probe's own record fits into the log when no table can grow.
+    #[tokio::test]
+    async fn a_write_that_is_refused_for_lack_of_disk_makes_the_database_unavailable() -> anyhow::Result<()> {
+        let database = testbed::database().await?;
+        let health = DatabaseHealth::default();
+        let url = database.url("orders").parse().map_err(anyhow::Error::msg)?;
+        let pool = Pool::new(&url, "test", 1, PoolKind::Statements).with_health(health.clone());
+        let raise =
+            |code: &str| format!("do $$begin raise exception 'no space' using errcode = '{code}'; end$$");
+        for (code, expected) in [("23505", Ok(())), ("53100", Err("no space".to_owned()))] {
+            let refused = sqlx::query(sqlx::AssertSqlSafe(raise(code))).execute(&pool).await;
+            assert!(refused.is_err());
+            assert_eq!(health.check_disk(), expected, "{code}");
+        }
+        Ok(())
+    }
 
     /// On a busy primary each probe finds commits that wait for milliseconds, and the statement of some began seconds before:
     /// neither means that commits hang.

@@ -50,7 +50,7 @@ async fn rotate(run: &DrillRun<'_>) -> Result<()> {
     let admin_url = run.system.own()?.databases.admin_url("shop")?;
     let secret = || Uuid::new_v4().simple().to_string();
     let (old_token, new_token) = (processes.admin_token(), secret());
-    set_token(run, &format!("{new_token},{old_token}"));
+    processes.set_for_services("ADMIN_TOKEN", &format!("{new_token},{old_token}"));
     let mut old_urls = vec![];
     for service in SERVICES {
         let (password, prefix) = (secret(), service.to_uppercase());
@@ -74,7 +74,7 @@ async fn rotate(run: &DrillRun<'_>) -> Result<()> {
             answered(run, token).await? == 200,
         );
     }
-    set_token(run, &new_token);
+    processes.set_for_services("ADMIN_TOKEN", &new_token);
     for service in SERVICES {
         restart(run, service).await?;
     }
@@ -86,12 +86,6 @@ async fn rotate(run: &DrillRun<'_>) -> Result<()> {
         run.promised(format!("the old {variable} is refused"), is_password == Some(true));
     }
     Ok(())
-}
-
-fn set_token(run: &DrillRun<'_>, token: &str) {
-    if let Ok(processes) = run.system.processes() {
-        SERVICES.iter().for_each(|it| processes.set(&format!("{}_ADMIN_TOKEN", it.to_uppercase()), token));
-    }
 }
 
 /// Restarts the instances of a service one after the other. The load goes to the other order service meanwhile.

@@ -41,8 +41,10 @@ pub(super) static DRILLS: [Drill; 2] = [
     },
 ];
 
-const ROW: Drill =
-    Drill { system: Subject::Own(|| OwnSystem { fills_disk: true, ..OwnSystem::default() }), ..Drill::ROW };
+const ROW: Drill = Drill {
+    system: Subject::Own(|| OwnSystem { needs_processes: true, ..OwnSystem::default() }),
+    ..Drill::ROW
+};
 
 /// Less than the 50 MB that must be free on the broker's disk.
 const BELOW_LIMIT: usize = 25_000_000;

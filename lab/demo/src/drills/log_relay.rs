@@ -45,7 +45,7 @@ pub(super) static DRILLS: [Drill; 2] = [
     },
 ];
 
-/// A standby begins the copy of a slot only when the primary's catalog has moved on, and looks for that seldom.
+/// How long the first copy of a slot may take. It waits for as long as the slot needs an older catalog than the standby has kept.
 const COPY_DEADLINE: Duration = Duration::from_secs(180);
 
 const ROW: Drill = Drill { group: Group::Database, ..Drill::ROW };

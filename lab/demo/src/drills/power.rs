@@ -23,7 +23,7 @@ pub(super) static DRILLS: [Drill; 1] = [Drill {
                acknowledged orders are left?",
     claim: "When both servers lose what they have not synced, every order that was acknowledged before is on disk. It is \
             published and applied once after they run again.",
-    system: Subject::Own(|| OwnSystem { loses_power: true, ..OwnSystem::default() }),
+    system: Subject::Own(|| OwnSystem { needs_processes: true, ..OwnSystem::default() }),
     steps: Some(|run| Box::pin(lose_power(run))),
     refusals: Refusals::AreExpected,
     ..Drill::ROW

@@ -14,6 +14,7 @@ use super::drill::{Drill, Group, Subject};
 use super::drill_run::DrillRun;
 use super::felt::IN_FLIGHT;
 use super::report::Refusals;
+use super::service::start_all_again;
 use crate::http;
 use crate::lab::CONDITION_DEADLINE;
 use crate::own_system::OwnSystem;
@@ -50,7 +51,7 @@ const ALL_RESTORED: Drill = Drill {
 
 const ROW: Drill = Drill {
     group: Group::Database,
-    system: Subject::Own(|| OwnSystem { restores: true, ..OwnSystem::default() }),
+    system: Subject::Own(|| OwnSystem { needs_processes: true, ..OwnSystem::default() }),
     ..Drill::ROW
 };
 
@@ -182,16 +183,13 @@ async fn restore_all(run: &DrillRun<'_>) -> Result<()> {
         "the services were stopped, the whole database is at that moment, and all queues are empty",
     );
 
-    let start = async |workers: &str| {
-        own.processes.set("BILLING_RESTORED", "true");
-        for service in SERVICES {
-            own.processes.set(&format!("{}_RELAY_WORKERS", service.to_uppercase()), workers);
-            own.processes.start_again(service).await?;
-        }
-        own.processes.wait_ready(CONDITION_DEADLINE).await
-    };
+    own.processes.set("BILLING_RESTORED", "true");
     // What was pending is newer than what comes again: it must not be published first.
-    start("0").await?;
+    own.processes.set_for_services("RELAY_WORKERS", "0");
+    for service in SERVICES {
+        own.processes.start_again(service).await?;
+    }
+    own.processes.wait_ready(CONDITION_DEADLINE).await?;
     effects_are_missing(run).await;
     let mut again = 0;
     for service in SERVICES {
@@ -199,10 +197,8 @@ async fn restore_all(run: &DrillRun<'_>) -> Result<()> {
         again += publish_since(run.system, service, from).await.context("failed to publish events again")?;
     }
     run.injected(format!("{again} events are published again"), again > 0);
-    for service in SERVICES {
-        own.processes.terminate(service).await?;
-    }
-    start("2").await?;
+    own.processes.set_for_services("RELAY_WORKERS", "2");
+    start_all_again(run).await?;
     run.phase("recover", "the services run with their relays");
     run.steady().await?;
     run.accepted_again(SystemTime::now()).await;

@@ -481,12 +481,7 @@ async fn kill_owners(run: &DrillRun<'_>) -> Result<()> {
 /// The steps of `docs/operations.md#partitions`, after an attempt without them.
 async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
     let processes = &run.system.own()?.processes;
-    let set = |setting: &str, value: &str| {
-        for service in SERVICES {
-            processes.set(&format!("{}_{setting}", service.to_uppercase()), value);
-        }
-    };
-    set("PARTITIONS", "4");
+    processes.set_for_services("PARTITIONS", "4");
     processes.terminate("inventory").await?;
     processes.start_again("inventory").await?;
     let refused = eventually("a service with another number to end", CONDITION_DEADLINE, async || {
@@ -497,12 +492,12 @@ async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
         refused.await.is_ok(),
     );
 
-    set("PARTITIONS", "1");
+    processes.set_for_services("PARTITIONS", "1");
     drain_queues(run).await?;
     run.accepted_meanwhile().await;
 
-    set("PARTITIONS", "4");
-    set("RELAY_WORKERS", "2");
+    processes.set_for_services("PARTITIONS", "4");
+    processes.set_for_services("RELAY_WORKERS", "2");
     start_all_again(run).await?;
     run.phase("four", "all services run with 4 partitions");
     run.until_promised("billing consumes several partitions", async || {
@@ -515,8 +510,8 @@ async fn change_partitions(run: &DrillRun<'_>) -> Result<()> {
 /// Starts all services without relays, and waits until they have consumed all messages. Orders are accepted.
 pub(super) async fn drain_queues(run: &DrillRun<'_>) -> Result<()> {
     let processes = &run.system.own()?.processes;
+    processes.set_for_services("RELAY_WORKERS", "0");
     for service in SERVICES {
-        processes.set(&format!("{}_RELAY_WORKERS", service.to_uppercase()), "0");
         if processes.pid(service).is_some() {
             processes.terminate(service).await?;
         }

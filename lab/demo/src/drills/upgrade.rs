@@ -12,19 +12,18 @@ use super::felt::IN_FLIGHT;
 use super::report::Refusals;
 use super::service::{drain_queues, start_all_again};
 use crate::own_system::OwnSystem;
-use crate::part::SERVICES;
 
 pub(super) static DRILLS: [Drill; 2] = [
     Drill {
         name: "database-upgraded",
         group: Group::Database,
         teaches: "A major version needs other files, so the server stands still while they are made. Its clients need a bounded wait, \
-              a retry and no restart.",
+                  a retry and no restart.",
         question: "PostgreSQL is stopped under load, its files are upgraded to another major version, and that one is started. Which \
-               process must be restarted?",
+                   process must be restarted?",
         claim: "While PostgreSQL is upgraded, orders are refused. Then everything goes on by itself with the new version, and what was \
-            acknowledged is there.",
-        system: Subject::Own(|| OwnSystem { restores: true, ..OwnSystem::default() }),
+                acknowledged is there.",
+        system: Subject::Own(|| OwnSystem { needs_processes: true, ..OwnSystem::default() }),
         steps: Some(|run| Box::pin(upgrade_the_database(run))),
         refusals: Refusals::AreExpected,
         ..Drill::ROW
@@ -38,7 +37,7 @@ pub(super) static DRILLS: [Drill; 2] = [
                    is missing?",
         claim: "After the relays were stopped and the queues drained, an empty RabbitMQ takes the old one's place. Nothing is lost, and \
                 the next events go through the new one.",
-        system: Subject::Own(|| OwnSystem { restores: true, ..OwnSystem::default() }),
+        system: Subject::Own(|| OwnSystem { needs_processes: true, ..OwnSystem::default() }),
         steps: Some(|run| Box::pin(replace_the_broker(run))),
         refusals: Refusals::AreExpected,
         ..Drill::ROW
@@ -70,10 +69,7 @@ async fn upgrade_the_database(run: &DrillRun<'_>) -> Result<()> {
             "PostgreSQL {before} was stopped, its files upgraded, and {after} started, in {seconds:.1} s"
         ),
     );
-    run.injected(
-        replaced("PostgreSQL", &before, &after, NEXT_POSTGRES),
-        is_meant(&before, &after, NEXT_POSTGRES),
-    );
+    report_versions(run, "PostgreSQL", &before, &after, NEXT_POSTGRES);
     run.accepted_again(SystemTime::now()).await;
     run.promised("no process was restarted", processes == pids());
     Ok(())
@@ -88,30 +84,21 @@ async fn replace_the_broker(run: &DrillRun<'_>) -> Result<()> {
     sleep(IN_FLIGHT).await;
     broker.replace(std::env::var_os(NEXT_RABBITMQ).map(PathBuf::from).as_deref()).await?;
     let after = broker.version().await?;
-    run.injected(
-        replaced("RabbitMQ", &before, &after, NEXT_RABBITMQ),
-        is_meant(&before, &after, NEXT_RABBITMQ),
-    );
+    report_versions(run, "RabbitMQ", &before, &after, NEXT_RABBITMQ);
     run.accepted_meanwhile().await;
-    for service in SERVICES {
-        own.processes.set(&format!("{}_RELAY_WORKERS", service.to_uppercase()), "2");
-    }
+    own.processes.set_for_services("RELAY_WORKERS", "2");
     start_all_again(run).await?;
     run.phase("recover", "the services run with their relays");
     run.until_promised("events are published", async || Ok(run.published().await? > 0.0)).await;
     Ok(())
 }
 
-/// Whether the version is another one, if the variable names one.
-fn is_meant(before: &str, after: &str, variable: &str) -> bool {
-    before != after || std::env::var_os(variable).is_none()
-}
-
-fn replaced(server: &str, before: &str, after: &str, variable: &str) -> String {
-    match before == after {
-        true => {
-            format!("{server} {before} was replaced by the same version, because {variable} names no other")
-        }
-        false => format!("{server} {before} was replaced by {after}"),
+/// Records what took the server's place. If the variable names other programs, the version must differ.
+fn report_versions(run: &DrillRun<'_>, server: &str, before: &str, after: &str, variable: &str) {
+    if before == after {
+        let what = format!("{server} {before} was replaced by the same version: {variable} names no other");
+        run.injected(what, std::env::var_os(variable).is_none());
+    } else {
+        run.injected(format!("{server} {before} was replaced by {after}"), true);
     }
 }

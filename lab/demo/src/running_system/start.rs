@@ -77,8 +77,7 @@ impl RunningSystem {
                 // Only the servers can be containers: no image contains the variants and the lab programs. A standby, a cluster,
                 // a restore, a loss of power and a full disk need processes; compose.cluster.yaml has a cluster.
                 let nodes = if own.cluster { NODES.len() } else { 1 };
-                let of_servers = own.restores || own.loses_power || own.fills_disk;
-                let are_processes = own.cluster || own.standby.is_some() || of_servers;
+                let are_processes = own.cluster || own.standby.is_some() || own.needs_processes;
                 let choice = if are_processes { Choice { with: Some(Home::Local), ..choice } } else { choice };
                 let home = choice.for_servers(terminal).await?;
                 let servers = choice.start_servers(home, nodes, terminal);

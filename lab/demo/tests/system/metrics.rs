@@ -17,7 +17,7 @@ async fn counters_whose_increase_alerts_read_begin_at_zero() -> Result<()> {
     let setup = Setup::default().with("ORDERS_OTLP_ENDPOINT", "http://127.0.0.1:9");
     let system = RunningSystem::shared(setup).await?;
     for counter in counters {
-        // Those of queues appear with the connection to the broker.
+        // The counters of queues appear with the connection to the broker.
         eventually(counter, CONDITION_DEADLINE, async || {
             let page = system.metrics("orders").await?;
             let values = page.lines().filter(|line| {
